@@ -1,0 +1,1 @@
+"""What is asked, and how it is run."""

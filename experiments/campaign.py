@@ -1,0 +1,355 @@
+"""The parent: a fresh process for every cell, in random blocks, every record to the journal, then to MLflow."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from experiments import design
+from experiments import settings as settings_
+from experiments.console import Display
+from experiments.design import Cell
+from experiments.process import Child
+from experiments.settings import CampaignSettings
+from experiments.workloads.contract import CellSpec, Job, Prepared
+from tracking import journal, provenance, sensors
+from tracking.errors import EvenhandError, WrongCall
+from tracking.journal import Journal, JournalError
+from tracking.records import Artifact, DatasetUsed, Kind, Metrics, Outcome, Point, Record, RunClosed, RunOpened, Tags
+from tracking.sensors import Sampler
+
+LISTEN_SECONDS = 0.2
+SENSORS_A_RECORD = 8
+SILENT = frozenset({"journal", "cache", "resume"})
+
+
+class Interrupted(EvenhandError):
+    """The user or the system asked the campaign to stop."""
+
+
+class Campaign:
+    """One launch of a study. Built by `start` or `resume`; `run` does the work; `close` ends its run whatever happened."""
+
+    def __init__(self, study: str, settings: CampaignSettings, prepared: Prepared, records: Journal, display: Display):
+        from tracking.store import Store
+        from tracking.upload import Uploader
+
+        kept = journal.read_campaign(records.folder)
+        run_id: str = kept["run_id"]
+        self.study, self.settings, self.prepared, self.run_id = study, settings, prepared, run_id
+        self.experiment: str = kept["experiment"]
+        self.warnings = list(prepared.warnings)
+        self._module: ModuleType = importlib.import_module(f"experiments.studies.{study}")
+        self._journal, self._run, self._display = records, kept["run"], display
+        self.device = resolve_device(settings.device)
+        self._threads = settings.threads or os.cpu_count() or 1
+        self.store = Store()
+        self._uploader = Uploader(records, self.store, run_id)
+        self._uploader.start()
+        self._stop_signal = ""
+        self._full_disk = ""
+        self._trouble_told = False
+
+    # ---- the whole
+
+    def run(self) -> bool:
+        """Preflight, what comes before the blocks, then every cell that is not there yet. True if all ended well."""
+        with self._signals():
+            done = finished_cells(self._journal.folder)
+            cells = [cell for cell in self._plan() if cell.key not in done]
+            self._warn(self.prepared.warnings)
+            self._display.expect(len(self.prepared.before) + len(cells))
+            results = [self._job(job) for job in self.prepared.before]
+            if not all(results):
+                raise EvenhandError("feature extraction failed; the reason stands above and in the extraction's run")
+            self._warn(self._after_extraction())
+            results += [self._cell(cell) for cell in cells]
+        return all(results)
+
+    def _plan(self) -> list[Cell]:
+        rng = np.random.default_rng([self.settings.seed, 1])
+        return design.blocks(self.settings.frameworks, self.settings.blocks, rng)
+
+    def _after_extraction(self) -> tuple[str, ...]:
+        prepare = importlib.import_module(f"experiments.workloads.{self._module.WORKLOAD}.prepare")
+        found: tuple[str, ...] = prepare.after_extraction(self.settings, self.prepared)
+        return found
+
+    def _warn(self, warnings: tuple[str, ...]) -> None:
+        self.warnings += [warning for warning in warnings if warning not in self.warnings]
+        for warning in warnings:
+            self._display.say(f"! {warning}", style="bold yellow")
+        if warnings:
+            self.write(Tags(self._run, {"warnings": " · ".join(self.warnings)}))
+
+    # ---- one process
+
+    def _job(self, job: Job) -> bool:
+        tags = {"kind": Kind.EXTRACTION, "framework": job.framework}
+        name = f"features · {job.framework}"
+        spec = self._spec(job.stage, job.framework, 0, f"extraction-{job.framework}", job.inputs)
+        return self._measured(spec, name, tags)
+
+    def _cell(self, cell: Cell) -> bool:
+        tags = {
+            "kind": Kind.CELL,
+            "framework": cell.treatment,
+            "block": str(cell.block),
+            "order_in_block": str(cell.order_in_block),
+        }
+        spec = self._spec("train", cell.treatment, cell.block, cell.key, self.prepared.inputs)
+        return self._measured(spec, f"{cell.treatment} · block {cell.block}", {**tags, "cell": cell.key})
+
+    def _spec(self, stage: str, framework: str, block: int, key: str, inputs: Mapping[str, Any]) -> CellSpec:
+        run = uuid.uuid4().hex
+        return CellSpec(
+            run=run,
+            workload=self._module.WORKLOAD,
+            stage=stage,
+            framework=framework,
+            device=self.device,
+            threads=self._threads,
+            block=block,
+            settings={k: v for k, v in dataclasses.asdict(self.settings).items() if k not in SILENT},
+            inputs=dict(inputs),
+            journal=str(self._journal.folder.resolve()),
+            folder=f"cells/{key}/{run[:8]}",
+            checkpoint=str((self._journal.folder / "cells" / key / "checkpoint").resolve()),
+        )
+
+    def _measured(self, spec: CellSpec, name: str, tags: Mapping[str, str]) -> bool:
+        """Opens the run, listens to the child until it ends, closes the run with its outcome."""
+        self._check_stop()
+        self._full_disk = ""
+        self.write(self._opened(spec, name, tags))
+        self.write(self._dataset(spec.run))
+        self._display.begin(name)
+        began = time.monotonic()
+        try:
+            closed = self._listen(spec)
+        except OSError as error:
+            closed = _failed(spec.run, f"the cell could not be started: {error}")
+        if spec.stage == "train" and closed.outcome == Outcome.OK:
+            _forget_checkpoint(spec)
+        self.write(closed)
+        good = closed.outcome == Outcome.OK
+        self._display.finish(
+            f"{name}: {closed.outcome}{f' ({closed.reason})' if closed.reason else ''}, {time.monotonic() - began:.0f} s",
+            good=good,
+        )
+        self._tell_trouble()
+        self._check_stop()
+        return good
+
+    def _listen(self, spec: CellSpec) -> RunClosed:
+        child = Child(spec, spec.path / "output.log")
+        closed: RunClosed | None = None
+        windows: list[dict[str, Any]] = []
+        with self._sensing(spec.run, child.pid) as sampler:
+            while child.open:
+                for message in child.listen(LISTEN_SECONDS):
+                    if isinstance(message, RunClosed):
+                        closed = message
+                    elif isinstance(message, dict):
+                        windows += [message] if "window" in message else []
+                        if "progress" in message:
+                            self._display.step(message["progress"], message["done"], message["total"])
+                    else:
+                        self.write(message)
+                if self._stop_signal or self._full_disk:
+                    child.stop()
+        ended = child.ended()
+        self._summarise_sensors(spec.run, sampler, windows)
+        if self._full_disk:
+            return _failed(spec.run, self._full_disk)
+        if self._stop_signal:
+            return dataclasses.replace(ended, outcome=Outcome.INTERRUPTED, reason=f"the campaign got {self._stop_signal}")
+        if closed is None or closed.outcome != Outcome.OK:
+            self.write(Artifact(spec.run, f"{spec.folder}/output.log"))
+        return closed or ended
+
+    # ---- records
+
+    def write(self, record: Record) -> None:
+        """To the journal. A full disk is remembered: it ends the cell that is running, not the campaign."""
+        try:
+            self._journal.append(record)
+        except JournalError as error:
+            self._full_disk = str(error)
+
+    def _opened(self, spec: CellSpec, name: str, tags: Mapping[str, str]) -> RunOpened:
+        from tracking.store import link
+
+        logged = {k: v for k, v in settings_.as_text(self.settings).items() if k not in SILENT}
+        logged |= {"device": self.device, "threads": str(self._threads)}
+        common = {
+            "campaign": f"run:{self._run}",
+            "model": getattr(self._module, "MODEL", self._module.WORKLOAD),
+            "dataset": self.prepared.dataset.name,
+            "settings_hash": settings_hash(logged),
+            **self._machine_tags(),
+            **self.prepared.tags,
+            **link(f"run:{self._run}"),
+        }
+        return RunOpened(spec.run, now_ms(), self.experiment, name, {**common, **tags}, {**logged, "framework": spec.framework})
+
+    def _machine_tags(self) -> dict[str, str]:
+        team = {"team": self.settings.team} if self.settings.team else {}
+        return {
+            "machine": provenance.fingerprint(),
+            "environment": provenance.environment_digest(),
+            "commit": provenance.commit(),
+            **team,
+        }
+
+    def _dataset(self, run: str) -> DatasetUsed:
+        import json
+
+        from tracking.store import schema
+
+        info = self.prepared.dataset
+        return DatasetUsed(
+            run, info.name, info.digest[:36], info.source, schema(info.columns), json.dumps(dict(info.counts)), "training"
+        )
+
+    # ---- sensors
+
+    @contextmanager
+    def _sensing(self, run: str, pid: int) -> Iterator[Sampler]:
+        began, waiting = time.time(), []
+
+        def keep(sample: sensors.Sample) -> None:
+            time_ms, second = int(sample.time_seconds * 1_000), int(sample.time_seconds - began)
+            waiting.extend(Point(key, value, second, time_ms) for key, value in sample.values.items())
+            if len(waiting) >= SENSORS_A_RECORD * len(sample.values):
+                self.write(Metrics(run, tuple(waiting)))
+                waiting.clear()
+
+        sampler = Sampler(pid, getattr(self.settings, "sensor_seconds", 0.5), keep)
+        sampler.start()
+        try:
+            yield sampler
+        finally:
+            sampler.stop()
+            if waiting:
+                self.write(Metrics(run, tuple(waiting)))
+
+    def _summarise_sensors(self, run: str, sampler: Sampler, windows: list[dict[str, Any]]) -> None:
+        for window in windows:
+            if window["window"] in ("train", "features"):
+                values = sensors.summarise(sampler.samples, window["start"], window["end"], window["examples"])
+                self.write(Metrics(run, tuple(Point(key, value, 0, now_ms()) for key, value in values.items())))
+        if sampler.missing:
+            self.write(Tags(run, {f"not_available.{name}": reason[:200] for name, reason in sampler.missing.items()}))
+
+    # ---- stopping
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def remember(number: int, _: object) -> None:
+            self._stop_signal = signal.Signals(number).name
+
+        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, remember) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _check_stop(self) -> None:
+        if self._stop_signal:
+            raise Interrupted(f"stopped by {self._stop_signal}; finished cells are kept, continue with resume={self.run_id}")
+
+    def _tell_trouble(self) -> None:
+        if self._uploader.trouble and not self._trouble_told:
+            self._trouble_told = True
+            self._display.say(
+                f"! the tracking server does not answer; records wait in {self._journal.folder}", style="bold yellow"
+            )
+        elif not self._uploader.trouble and self._trouble_told:
+            self._trouble_told = False
+            self._display.say("  the tracking server is back; it has been told everything since")
+
+    def deliver(self, timeout_seconds: float = 120.0) -> bool:
+        """Everything measured so far to the server. False if it stays away."""
+        deadline = time.monotonic() + timeout_seconds
+        while journal.delivered(self._journal.folder) < self._journal.size:
+            if self._uploader.trouble or not self._uploader.is_alive() or time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return not self._journal.waiting()
+
+    def close(self, outcome: Outcome, reason: str = "", tags: Mapping[str, str] | None = None) -> bool:
+        """Ends the campaign's run and delivers what can be delivered."""
+        if tags:
+            self.write(Tags(self._run, dict(tags)))
+        self.write(RunClosed(self._run, now_ms(), outcome, reason))
+        arrived = self._uploader.finish(120.0 if not self._uploader.trouble else 5.0)
+        for line in self._uploader.refused:
+            self._display.say(f"! refused by the server: {line}", style="bold yellow")
+        self._journal.close()
+        return arrived
+
+    def keep_file(self, path: Path, folder: str = "") -> None:
+        """A file or folder below the journal's as an artifact of the campaign's run."""
+        self.write(Artifact(self._run, str(path.relative_to(self._journal.folder)), folder))
+
+    @property
+    def folder(self) -> Path:
+        return self._journal.folder
+
+
+def resolve_device(device: str) -> str:
+    """`auto` is the GPU if the driver shows one; cuda without one is refused."""
+    present = bool(provenance.gpus())
+    if device == "cuda" and not present:
+        raise WrongCall("device=cuda: no NVIDIA GPU answers on this machine; use device=cpu or device=auto")
+    return ("cuda" if present else "cpu") if device == "auto" else device
+
+
+def finished_cells(folder: Path) -> set[str]:
+    """Keys of cells that have a run with outcome ok in the journal."""
+    keys: dict[str, str] = {}
+    done: set[str] = set()
+    for record in journal.read_all(folder):
+        if isinstance(record, RunOpened):
+            keys[record.run] = record.tags.get("cell", "")
+        elif isinstance(record, RunClosed) and record.outcome == Outcome.OK:
+            done.add(keys.get(record.run, ""))
+    return done - {""}
+
+
+def settings_hash(logged: Mapping[str, str]) -> str:
+    """Equal where all settings but the compared ones are: whatever does not change a measurement is left out."""
+    import hashlib
+    import json
+
+    left_out = {"frameworks", "framework", "preset", "blocks", "team", "margin", "save_model"}
+    kept = sorted((k, v) for k, v in logged.items() if k not in left_out)
+    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:12]
+
+
+def _forget_checkpoint(spec: CellSpec) -> None:
+    import shutil
+
+    shutil.rmtree(spec.checkpoint, ignore_errors=True)
+
+
+def _failed(run: str, reason: str) -> RunClosed:
+    return RunClosed(run, now_ms(), Outcome.FAILED, reason)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1_000)

@@ -1,0 +1,127 @@
+"""The child: one cell in one process with one framework. A JSON in on standard input, records out on standard output.
+
+MLflow is never imported here; whatever the frameworks print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import TextIO
+
+from experiments.workloads.contract import CellSpec
+from models.contract import ModelError
+from models.frameworks import open_framework
+from tracking.errors import EvenhandError
+from tracking.records import Artifact, Metrics, Outcome, Point, Record, RunClosed, to_line
+
+PROGRESS_SECONDS = 0.2
+
+
+class Emitter:
+    """Records and progress as JSON lines."""
+
+    def __init__(self, spec: CellSpec, stream: TextIO) -> None:
+        self._spec = spec
+        self._stream = stream
+        self._next_progress = 0.0
+
+    def record(self, record: Record) -> None:
+        self._stream.write(to_line(record) + "\n")
+        self._stream.flush()
+
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        now = int(time.time() * 1_000)
+        self.record(Metrics(self._spec.run, tuple(Point(key, float(value), step, now) for key, value in values.items())))
+
+    def artifact(self, name: str, folder: str = "") -> None:
+        self.record(Artifact(self._spec.run, f"{self._spec.folder}/{name}", folder))
+
+    def progress(self, phase: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if now >= self._next_progress or done == total:
+            self._next_progress = now + PROGRESS_SECONDS
+            self._say({"progress": phase, "done": done, "total": total})
+
+    def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int) -> None:
+        self._say({"window": phase, "start": start_seconds, "end": end_seconds, "examples": examples})
+
+    def _say(self, message: dict[str, object]) -> None:
+        self._stream.write(json.dumps(message) + "\n")
+        self._stream.flush()
+
+
+def run(spec: CellSpec, output: Emitter) -> RunClosed:
+    """Does the stage; every way it can end becomes an outcome with its reason."""
+    try:
+        framework = open_framework(
+            spec.framework,
+            device=spec.device,
+            threads=spec.threads,
+            precision=spec.settings["precision"],
+            seed=spec.settings["seed"] * 1_000 + spec.block,
+        )
+        stage = importlib.import_module(f"experiments.workloads.{spec.workload}.{spec.stage}")
+        stage.run(spec, framework, output)
+        outcome, reason = Outcome.OK, ""
+    except KeyboardInterrupt:
+        outcome, reason = Outcome.INTERRUPTED, "stopped while it ran"
+    except (ModelError, EvenhandError) as error:
+        outcome, reason = Outcome.FAILED, str(error)
+    except Exception as error:
+        traceback.print_exc()
+        outcome, reason = _classify(error)
+    return RunClosed(spec.run, int(time.time() * 1_000), outcome, " ".join(reason.split())[:1_000])
+
+
+def _classify(error: Exception) -> tuple[Outcome, str]:
+    text = f"{type(error).__name__}: {error}"
+    signs = (
+        "out of memory",
+        "resource_exhausted",
+        "resourceexhausted",
+        "bad_alloc",
+        "can't allocate memory",
+        "cannot allocate memory",
+    )
+    if isinstance(error, MemoryError) or any(sign in text.lower() for sign in signs):
+        return Outcome.OUT_OF_MEMORY, text
+    return Outcome.FAILED, text
+
+
+def die_with_parent(with_signal: int) -> None:
+    """Linux: this process gets a signal when its parent dies, however that happens."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(1, with_signal)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os.kill(os.getpid(), with_signal)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    records = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    fields = json.load(sys.stdin)
+    spec = CellSpec(**{field.name: fields[field.name] for field in dataclasses.fields(CellSpec)})
+    output = Emitter(spec, records)
+    closed = run(spec, output)
+    output.record(closed)
+    return 0 if closed.outcome == Outcome.OK else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""From finished runs to an honest verdict. `compare` is all that a notebook needs; statistics are imported by calling it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from experiments.comparison.findings import Comparison
+    from experiments.comparison.outcomes import Outcome
+
+
+def compare(
+    table: pd.DataFrame,
+    *,
+    factor: str = "framework",
+    baseline: str | None = None,
+    outcomes: Iterable[str | Outcome] | None = None,
+    margin: float = 0.03,
+    strata: Sequence[str] = (),
+    all_pairs: bool = False,
+) -> Comparison:
+    """Compares the levels of a factor over paired blocks and gives a verdict, with its reason, for every outcome.
+
+    table: one row a run, as `query.table` makes it: run_id, status, framework, block, settings_hash, machine, params.*,
+    tags.*, and metrics under their own names (seconds, bytes, examples per second).
+    factor, strata: columns, or bare names of params or tags; strata are never pooled.
+    baseline: the level that the others are told against, by default the first in order; all_pairs judges every pair.
+    outcomes: metric names or `Outcome`s; default: all that the runs have.
+    margin: the smallest ratio that matters; 0.03 is 3 %.
+    Raises WrongCall where the call is at fault; data that cannot be compared give rows that say why.
+    """
+    from experiments.comparison.verdict import judge
+
+    return judge(table, factor=factor, baseline=baseline, outcomes=outcomes, margin=margin, strata=strata, all_pairs=all_pairs)
+
+
+__all__ = ["compare"]

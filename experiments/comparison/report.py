@@ -1,0 +1,226 @@
+"""A comparison as HTML, Markdown, CSV, JSON, figures and a terminal table. No arithmetic: `verdict` has computed what is told."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from experiments.comparison import words
+from experiments.comparison.findings import DETERMINISTIC, EQUIVALENT, NOT_COMPARABLE, WITHIN_MARGIN, Comparison, Finding, Row
+from experiments.comparison.outcomes import outcome as outcome_of
+from experiments.comparison.surroundings import medians
+from experiments.comparison.words import sentences
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from experiments.comparison.figures import Figure
+
+SCHEMA_VERSION = 1
+FILES = ("report.html", "report.md", "comparison.csv", "comparison.json")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A picture (PNG bytes) with what a person said of it and what each level says."""
+
+    picture: bytes
+    reference: str
+    answers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published figure and ours beside it, level by level."""
+
+    what: str
+    published: str
+    ours: str
+
+
+def write(
+    comparison: Comparison,
+    folder: Path,
+    *,
+    title: str,
+    runs: pd.DataFrame | None = None,
+    warnings: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    published: Sequence[Mapping[str, str]] = (),
+    published_source: str = "",
+    samples: Sequence[Sample] = (),
+) -> Path:
+    """Writes report.html, report.md, comparison.csv, comparison.json and figures/ into the folder; returns the HTML file's path.
+
+    runs: the table that was compared, for published figures of metrics that were not judged.
+    warnings are told loudly, on top; notes quietly, at the end.
+    published: mappings with `what`, `published` and `metric` (may be empty).
+    """
+    from experiments.comparison import figures
+
+    drawn = figures.draw(comparison)
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for figure in drawn:
+        (folder / "figures" / f"{figure.name}.svg").write_text(_standalone(figure.svg), encoding="utf-8")
+        (folder / "figures" / f"{figure.name}.png").write_bytes(figure.png)
+    told = {
+        "title": title,
+        "warnings": list(dict.fromkeys([*warnings, *comparison.warnings])),
+        "notes": list(notes),
+        "published": [_beside(comparison, one, runs) for one in published],
+        "published_source": published_source,
+        "samples": [(base64.b64encode(sample.picture).decode(), sample.reference, sample.answers) for sample in samples],
+    }
+    (folder / "report.html").write_text(_render("report.html.j2", comparison, drawn, told), encoding="utf-8")
+    (folder / "report.md").write_text(_render("report.md.j2", comparison, drawn, told), encoding="utf-8")
+    (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
+    (folder / "comparison.json").write_text(
+        json.dumps(as_json(comparison), indent=1, allow_nan=False, ensure_ascii=False), encoding="utf-8"
+    )
+    return folder / "report.html"
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The content of comparison.json: rows as `verdict.Row`, unbounded or unknown numbers as null."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rows": [dataclasses.asdict(row) for row in comparison.rows],
+        "excluded": [dataclasses.asdict(exclusion) for exclusion in comparison.excluded],
+        "environment": {level: dict(facts) for level, facts in comparison.environment.items()},
+    }
+
+
+def as_csv(comparison: Comparison) -> str:
+    """The rows, one line each, with the fields of `verdict.Row` as columns."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in dataclasses.fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(dataclasses.asdict(row) for row in comparison.rows)
+    return text.getvalue()
+
+
+def terminal(comparison: Comparison) -> Table:
+    """The verdict table for a terminal."""
+    several = len({(finding.row.a, finding.row.b) for finding in comparison.findings}) > 1
+    table = Table(box=box.SIMPLE_HEAD, title=_versus(comparison), title_justify="left", title_style="bold", pad_edge=False)
+    table.add_column("outcome", overflow="fold", ratio=3)
+    if several:
+        table.add_column(comparison.factor, overflow="fold")
+    for name in _side_names(comparison, several):
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("effect", overflow="fold")
+    table.add_column("95 % interval", overflow="fold")
+    table.add_column("blocks", justify="right")
+    table.add_column("p (Holm)", justify="right")
+    table.add_column("verdict", overflow="fold", ratio=3)
+    for finding in comparison.findings:
+        row = finding.row
+        cells = [_name(finding), *([row.b] if several else []), words.quantity(finding.a_value, finding.outcome)]
+        cells += [words.quantity(finding.b_value, finding.outcome), words.effect(finding), words.effect_interval(finding)]
+        cells += [str(row.n_blocks), words.p_value(row.p_holm)]
+        verdict = Text(row.verdict, style=_TERMINAL_STYLE[_class(finding)])
+        table.add_row(*map(Text, cells), verdict)
+    return table
+
+
+_TERMINAL_STYLE = {
+    "better": "bold green",
+    "worse": "bold red",
+    "differs": "bold",
+    "alike": "cyan",
+    "open": "yellow",
+    "none": "dim",
+}
+
+
+def _class(finding: Finding) -> str:
+    """How a verdict is coloured."""
+    if finding.row.verdict == NOT_COMPARABLE:
+        return "none"
+    if not finding.judged:
+        return "open"
+    if finding.row.verdict in (EQUIVALENT, WITHIN_MARGIN, DETERMINISTIC):
+        return "alike"
+    return {True: "better", False: "worse", None: "differs"}[finding.good]
+
+
+def _versus(comparison: Comparison) -> str:
+    return f"{words.joined(comparison.levels[1:])} against {comparison.baseline}"
+
+
+def _side_names(comparison: Comparison, several: bool) -> tuple[str, str]:
+    baselines = {finding.row.a for finding in comparison.findings} or {comparison.baseline}
+    a = baselines.pop() if len(baselines) == 1 else "baseline"
+    return (a, "value") if several else (a, comparison.levels[1])
+
+
+def _name(finding: Finding) -> str:
+    return finding.outcome.label + (f" [{finding.row.stratum}]" if finding.row.stratum else "")
+
+
+def _beside(comparison: Comparison, one: Mapping[str, str], runs: pd.DataFrame | None) -> Published:
+    metric = one.get("metric", "")
+    ours: dict[str, float | None] = {}
+    for finding in comparison.findings:
+        if finding.row.metric == metric:
+            ours |= {finding.row.a: finding.a_value, finding.row.b: finding.b_value}
+    if not ours and metric and runs is not None:
+        ours = dict(medians(runs, factor=comparison.factor, metric=metric))
+    told = [f"{level}: {words.quantity(value, outcome_of(metric))}" for level, value in ours.items() if value is not None]
+    return Published(
+        one["what"], one["published"], "; ".join(told) or ("see the verdicts above" if not metric else "not measured here")
+    )
+
+
+def _standalone(svg: str) -> str:
+    namespace = "http://www.w3.org/2000/svg"
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg.replace("<svg ", f"""<svg xmlns="{namespace}" """, 1)}\n'
+
+
+def _render(template: str, comparison: Comparison, drawn: Sequence[Figure], told: Mapping[str, Any]) -> str:
+    html = template.endswith("html.j2")
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"cell": _markdown_cell, "classed": _class, "p": words.p_value, "number": words.number}
+    several = len({(finding.row.a, finding.row.b) for finding in comparison.findings}) > 1
+    facts = list(dict.fromkeys(name for values in comparison.environment.values() for name in values))
+    return environment.get_template(template).render(
+        **told,
+        comparison=comparison,
+        figures=[dataclasses.replace(figure, svg=Markup(figure.svg) if html else figure.svg) for figure in drawn],
+        sentences=sentences(comparison),
+        headlines=words.headlines(comparison) if len(comparison.levels) == 2 else [],
+        several=several,
+        sides=_side_names(comparison, several),
+        versus=_versus(comparison),
+        facts=facts,
+        words=words,
+        name=_name,
+    )
+
+
+def _markdown_cell(text: object) -> str:
+    """Text that cannot break out of a Markdown table cell."""
+    escaped = str(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    return escaped.replace("`", "\\`").replace("[", "\\[").replace("*", "\\*").replace("_", "\\_")
+
+
+__all__ = ["Published", "Sample", "as_csv", "as_json", "sentences", "terminal", "write"]

@@ -1,0 +1,248 @@
+"""Tests, multiplicity, equivalence and power. Pure functions; no p is 0 or NaN: where there is nothing to test it is None."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize, stats
+from statsmodels.stats.diagnostic import lilliefors as _lilliefors
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestIndPower, TTestPower
+from statsmodels.stats.weightstats import ttost_ind, ttost_paired
+
+from experiments.comparison.estimates import EXACT_PAIRS, Values, differences, is_constant, numbers, signed_rank_distribution
+from tracking.errors import WrongCall
+
+SMALLEST_P = 1e-300
+EXACT_PRODUCT = 10_000
+MOST_REPLICATES = 100_000
+POWER = 0.8
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A test's statistic, its p and the way it was computed."""
+
+    statistic: float
+    p: float
+    method: str
+
+
+def _p(value: float) -> float:
+    """A p-value inside (0, 1]: an underflow is not certainty."""
+    return min(1.0, max(SMALLEST_P, float(value)))
+
+
+def paired_t(shifts: ArrayLike) -> Tested | None:
+    """Two-sided t test that paired differences (or log-ratios) have mean 0. None for constant or fewer than two differences."""
+    found = numbers(shifts)
+    if len(found) < 2 or is_constant(found, float(np.abs(found).max())):
+        return None
+    result = stats.ttest_1samp(found, 0.0)
+    return Tested(float(result.statistic), _p(result.pvalue), "paired t")
+
+
+def rank_sums(shifts: ArrayLike, zeros: str = "drop") -> tuple[float, float]:
+    """Sums of the ranks of positive and negative differences; zeros `drop` (Wilcoxon) or `split` between both (Demšar 2006)."""
+    found = numbers(shifts)
+    if zeros == "drop":
+        found = found[found != 0]
+    ranks = stats.rankdata(np.abs(found))
+    nothing = float(ranks[found == 0].sum()) / 2
+    return float(ranks[found > 0].sum()) + nothing, float(ranks[found < 0].sum()) + nothing
+
+
+def signed_rank(shifts: ArrayLike, alternative: str = "two-sided") -> Tested:
+    """Wilcoxon's signed-rank test; the statistic is the sum of positive ranks.
+
+    Exact up to 50 differences, ties included (SciPy's exact p ignores ties, and is 0 from n = 54 on); zeros are left out.
+    alternative: `two-sided`, `greater` (differences above 0) or `less`.
+    """
+    found = numbers(shifts)
+    found = found[found != 0]
+    if len(found) == 0:
+        return Tested(0.0, 1.0, "signed-rank, all differences are zero")
+    plus, _ = rank_sums(found)
+    if len(found) > EXACT_PAIRS:
+        result = stats.wilcoxon(found, alternative=alternative, method="asymptotic", correction=True)
+        return Tested(plus, _p(result.pvalue), "signed-rank, normal approximation")
+    doubled = np.rint(2 * stats.rankdata(np.abs(found))).astype(int)
+    chances = signed_rank_distribution(tuple(sorted(doubled.tolist())))
+    at = round(2 * plus)
+    tails = {"greater": chances[at:].sum(), "less": chances[: at + 1].sum()}
+    p = tails.get(alternative, 2 * min(tails.values()))
+    return Tested(plus, _p(p), "signed-rank, exact")
+
+
+def mann_whitney(a: ArrayLike, b: ArrayLike, alternative: str = "two-sided") -> Tested:
+    """Mann-Whitney test of independent groups; the statistic is U of b. Exact without ties, by permutation with them."""
+    first, second = np.sort(numbers(a)), np.sort(numbers(b))
+    ties = len(np.unique(np.concatenate([first, second]))) < len(first) + len(second)
+    if len(first) * len(second) > EXACT_PRODUCT:
+        method, name = "asymptotic", "Mann-Whitney, normal approximation"
+    elif ties:
+        method, name = stats.PermutationMethod(n_resamples=9_999, rng=np.random.default_rng(0)), "Mann-Whitney, permutation"
+    else:
+        method, name = "exact", "Mann-Whitney, exact"
+    result = stats.mannwhitneyu(second, first, alternative=alternative, method=method)
+    return Tested(float(result.statistic), _p(result.pvalue), name)
+
+
+def tost_paired(shifts: ArrayLike, low: float, high: float) -> Tested | None:
+    """Two one-sided t tests that the mean difference lies inside (low, high). None for constant or fewer than two differences."""
+    found = numbers(shifts)
+    if len(found) < 2 or is_constant(found, float(np.abs(found).max())):
+        return None
+    p, lower, upper = ttost_paired(found, np.zeros_like(found), low, high)
+    return Tested(float(min(abs(lower[0]), abs(upper[0]))), _p(p), "TOST, paired t")
+
+
+def tost_independent(a: ArrayLike, b: ArrayLike, low: float, high: float) -> Tested | None:
+    """Two one-sided Welch tests that mean(b) - mean(a) lies inside (low, high). None if both groups are constant."""
+    first, second = numbers(a, least=2), numbers(b, least=2)
+    if is_constant(first, float(np.abs(first).max())) and is_constant(second, float(np.abs(second).max())):
+        return None
+    p, lower, upper = ttost_ind(second, first, low, high, usevar="unequal")
+    return Tested(float(min(abs(lower[0]), abs(upper[0]))), _p(p), "TOST, Welch")
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjusted p-values; None stays None and does not count."""
+    return _adjusted(ps, "holm")
+
+
+def benjamini_hochberg(ps: Sequence[float | None]) -> list[float | None]:
+    """False-discovery-rate adjusted p-values, for exploration; None stays None and does not count."""
+    return _adjusted(ps, "fdr_bh")
+
+
+def _adjusted(ps: Sequence[float | None], method: str) -> list[float | None]:
+    known = [p for p in ps if p is not None]
+    adjusted = iter(multipletests(known, method=method)[1].tolist() if known else [])
+    return [None if p is None else next(adjusted) for p in ps]
+
+
+def power_of_t(effect: float, sd: float, n: float, *, alpha: float = ALPHA, paired: bool = True) -> float:
+    """Power of the two-sided t test for a true difference `effect` at n pairs, or n values a group."""
+    test = TTestPower() if paired else TTestIndPower()
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        power = float(test.power(abs(effect) / sd, n, alpha))
+    return power if math.isfinite(power) else 1.0  # the noncentral t overflows for huge effects only
+
+
+def power_of_tost(margin: float, sd: float, n: float, alpha: float = ALPHA) -> float:
+    """Power of the paired TOST within ±margin at n pairs if there is truly no difference.
+
+    Averaged over the distribution of the estimated sd, given which the mean must stay inside what the margin leaves.
+    """
+    df = n - 1
+    spread = np.sqrt(stats.chi2.ppf((np.arange(2_000) + 0.5) / 2_000, df) / df)
+    room = margin * math.sqrt(n) / sd - stats.t.ppf(1 - alpha, df) * spread
+    return float(np.clip(2 * stats.norm.cdf(room) - 1, 0, 1).mean())
+
+
+def minimum_detectable(sd: float, n: int, *, power: float = POWER, alpha: float = ALPHA) -> float:
+    """Smallest true difference that the paired t test finds with this power, in the unit of sd; infinite below two pairs."""
+    if n < 2:
+        return math.inf
+    if sd == 0:
+        return 0.0
+    high = 1.0
+    while power_of_t(high, 1.0, n, alpha=alpha) < power:
+        high *= 2
+    return sd * float(optimize.brentq(lambda d: power_of_t(d, 1.0, n, alpha=alpha) - power, 0.0, high, xtol=1e-10))
+
+
+def replicates_needed(effect: float, sd: float, *, power: float = POWER, alpha: float = ALPHA, paired: bool = True) -> float:
+    """Pairs (or values a group) for the t test to find `effect` with this power, not rounded; infinite beyond 100,000."""
+    return _smallest(lambda n: power_of_t(effect, sd, n, alpha=alpha, paired=paired), power)
+
+
+def blocks_needed(effect: float, sd: float, *, power: float = POWER, alpha: float = ALPHA) -> int | None:
+    """Blocks for the paired t test to find `effect`; None where no payable number does."""
+    return _whole(replicates_needed(effect, sd, power=power, alpha=alpha)) if sd else 2
+
+
+def blocks_needed_for_equivalence(margin: float, sd: float, *, power: float = POWER, alpha: float = ALPHA) -> int | None:
+    """Blocks for TOST to show equivalence within ±margin where there is no difference; None where no payable number does."""
+    return _whole(_smallest(lambda n: power_of_tost(margin, sd, n, alpha), power)) if sd else 2
+
+
+def _smallest(power_at: Callable[[float], float], power: float) -> float:
+    high = 2.0
+    while power_at(high) < power:
+        high *= 2
+        if high > MOST_REPLICATES:
+            return math.inf
+    return 2.0 if high == 2.0 else float(optimize.brentq(lambda n: power_at(n) - power, high / 2, high, xtol=1e-9))
+
+
+def _whole(n: float) -> int | None:
+    return None if math.isinf(n) else math.ceil(n - 1e-6)
+
+
+def average_ranks(table: ArrayLike) -> Values:
+    """Mean rank of each column of a (workloads, systems) table; rank 1 is the greatest value."""
+    return np.asarray(stats.rankdata(-np.asarray(table, dtype=float), axis=1).mean(axis=0))
+
+
+def friedman(table: ArrayLike) -> Tested:
+    """Friedman's test over a (blocks, systems) table, corrected for ties. Needs three systems; identical columns give p = 1."""
+    values = np.asarray(table, dtype=float)
+    if values.ndim != 2 or values.shape[1] < 3 or values.shape[0] < 2:
+        raise WrongCall("Friedman's test needs a table of at least two blocks and three systems")
+    if (np.ptp(values, axis=1) == 0).all():
+        return Tested(0.0, 1.0, "Friedman, all systems alike")
+    result = stats.friedmanchisquare(*values.T)
+    return Tested(float(result.statistic), _p(result.pvalue), "Friedman")
+
+
+def critical_difference(systems: int, workloads: int, alpha: float = ALPHA) -> float:
+    """Nemenyi's critical difference of average ranks. Source: Demšar 2006, section 3.2.2."""
+    quantile = float(stats.studentized_range.ppf(1 - alpha, systems, np.inf)) / math.sqrt(2)
+    return quantile * math.sqrt(systems * (systems + 1) / (6 * workloads))
+
+
+def page(table: ArrayLike) -> Tested:
+    """Page's test that values rise along a (blocks, levels) table; a curve that falls, then rises may pass too: look at pairs."""
+    values = np.asarray(table, dtype=float)
+    if values.ndim != 2 or values.shape[1] < 3 or values.shape[0] < 2:
+        raise WrongCall("Page's test needs a table of at least two blocks and three levels")
+    result = stats.page_trend_test(values)
+    return Tested(float(result.statistic), _p(result.pvalue), f"Page, {result.method}")
+
+
+@dataclass(frozen=True)
+class PaperProcedure:
+    """What the published studies did with the steps of one process a side. Shown beside the verdict, never as the verdict.
+
+    Steps are not independent, and Kolmogorov-Smirnov with an estimated mean and deviation is no valid test of normality.
+    """
+
+    n_steps: int
+    ks_p: tuple[float, float]
+    lilliefors_p: tuple[float, float]
+    shapiro_p: tuple[float, float]
+    wilcoxon_p: float
+
+
+def paper_procedure(a_steps: ArrayLike, b_steps: ArrayLike) -> PaperProcedure | None:
+    """KS, Lilliefors and Shapiro on either side, then paired Wilcoxon on steps. None for constant or fewer than four steps."""
+    a, b = numbers(a_steps), numbers(b_steps)
+    n = min(len(a), len(b))
+    sides = (a[:n], b[:n])
+    if n < 4 or any(is_constant(side, float(np.abs(side).max())) for side in sides):
+        return None
+    ks = [_p(stats.kstest(side, "norm", args=(side.mean(), side.std(ddof=1))).pvalue) for side in sides]
+    corrected = [_p(_lilliefors(side)[1]) for side in sides]
+    shapiro = [_p(stats.shapiro(side).pvalue) for side in sides]
+    return PaperProcedure(
+        n, (ks[0], ks[1]), (corrected[0], corrected[1]), (shapiro[0], shapiro[1]), signed_rank(differences(*sides)).p
+    )

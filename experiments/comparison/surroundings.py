@@ -1,0 +1,76 @@
+"""What the compared runs say about themselves: environment, sensors, warnings, and every single value for the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from experiments.comparison import gates
+from experiments.comparison.estimates import Values
+from experiments.comparison.findings import Value
+from experiments.comparison.gates import natural
+
+HUGE = 1.7e308  # MLflow keeps infinities as the greatest float
+TOLD = ("machine", "model", "dataset", "team", "campaign", "settings_hash", "params.device", "params.threads", "params.precision")
+UNTOLD_TAGS = (
+    *("mlflow.", "not_available.", "origin", "heartbeat", "pid", "cell", "outcome", "warnings", "verdict", "block", "kind"),
+    *("framework", "order_in_block", "status"),
+)
+
+
+def numbers(frame: pd.DataFrame, metric: str) -> Values:
+    """A metric of every run as floats: NaN where it is missing, infinite where MLflow was given infinity."""
+    values = np.array(pd.to_numeric(frame[metric], errors="coerce"), dtype=np.float64)
+    return np.where(np.abs(values) >= HUGE, np.copysign(np.inf, values), values)
+
+
+def values(frame: pd.DataFrame, metric: str) -> tuple[Value, ...]:
+    """Every finite value of a metric in the order in which the runs began."""
+    ordered = frame.sort_values("sequence")
+    columns = [ordered[name] for name in ("level", "stratum", "block_label", "sequence")]
+    found = zip(*columns, numbers(ordered, metric), strict=True)
+    return tuple(Value(level, stratum, block, int(at), float(v)) for level, stratum, block, at, v in found if np.isfinite(v))
+
+
+def medians(table: pd.DataFrame, *, factor: str, metric: str) -> dict[str, float]:
+    """The median of a metric at every level, over all finished runs that have it, of whatever kind."""
+    if metric not in table.columns:
+        return {}
+    frame = table[table["status"] == "FINISHED"] if "status" in table.columns else table
+    found = pd.Series(numbers(frame, metric), index=frame.index).replace([np.inf, -np.inf], np.nan)
+    by_level = found.groupby(frame[gates.column_of(table, factor)].astype(str)).median().dropna()
+    return {str(level): float(value) for level, value in by_level.items()}
+
+
+def environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What the runs of each level ran on and with; where one thing had several values, all are told."""
+    columns = [column for column in TOLD if column in frame.columns]
+    columns += sorted(c for c in frame.columns if c.startswith("tags.") and not c.removeprefix("tags.").startswith(UNTOLD_TAGS))
+    told: dict[str, dict[str, str]] = {}
+    for level in levels:
+        inside = frame[frame["level"] == level]
+        told[level] = {"runs": str(len(inside))}
+        for column in columns:
+            if texts := sorted({str(value) for value in inside[column].dropna().unique()} - {""}, key=natural):
+                told[level][column.split(".", 1)[-1]] = ", ".join(texts)
+    return told
+
+
+def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
+    """Sensors that were not there, with the reasons that the runs gave."""
+    prefix = "tags.not_available."
+    columns = sorted(c for c in frame.columns if c.startswith(prefix) and frame[c].notna().any())
+    return {column.removeprefix(prefix): " / ".join(sorted(set(frame[column].dropna()))) for column in columns}
+
+
+def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
+    """What must be said loudly, before any figure."""
+    found = []
+    if "tags.weights" in frame.columns and frame["tags.weights"].astype(str).str.startswith("random").any():
+        found.append("The weights are RANDOM, not trained: compare speed and memory, read nothing from quality.")
+    for column, what in (("tags.environment", "environments (machine and packages)"), ("tags.commit", "commits of this code")):
+        if column in frame.columns and (count := frame[column].nunique()) > 1:
+            found.append(f"The runs come from {count} {what}; inside every block there is one.")
+    return tuple(found)

@@ -1,0 +1,299 @@
+"""From a table of runs to verdicts: pairs inside blocks, an estimate, a test, a margin, and a reason for every word."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from experiments.comparison import estimates, gates, significance, surroundings
+from experiments.comparison.estimates import Estimate, Values
+from experiments.comparison.findings import (
+    ALPHA,
+    DETERMINISTIC,
+    EQUIVALENT,
+    INCONCLUSIVE,
+    NOT_COMPARABLE,
+    WITHIN_MARGIN,
+    Comparison,
+    Finding,
+    Pair,
+    Row,
+)
+from experiments.comparison.gates import Exclusion, natural
+from experiments.comparison.outcomes import HIDDEN, Outcome, place
+from experiments.comparison.outcomes import outcome as outcome_of
+from tracking.errors import WrongCall
+
+LEAST_BLOCKS = 6
+
+
+def judge(
+    table: pd.DataFrame,
+    *,
+    factor: str = "framework",
+    baseline: str | None = None,
+    outcomes: Iterable[str | Outcome] | None = None,
+    margin: float = 0.03,
+    block: str = "block",
+    strata: Sequence[str] = (),
+    family: str = "report",
+    all_pairs: bool = False,
+) -> Comparison:
+    """Judges every level of a factor against a baseline, on every outcome, in every stratum.
+
+    table: one row a run; settings as `params.X`, tags as `tags.X`, metrics under their own names (see `query.table`).
+    factor, strata: columns, or bare names looked up among params, then tags. outcomes: default all that the runs have.
+    margin: the ratio that matters, fixed before measuring. family: what Holm's correction spans, `report` or `stratum`.
+    Raises WrongCall for a call that cannot be carried out; data that cannot be compared give rows that say why.
+    """
+    if not 0 < margin < 1:
+        raise WrongCall(f"margin={margin} is not between 0 and 1; 0.03 means 3 %")
+    if family not in ("report", "stratum"):
+        raise WrongCall(f"family={family} is not known; choose report or stratum")
+    runs = gates.usable(table, factor=factor, block=block, strata=strata)
+    chosen = _baseline(baseline, runs.levels, factor)
+    levels = (chosen, *(level for level in runs.levels if level != chosen))
+    wanted, unmeasured = _outcomes(runs.frame, outcomes)
+    couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
+
+    findings: list[Finding] = []
+    excluded = list(runs.excluded)
+    for stratum in sorted(set(runs.frame["stratum"]), key=natural):
+        inside = runs.frame[runs.frame["stratum"] == stratum]
+        for a, b in couples:
+            found, left_out = _compare(inside, a, b, factor, wanted, margin, stratum)
+            findings += found
+            excluded += left_out
+    order = {level: at for at, level in enumerate(levels)}
+    findings = _decide_all(findings, family)
+    findings.sort(key=lambda f: (natural(f.row.stratum), place(f.row.metric), order[f.row.a], order[f.row.b]))
+    return Comparison(
+        factor=factor,
+        baseline=chosen,
+        levels=levels,
+        margin=margin,
+        findings=tuple(findings),
+        excluded=tuple(dict.fromkeys(excluded)),
+        environment=surroundings.environment(runs.frame, levels),
+        values={outcome.metric: surroundings.values(runs.frame, outcome.metric) for outcome in wanted},
+        unmeasured=unmeasured,
+        missing_sensors=surroundings.missing_sensors(runs.frame),
+        warnings=surroundings.warnings(runs.frame),
+        n_runs=len(runs.frame),
+    )
+
+
+def _baseline(wanted: str | None, levels: Sequence[str], factor: str) -> str:
+    if wanted is not None and str(wanted) not in levels:
+        raise WrongCall(f"no run has {factor}={wanted}, the baseline; have {', '.join(levels) or 'no level at all'}")
+    if len(levels) < 2:
+        have = f"{factor}={levels[0]}" if levels else f"no {factor}"
+        raise WrongCall(f"only one side: all runs have {have}; a comparison needs two levels")
+    return str(wanted) if wanted is not None else levels[0]
+
+
+def _outcomes(frame: pd.DataFrame, wanted: Iterable[str | Outcome] | None) -> tuple[list[Outcome], tuple[str, ...]]:
+    """Outcomes that at least one run has, in the report's order; and those asked for that none has."""
+    if wanted is None:
+        hidden = ("params.", "tags.", *HIDDEN)
+        metrics = [c for c in frame.columns if "/" in c and not c.startswith(hidden) and frame[c].notna().any()]
+        return [outcome_of(metric) for metric in sorted(metrics, key=place)], ()
+    asked = [outcome_of(one) if isinstance(one, str) else one for one in wanted]
+    there = [one for one in asked if one.metric in frame.columns and frame[one.metric].notna().any()]
+    return sorted(there, key=lambda one: place(one.metric)), tuple(one.metric for one in asked if one not in there)
+
+
+def _compare(
+    frame: pd.DataFrame, a: str, b: str, factor: str, outcomes: Sequence[Outcome], margin: float, stratum: str
+) -> tuple[list[Finding], list[Exclusion]]:
+    both = frame[frame["level"].isin([a, b])]
+    why = _missing_side(both, a, b) or gates.incomparable(both, factor)
+    rows = [_blank(outcome, factor, a, b, margin, stratum) for outcome in outcomes]
+    if not why:
+        first, second, excluded = gates.pairs(both, a, b)
+        if len(first):
+            found = [_measure(row, outcome, first, second) for row, outcome in zip(rows, outcomes, strict=True)]
+            return [finding for finding, _ in found], [*excluded, *(one for _, left_out in found for one in left_out)]
+        why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
+    return [Finding(replace(row, reason=why), outcome) for row, outcome in zip(rows, outcomes, strict=True)], []
+
+
+def _missing_side(both: pd.DataFrame, a: str, b: str) -> str:
+    missing = [level for level in (a, b) if not (both["level"] == level).any()]
+    return f"no usable run of {' or '.join(missing)}" if missing else ""
+
+
+def _blank(outcome: Outcome, factor: str, a: str, b: str, margin: float, stratum: str) -> Row:
+    return Row(
+        metric=outcome.metric,
+        factor=factor,
+        a=a,
+        b=b,
+        n_blocks=0,
+        estimate=None,
+        kind=outcome.kind,
+        ci_low=None,
+        ci_high=None,
+        p=None,
+        p_holm=None,
+        effect_size=None,
+        margin=margin if outcome.margin is None else outcome.margin,
+        equivalent=None,
+        minimum_detectable=None,
+        verdict=NOT_COMPARABLE,
+        reason="",
+        stratum=stratum,
+    )
+
+
+def _measure(row: Row, outcome: Outcome, first: pd.DataFrame, second: pd.DataFrame) -> tuple[Finding, list[Exclusion]]:
+    """Estimates and tests of one outcome over paired runs; the verdict waits for Holm's correction."""
+    metric = outcome.metric
+    a, b = surroundings.numbers(first, metric), surroundings.numbers(second, metric)
+    absent = [level for level, side in ((row.a, a), (row.b, b)) if np.isnan(side).all()]
+    if absent:
+        return Finding(replace(row, reason=f"not measured on {' and '.join(absent)}"), outcome), []
+    excluded = []
+    for frame, side in ((first, a), (second, b)):
+        for at in np.flatnonzero(~np.isfinite(side)):
+            reason = "no value, or not a number" if np.isnan(side[at]) else "infinite"
+            excluded.append(gates.without_value(frame.iloc[at], metric, f"{reason}; its block is left out of this metric"))
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b, blocks = a[finite], b[finite], first["block_label"].to_numpy()[finite]
+    if not finite.any():
+        return Finding(replace(row, reason="no block has a finite value on both sides"), outcome), excluded
+    pairs = tuple(Pair(str(block), float(x), float(y)) for block, x, y in zip(blocks, a, b, strict=True))
+    if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
+        reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
+        return Finding(replace(row, reason=reason), outcome, pairs), excluded
+    return _estimated(replace(row, n_blocks=len(pairs)), outcome, pairs, a, b), excluded
+
+
+def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Values, b: Values) -> Finding:
+    """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
+    ratio = outcome.kind == "ratio"
+    shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
+    constant = len(pairs) > 1 and estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
+    interval = _back(estimates.mean(shifts), ratio)
+    if constant:
+        interval = Estimate(interval.value, interval.value, interval.value)
+    bound, tests = _bound(row), len(pairs) >= LEAST_BLOCKS and not constant
+    tested = significance.paired_t(shifts) if tests else None
+    tost = significance.tost_paired(shifts, -bound, bound) if tests else None
+    within = tost.p < ALPHA if tost else bool(abs(shifts.mean()) < bound)
+    a_value, b_value = (_back(estimates.mean(np.log(side) if ratio else side), ratio).value for side in (a, b))
+    return Finding(
+        replace(
+            row,
+            estimate=interval.value,
+            ci_low=None if interval.low in (0.0, -math.inf) and len(pairs) == 1 else interval.low,
+            ci_high=None if interval.high == math.inf else interval.high,
+            p=tested.p if tested else None,
+            effect_size=estimates.a12(a, b),
+            equivalent=within if len(pairs) >= LEAST_BLOCKS else None,
+            minimum_detectable=_detectable(shifts, ratio, constant),
+        ),
+        outcome,
+        pairs,
+        a_value=a_value,
+        b_value=b_value,
+        hodges_lehmann=_back(estimates.hodges_lehmann_paired(shifts), ratio),
+        signed_rank_p=significance.signed_rank(shifts).p if tests else None,
+        tost_p=tost.p if tost else None,
+        cliffs_delta=estimates.cliffs_delta(a, b),
+        more_blocks=_more_blocks(shifts, bound) if tests else None,
+    )
+
+
+def _decide_all(findings: Sequence[Finding], family: str) -> list[Finding]:
+    """Holm over each family, then a verdict for every row."""
+    families: dict[str, list[Finding]] = {}
+    for finding in findings:
+        families.setdefault(finding.row.stratum if family == "stratum" else "", []).append(finding)
+    decided = []
+    for inside in families.values():
+        adjusted = significance.holm([finding.row.p for finding in inside])
+        tests = sum(p is not None for p in adjusted)
+        for finding, p_holm in zip(inside, adjusted, strict=True):
+            with_p = replace(finding, row=replace(finding.row, p_holm=p_holm))
+            verdict, reason = _decide(with_p, tests)
+            decided.append(replace(with_p, row=replace(with_p.row, verdict=verdict, reason=reason)))
+    return decided
+
+
+def _decide(finding: Finding, tests: int) -> tuple[str, str]:
+    row = finding.row
+    if row.estimate is None:
+        return NOT_COMPARABLE, row.reason
+    if row.n_blocks < LEAST_BLOCKS:
+        return INCONCLUSIVE, f"{row.n_blocks} block{'s' if row.n_blocks > 1 else ''}; a verdict needs {LEAST_BLOCKS}"
+    low, shift, high = (_shift(row, value) for value in (row.ci_low, row.estimate, row.ci_high))
+    if row.p is None:
+        same = abs(shift) <= estimates.ROUNDING * (1.0 if row.kind == "ratio" else abs(finding.a_value or 0.0))
+        return DETERMINISTIC, f"{'identical' if same else 'the same difference'} in all {row.n_blocks} blocks: nothing to test"
+    if finding.different and (low > _bound(row) or high < -_bound(row)):
+        return finding.outcome.words[shift > 0], "the interval lies beyond the margin"
+    if row.equivalent:
+        return (WITHIN_MARGIN if finding.different else EQUIVALENT), "TOST: any difference is smaller than the margin"
+    return INCONCLUSIVE, f"{_why_open(finding, shift, tests)}; {_what_helps(finding)}"
+
+
+def _why_open(finding: Finding, shift: float, tests: int) -> str:
+    if finding.different:
+        return f"{finding.outcome.words[shift > 0]}, but whether by more than the margin is open"
+    if finding.row.p is not None and finding.row.p <= ALPHA:
+        return f"p = {finding.row.p:.2g} alone does not stand among the {tests} tests of this report (Holm)"
+    return "neither a difference nor equivalence is shown"
+
+
+def _what_helps(finding: Finding) -> str:
+    more = finding.more_blocks
+    return (
+        f"about {more} more block{'s' if more > 1 else ''} would settle it"
+        if more
+        else "too near the margin for any number of blocks"
+    )
+
+
+def _more_blocks(shifts: Values, bound: float) -> int | None:
+    """Blocks, beyond those there are, after which a difference or equivalence should show; None if no payable number does."""
+    n, sd = len(shifts), float(shifts.std(ddof=1))
+    different = significance.blocks_needed(bound, sd)
+    equivalent = significance.blocks_needed_for_equivalence(bound, sd)
+    if different is None or equivalent is None:
+        return None
+    if max(different, equivalent) > n:
+        return max(different, equivalent) - n
+    # enough for a margin's worth: what keeps it open is that the difference lies near the margin
+    gap = abs(abs(float(shifts.mean())) - bound)
+    nearer = significance.blocks_needed(gap, sd) if gap > 0 else None
+    return None if nearer is None else max(nearer - n, 1)
+
+
+def _detectable(shifts: Values, ratio: bool, constant: bool) -> float | None:
+    if constant:
+        return 0.0
+    if len(shifts) < 2:
+        return None
+    found = significance.minimum_detectable(float(shifts.std(ddof=1)), len(shifts))
+    return math.expm1(min(found, 700.0)) if ratio else found
+
+
+def _bound(row: Row) -> float:
+    """The margin on the scale of the test; a ratio's is the same for a against b and b against a."""
+    return math.log1p(row.margin) if row.kind == "ratio" else row.margin
+
+
+def _shift(row: Row, value: float | None) -> float:
+    """A row's number on the scale of the test."""
+    assert value is not None
+    return math.log(value) if row.kind == "ratio" else value
+
+
+def _back(estimate: Estimate, ratio: bool) -> Estimate:
+    return estimates.exponential(estimate) if ratio else estimate

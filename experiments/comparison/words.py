@@ -1,0 +1,240 @@
+"""Numbers for people: units, significant digits, and a finding as a sentence. The only place where anything is rounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from experiments.comparison.findings import (
+    DETERMINISTIC,
+    EQUIVALENT,
+    INCONCLUSIVE,
+    NOT_COMPARABLE,
+    WITHIN_MARGIN,
+    Comparison,
+    Finding,
+)
+from experiments.comparison.outcomes import Outcome
+
+DASH, MINUS, NONE = "–", "−", "—"
+LEAST_P = 1e-4
+_SCALES = {
+    "s": ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3_600.0, "h")),
+    "bytes": ((1.0, "bytes"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB")),
+    "J": ((1e-3, "mJ"), (1.0, "J"), (1e3, "kJ")),
+}
+_FROM = {"min": 120.0, "h": 7_200.0}
+# A sentence says what is done rather than the metric's name where there is a verb for it.
+_VERBS = {"training throughput": "trains", "median inference latency": "answers"}
+_HEADLINES = (
+    ("train/examples_per_second", "train/captions_per_second", "train/images_per_second", "train/step_seconds"),
+    ("inference/latency_seconds_p50", "inference/examples_per_second"),
+    ("memory/peak_device_bytes", "memory/peak_rss_bytes"),
+    ("energy/joules_per_example", "energy/joules"),
+    ("val/accuracy", "val/bleu4", "val/loss"),
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values divided by `factor` are in `unit`."""
+
+    factor: float
+    unit: str
+
+
+def scale(unit: str, values: Iterable[float]) -> Scale:
+    """The unit in which the greatest value reads well."""
+    greatest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    steps = _SCALES.get(unit, ((1.0, unit),))
+    fitting = [Scale(factor, name) for factor, name in steps if greatest >= _FROM.get(name, factor)]
+    return fitting[-1] if fitting else Scale(*steps[0])
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Significant digits, without an exponent where people would write none: 0.0123, 1,234, 2.5e-07."""
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    if not -5 < size < 9:
+        return f"{value:.{digits - 1}e}".replace("-", MINUS, int(value < 0))
+    return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", MINUS)
+
+
+def quantity(value: float | None, outcome: Outcome) -> str:
+    """A value with its unit: 31.2 ms, 712 MiB, 1,020 captions/s."""
+    if value is None:
+        return NONE
+    chosen = scale(outcome.unit, [value])
+    return f"{number(value / chosen.factor)} {chosen.unit}".rstrip()
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def p_value(p: float | None) -> str:
+    """Never 0: what is smaller than can be told is told so."""
+    if p is None:
+        return NONE
+    return f"< {LEAST_P:.4f}" if p < LEAST_P else f"{p:.4f}" if p < 0.01 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def margin(finding: Finding) -> str:
+    """What matters: ±3 %, ±1 points."""
+    return f"±{_amount(finding.row.margin, finding)}"
+
+
+def detectable(finding: Finding) -> str:
+    """The smallest true difference that this many blocks find in four of five campaigns."""
+    found = finding.row.minimum_detectable
+    return NONE if found is None or finding.row.verdict == DETERMINISTIC else _amount(found, finding)
+
+
+def _amount(value: float, finding: Finding) -> str:
+    if finding.row.kind == "ratio":
+        return f"{100 * value:.2g} %" if value < 1 else f"{number(100 * value)} %"
+    return f"{value:.2g} {finding.outcome.unit}".rstrip()
+
+
+def estimate(finding: Finding) -> str:
+    """The estimate as it was computed: the ratio b / a or the difference b - a."""
+    row = finding.row
+    if row.estimate is None:
+        return NONE
+    return _fixed(row.estimate, _decimals(finding)) if row.kind == "ratio" else _difference(row.estimate, finding)
+
+
+def interval(finding: Finding) -> str:
+    """The interval of `estimate`; empty where there is nothing uncertain."""
+    row = finding.row
+    return _interval(finding, row.ci_low, row.ci_high)
+
+
+def effect(finding: Finding) -> str:
+    """The estimate in words: 1.42× faster, +1.2 points, identical."""
+    row, turned = finding.row, finding.times
+    if row.estimate is None:
+        return NONE
+    if row.verdict == DETERMINISTIC and row.reason.startswith("identical"):
+        return "identical"
+    if turned is None:
+        return _difference(row.estimate, finding)
+    return f"{_fixed(turned.value, _decimals(finding))}× {finding.outcome.words[row.estimate >= 1]}"
+
+
+def effect_interval(finding: Finding) -> str:
+    """The interval of what `effect` says."""
+    row, turned = finding.row, finding.times
+    if turned is None or row.ci_low is None or row.ci_high is None:
+        return interval(finding)
+    return _interval(finding, turned.low, turned.high)
+
+
+def _interval(finding: Finding, low: float | None, high: float | None) -> str:
+    row = finding.row
+    if row.verdict == DETERMINISTIC or row.estimate is None:
+        return ""
+    if low is None or high is None:
+        return "none from 1 block"
+    decimals = _decimals(finding)
+    if row.kind == "ratio":
+        return f"{_fixed(low, decimals)}{DASH}{_fixed(high, decimals)}"
+    unit = f" {finding.outcome.unit}".rstrip()
+    return f"{_signed(low, decimals)} to {_signed(high, decimals)}{unit}"
+
+
+def _difference(value: float, finding: Finding) -> str:
+    return f"{_signed(value, _decimals(finding))} {finding.outcome.unit}".rstrip()
+
+
+def _decimals(finding: Finding) -> int:
+    """As many decimals as the interval's width carries; three significant digits where there is none."""
+    row, turned = finding.row, finding.times
+    if row.ci_low is None or row.ci_high is None or row.ci_low == row.ci_high:
+        size = row.estimate or 1.0
+        return max(0, 2 - math.floor(math.log10(abs(size))))
+    low, high = (turned.low, turned.high) if turned else (row.ci_low, row.ci_high)
+    needed = -math.floor(math.log10(high - low)) + (0 if turned else 1)
+    return min(6, max(2 if turned and high < 10 else 0, needed))
+
+
+def _fixed(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f}" if math.isfinite(value) else "∞"
+
+
+def _signed(value: float, decimals: int) -> str:
+    return f"{value:+,.{decimals}f}".replace("-", MINUS)
+
+
+def blocks(count: int) -> str:
+    return f"{count} block{'' if count == 1 else 's'}"
+
+
+def sentence(finding: Finding) -> str:
+    """One finding, said of b against the baseline a."""
+    row = finding.row
+    where = f" [{row.stratum}]" if row.stratum else ""
+    label = finding.outcome.label
+    subject = _capital(label)
+    if row.verdict == NOT_COMPARABLE:
+        return f"{subject}{where}: {row.b} and {row.a} are not comparable: {row.reason}."
+    basis = f"(95 % interval {effect_interval(finding)}, {blocks(row.n_blocks)}){where}"
+    if row.verdict == DETERMINISTIC:
+        seen = effect(finding)
+        what = "identical" if seen == "identical" else f"always {seen} in {row.b} than in {row.a}"
+        return f"{subject}: {what} ({blocks(row.n_blocks)}){where}."
+    if row.verdict == EQUIVALENT:
+        return f"{subject}: {row.b} and {row.a} are equivalent within {margin(finding)}; {_than(finding)} {basis}."
+    if row.verdict == WITHIN_MARGIN:
+        return f"{_than(finding, start=True)} {basis}: a difference, but within the margin of {margin(finding)}."
+    if row.verdict == INCONCLUSIVE and finding.different:
+        return f"{_than(finding, start=True)} {basis}; {row.reason.partition(', ')[2]}."
+    if row.verdict == INCONCLUSIVE:
+        return f"{subject}: no verdict, {row.reason}; seen: {_than(finding)} {basis}."
+    return f"{_than(finding, start=True)} {basis}."
+
+
+def _than(finding: Finding, *, start: bool = False) -> str:
+    """tensorflow trains 1.42× faster than pytorch; a label, but never a level, gets a capital at the `start` of a sentence."""
+    row, label = finding.row, finding.outcome.label
+    if row.kind == "difference":
+        assert row.estimate is not None
+        size = _difference(abs(row.estimate), finding).lstrip("+")
+        return f"{_capital(label) if start else label} of {row.b} is {size} {finding.outcome.words[row.estimate > 0]} than that of {row.a}"
+    if label in _VERBS:
+        return f"{row.b} {_VERBS[label]} {effect(finding)} than {row.a}"
+    return f"{_capital(label) if start else label} of {row.b} is {effect(finding)} than that of {row.a}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def headlines(comparison: Comparison) -> list[Finding]:
+    """What a reader wants first: training speed, inference, memory, energy, quality, for every pair of levels and stratum."""
+    groups: dict[tuple[str, str, str], dict[str, Finding]] = {}
+    for finding in comparison.findings:
+        groups.setdefault((finding.row.stratum, finding.row.a, finding.row.b), {})[finding.row.metric] = finding
+    found: list[Finding] = []
+    for group in groups.values():
+        chosen = [next((group[metric] for metric in metrics if metric in group), None) for metrics in _HEADLINES]
+        found += [finding for finding in chosen if finding is not None] or list(group.values())[:3]
+    return found
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """What was found, in words, the most important first. A reason that holds for everything is said once."""
+    if not comparison.findings:
+        return ["No verdict: no run has any of the outcomes."]
+    first, chosen = comparison.findings[0], headlines(comparison)
+    if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
+        seen = [f"Seen, but not judged: {_than(finding)}." for finding in chosen if finding.row.estimate is not None]
+        return [f"No verdict: {first.row.reason}.", *seen]
+    return [sentence(finding) for finding in chosen]
+
+
+def joined(texts: Sequence[str]) -> str:
+    """one, two and three"""
+    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else "".join(texts)

@@ -1,0 +1,129 @@
+"""Captions to training batches, in two formulations that hold the same (words so far, next word) pairs.
+
+`prefix`: a row for every beginning of a caption, as the captioning study feeds them. `sequence`: a row a caption, a prediction at
+every word. Row and prediction counts are rounded up with weight 0, so that few shapes occur and compiled steps are reused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.datasets.captions import CaptionData
+from experiments.datasets.layouts import Split
+from models.contract import Batch
+from tracking.errors import WrongCall
+
+Formulation = Literal["prefix", "sequence"]
+FORMULATIONS: tuple[Formulation, ...] = ("prefix", "sequence")
+
+_T = TypeVar("_T", bound=np.generic)
+
+_PREDICTIONS_MULTIPLE = 64
+_WORDS_MULTIPLE = 8
+_SPLIT_WORDS: dict[Split, str] = {"train": "training", "validation": "validation", "test": "test"}
+
+
+def shuffled(captions: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The captions shuffled for one epoch; the same for every framework."""
+    return np.random.default_rng((seed, epoch)).permutation(captions)
+
+
+def order_digest(captions: NDArray[np.int64]) -> str:
+    """A fingerprint of an order, for the record."""
+    return hashlib.sha256(np.ascontiguousarray(captions, "<i8").tobytes()).hexdigest()[:16]
+
+
+def steps_per_epoch(captions: int, batch_size: int) -> int:
+    """Whole batches only."""
+    return captions // batch_size
+
+
+def check_batch_size(data: CaptionData, split: Split, captions: int, batch_size: int) -> None:
+    """Raises WrongCall where not even one batch can be filled."""
+    if batch_size < 1:
+        raise WrongCall(f"batch_size {batch_size} is no batch; at least 1")
+    if batch_size > captions:
+        what = f"{captions} {_SPLIT_WORDS[split]} captions of {data.name}"
+        raise WrongCall(f"batch_size {batch_size} is more than the {what}; at most {captions}")
+
+
+def epoch(
+    data: CaptionData,
+    features: NDArray[np.float32],
+    *,
+    split: Split,
+    batch_size: int,
+    formulation: Formulation,
+    order: NDArray[np.int64] | None = None,
+    steps: int | None = None,
+    drop_last: bool = True,
+) -> Iterator[Batch]:
+    """Batches of `batch_size` captions.
+
+    features: (images, n). order: the captions to go through, as `shuffled` gives them; without, the split's in file order.
+    steps: at most so many batches. drop_last: leave out a last batch that is not full; otherwise it is filled with weight 0.
+    inputs: features float32 (rows, n), tokens int32 (rows, words), positions int32 (predictions,). A position is
+    row * words + word, where the network's output predicts the target. Raises WrongCall where no batch can be filled.
+    """
+    captions = data.captions_of(split) if order is None else order
+    if drop_last:
+        check_batch_size(data, split, len(captions), batch_size)
+    make = {"prefix": _prefix_batch, "sequence": _sequence_batch}[formulation]
+    full = steps_per_epoch(len(captions), batch_size)
+    available = full if drop_last else -(-len(captions) // batch_size)
+    for step in range(available if steps is None else min(steps, available)):
+        chosen = captions[step * batch_size : (step + 1) * batch_size]
+        yield make(data.tokens[chosen], features[data.caption_image[chosen]], batch_size)
+
+
+def _prefix_batch(tokens: NDArray[np.int32], features: NDArray[np.float32], batch_size: int) -> Batch:
+    """As many rows as predictions; `words` is always the data set's length."""
+    del batch_size  # rows are counted in prefixes here
+    caption, last = _predictions(tokens)
+    rows = _up(len(caption), _PREDICTIONS_MULTIPLE)
+    length = tokens.shape[1]
+    prefixes = np.where(np.arange(length) <= last[:, None], tokens[caption], 0)
+    positions = np.arange(rows) * length
+    positions[: len(last)] += last
+    return Batch(
+        inputs=(_filled(features[caption], rows), _filled(prefixes, rows), positions.astype(np.int32)),
+        targets=_filled(tokens[caption, last + 1], rows),
+        weights=_filled(np.ones(len(caption), np.float32), rows),
+    )
+
+
+def _sequence_batch(tokens: NDArray[np.int32], features: NDArray[np.float32], batch_size: int) -> Batch:
+    """A row a caption; `words` is the longest in the batch, rounded up."""
+    caption, last = _predictions(tokens)
+    length = min(_up(int(last.max()) + 1, _WORDS_MULTIPLE), tokens.shape[1])
+    predictions = _up(len(caption), _PREDICTIONS_MULTIPLE)
+    # The end mark is only ever predicted: it is no input.
+    inputs = tokens[:, :length].copy()
+    inputs[np.arange(length) >= np.count_nonzero(tokens, axis=1)[:, None] - 1] = 0
+    positions = (caption * length + last).astype(np.int32)
+    return Batch(
+        inputs=(_filled(features, batch_size), _filled(inputs, batch_size), _filled(positions, predictions)),
+        targets=_filled(tokens[caption, last + 1], predictions),
+        weights=_filled(np.ones(len(caption), np.float32), predictions),
+    )
+
+
+def _predictions(tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(caption, index of the last known word) of every word that can be predicted, caption by caption."""
+    caption, following = np.nonzero(tokens[:, 1:])
+    return caption, following
+
+
+def _filled(values: NDArray[_T], rows: int) -> NDArray[_T]:
+    filled = np.zeros((rows, *values.shape[1:]), values.dtype)
+    filled[: len(values)] = values
+    return filled
+
+
+def _up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

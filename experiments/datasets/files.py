@@ -1,0 +1,166 @@
+"""Reading text and JSON a piece at a time, and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tracking.errors import WrongCall
+
+_WINDOW_CHARACTERS = 1 << 20
+_ITEM_CHARACTERS = 1 << 26
+_NUMBER_TAIL = len("e+")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a text file without their ends; a byte order mark is dropped, bytes that are not UTF-8 become U+FFFD."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            for line in file:
+                yield line.rstrip("\n")
+    except OSError as error:
+        raise WrongCall(f"cannot read {path}: {error.strerror}") from error
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill that becomes `target` at the end, in one move; a kill before leaves no `target`.
+
+    Where another process was faster, its `target` stays. Raises WrongCall where nothing can be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=target.parent))
+    except OSError as error:
+        raise _unwritable(target.parent, error) from error
+    try:
+        yield partial
+        _move(partial, target)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _unwritable(target.parent, error) from error
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file in one move. Raises WrongCall where it cannot be written."""
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".partial-", delete=False, encoding="utf-8") as file:
+            file.write(text)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise _unwritable(path.parent, error) from error
+
+
+def _move(partial: Path, target: Path) -> None:
+    partial.chmod(0o755)
+    try:
+        os.replace(partial, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def _unwritable(folder: Path, error: OSError) -> WrongCall:
+    return WrongCall(f"cannot write the cache {folder}: {error.strerror}; give a folder that can be written, with room in it")
+
+
+def json_items(path: Path, key: str) -> Iterator[Any]:
+    """The elements of the array `key` of the file's top-level object, one at a time; none where there is no such array.
+
+    No more than a window of the file is in memory. Raises WrongCall where the file is not such JSON.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            yield from _Window(path, file).items(key)
+    except OSError as error:
+        raise WrongCall(f"cannot read {path}: {error.strerror}") from error
+
+
+class _Window:
+    """A part of a JSON file, refilled from the file when a value does not fit."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self._path = path
+        self._file = file
+        self._decoder = json.JSONDecoder()
+        self._text = ""
+        self._at = 0
+        self._passed = 0
+        self._ended = False
+
+    def items(self, wanted: str) -> Iterator[Any]:
+        self._expect("{")
+        while self._peek() != "}":
+            key = self._value()
+            self._expect(":")
+            if self._peek() == "[":
+                for item in self._elements():
+                    if key == wanted:
+                        yield item
+            else:
+                self._value()
+            if self._peek() != "}":
+                self._expect(",")
+
+    def _elements(self) -> Iterator[Any]:
+        self._expect("[")
+        while self._peek() != "]":
+            yield self._value()
+            if self._peek() != "]":
+                self._expect(",")
+        self._expect("]")
+
+    def _peek(self) -> str:
+        """The next character that is not white space, left where it is."""
+        while True:
+            while self._at < len(self._text):
+                character = self._text[self._at]
+                if not character.isspace():
+                    return character
+                self._at += 1
+            if self._ended:
+                raise self._broken("ends too early")
+            self._refill()
+
+    def _expect(self, character: str) -> None:
+        if self._peek() != character:
+            raise self._broken(f"has no {character!r}")
+        self._at += 1
+
+    def _value(self) -> Any:
+        self._peek()
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._at)
+            except json.JSONDecodeError:
+                end = len(self._text)
+                if self._ended or end - self._at > _ITEM_CHARACTERS:
+                    raise self._broken("cannot be understood") from None
+            # A number may go on in the part that has not been read: `1`, `1.`, `1e+` all read as 1 here.
+            if end + _NUMBER_TAIL < len(self._text) or self._ended:
+                self._at = end
+                return value
+            self._refill()
+
+    def _refill(self) -> None:
+        rest = self._text[self._at :]
+        # As much again as could not be decoded: a long value costs a few attempts, not one a window.
+        more = self._file.read(max(_WINDOW_CHARACTERS, len(rest)))
+        self._ended = not more
+        self._passed += self._at
+        self._text, self._at = rest + more, 0
+
+    def _broken(self, what: str) -> WrongCall:
+        place = self._passed + self._at
+        return WrongCall(f"{self._path} is no complete JSON: it {what} at character {place}; fetch the file again")

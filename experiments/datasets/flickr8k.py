@@ -1,0 +1,77 @@
+"""Flickr8k: Kaggle's captions.txt, or the original token file with its split lists. Other data in the same form reads alike."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.datasets.files import lines
+from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, Split, first_file, image_folder, token_rows
+
+LOOKS_FOR = "captions.txt or Flickr8k.token.txt with Images/ (Flickr8k)"
+
+_HEADER = ["image", "caption"]
+_LISTS: dict[Split, str] = {
+    "train": "Flickr_8k.trainImages.txt",
+    "validation": "Flickr_8k.devImages.txt",
+    "test": "Flickr_8k.testImages.txt",
+}
+_IMAGES = ("Images", "images", "Flicker8k_Dataset", "Flickr8k_Dataset")
+
+
+def detect(folder: Path) -> Layout | None:
+    captions = first_file(folder, "captions.txt", "Flickr8k.token.txt", "Flickr8k_text/Flickr8k.token.txt")
+    if captions is None:
+        return None
+    lists = _lists(captions.parent)
+    kaggle = captions.name == "captions.txt"
+    return Layout(
+        name="flickr8k",
+        format="Flickr8k, Kaggle's captions.txt" if kaggle else "Flickr8k, original token file",
+        folder=folder,
+        caption_files=(captions, *lists.values()),
+        image_folders=(image_folder(folder, captions, *_IMAGES),),
+        own_split="train" in lists and "validation" in lists,
+        row_example="image.jpg,caption" if kaggle else "image.jpg#0<TAB>caption",
+    )
+
+
+def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
+    """Images that no split list names are left out where there is a list for training (92 of the original's 8,092)."""
+    captions = layout.caption_files[0]
+    folder = layout.image_folders[0].relative_to(layout.folder).as_posix()
+    splits = {image.strip(): split for split, path in _lists(captions.parent).items() for image in lines(path)}
+    listed_only = "train" in splits.values()
+    for row in _csv_rows(captions) if captions.name == "captions.txt" else token_rows(captions):
+        if isinstance(row, Skipped):
+            yield row
+        elif listed_only and row[0] not in splits:
+            yield Skipped("image in no split list")
+        else:
+            image, text = row
+            yield CaptionRow(f"{folder}/{image}", text, splits.get(image))
+
+
+def _lists(folder: Path) -> dict[Split, Path]:
+    return {split: folder / name for split, name in _LISTS.items() if (folder / name).is_file()}
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
+    for line in lines(path):
+        # Line by line: a quotation mark that is never closed spoils one row, not the rest of the file.
+        fields = _fields(line)
+        if [field.lower() for field in fields] == _HEADER:
+            continue
+        image, text = (fields[0], ",".join(fields[1:])) if fields else ("", "")
+        if image and text:
+            yield image, text
+        elif line.strip():
+            yield NO_CAPTION
+
+
+def _fields(line: str) -> list[str]:
+    try:
+        return [field.strip() for field in next(csv.reader([line]), [])]
+    except csv.Error:
+        return []

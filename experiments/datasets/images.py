@@ -1,0 +1,109 @@
+"""Pictures to arrays: one Pillow and NumPy pipeline for every framework.
+
+RGB after the EXIF orientation (transparent pixels on white, 16-bit scaled down, CMYK and palettes converted); resized to
+size x size with a bicubic filter, the aspect ratio not kept, as in the captioning study; then / 255, minus ImageNet's mean,
+divided by its standard deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from experiments.datasets.captions import CaptionData
+
+MEAN: NDArray[np.float32] = np.array([0.485, 0.456, 0.406], np.float32)
+STANDARD_DEVIATION: NDArray[np.float32] = np.array([0.229, 0.224, 0.225], np.float32)
+
+_SIXTEEN_BIT = 65_535
+
+
+class ImageBatch(NamedTuple):
+    """Images `first`, `first` + 1, … of the data set.
+
+    pixels: float32 (n, size, size, 3), normalised; zeros where an image is broken. broken: (image, reason).
+    """
+
+    first: int
+    pixels: NDArray[np.float32]
+    broken: list[tuple[int, str]]
+
+
+def batches(data: CaptionData, *, size: int, batch: int, start: int = 0, threads: int = 1) -> Iterator[ImageBatch]:
+    """The images from `start` on, in the data set's order, `batch` at a time; `threads` decode at once."""
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        for first in range(start, len(data.images), batch):
+            paths = [Path(data.source, path) for path in data.images[first : first + batch]]
+            pixels = np.zeros((len(paths), size, size, 3), np.float32)
+            broken = []
+            for row, result in enumerate(pool.map(lambda path: _pixels_or_problem(path, size), paths)):
+                if isinstance(result, str):
+                    broken.append((first + row, result))
+                else:
+                    pixels[row] = result
+            yield ImageBatch(first, pixels, broken)
+
+
+def normalised(picture: Image.Image, size: int) -> NDArray[np.float32]:
+    """float32 (size, size, 3) of a picture of any mode."""
+    resized = _rgb(picture).resize((size, size), Image.Resampling.BICUBIC)
+    pixels: NDArray[np.float32] = np.asarray(resized, np.float32) / np.float32(255)
+    return (pixels - MEAN) / STANDARD_DEVIATION
+
+
+def problem(path: Path, *, decode: bool) -> str | None:
+    """Why an image file cannot be used, or None. Reads the header only unless `decode`."""
+    unusable = _absent(path)
+    if unusable is not None:
+        return unusable
+    # Pillow's readers raise almost anything on a damaged file.
+    try:
+        with Image.open(path) as picture:
+            if decode:
+                picture.load()
+    except Exception as error:
+        return _reason(error)
+    return None
+
+
+def _pixels_or_problem(path: Path, size: int) -> NDArray[np.float32] | str:
+    unusable = _absent(path)
+    if unusable is not None:
+        return unusable
+    try:
+        with Image.open(path) as picture:
+            return normalised(picture, size)
+    except Exception as error:
+        return _reason(error)
+
+
+def _absent(path: Path) -> str | None:
+    try:
+        return None if path.stat().st_size else "empty file"
+    except OSError as error:
+        return "missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image"
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"cannot be decoded: {first_line}"
+
+
+def _rgb(picture: Image.Image) -> Image.Image:
+    upright = ImageOps.exif_transpose(picture)
+    if upright.mode.startswith("I"):
+        grey = np.asarray(upright, np.float64) * (255 / _SIXTEEN_BIT)
+        return Image.fromarray(np.clip(np.round(grey), 0, 255).astype(np.uint8)).convert("RGB")
+    if upright.has_transparency_data:
+        layered = upright.convert("RGBA")
+        white = Image.new("RGBA", layered.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, layered).convert("RGB")
+    return upright.convert("RGB")

@@ -1,0 +1,100 @@
+"""What a folder of captions and images looks like; a format is a module of this package with `LOOKS_FOR`, `detect` and `rows`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from experiments.datasets.files import lines
+from tracking.errors import WrongCall
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class CaptionRow:
+    """One caption; `image` is a path below the folder; `split` is None where the data set does not say."""
+
+    image: str
+    text: str
+    split: Split | None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A row that gives no caption, and why; counted by reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A data set that was recognised: where its captions and images lie.
+
+    own_split: the files themselves say which images are for training and which for validation.
+    row_example: what a readable row looks like, for the message when there is none.
+    """
+
+    name: str
+    format: str
+    folder: Path
+    caption_files: tuple[Path, ...]
+    image_folders: tuple[Path, ...]
+    own_split: bool
+    row_example: str
+
+
+NO_CAPTION = Skipped("row without an image or a caption")
+
+
+def find(folder: Path) -> tuple[Layout, ModuleType]:
+    """The data set in a folder and the module that reads it. Raises WrongCall where there is none, or more than one."""
+    if not folder.is_dir():
+        raise WrongCall(f"there is no folder {folder}; give scenes, or the folder that holds a caption data set")
+    formats = _formats()
+    found = [(layout, module) for module in formats if (layout := module.detect(folder)) is not None]
+    if not found:
+        looked_for = "; ".join(module.LOOKS_FOR for module in formats)
+        raise WrongCall(f"{folder} holds no caption data set that is known here; looked for {looked_for}")
+    if len(found) > 1:
+        several = " and ".join(f"{layout.format} ({layout.caption_files[0].name})" for layout, _ in found)
+        raise WrongCall(f"{folder} holds more than one caption data set: {several}; keep the caption files of one only")
+    return found[0]
+
+
+def _formats() -> list[ModuleType]:
+    package = importlib.import_module(__package__)
+    modules = (importlib.import_module(f"{__package__}.{info.name}") for info in pkgutil.iter_modules(package.__path__))
+    return [module for module in modules if hasattr(module, "LOOKS_FOR")]
+
+
+def first_file(folder: Path, *names: str) -> Path | None:
+    """The first of some files (paths below the folder) that is there."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def image_folder(folder: Path, captions: Path, *names: str) -> Path:
+    """The first of some folders that is there; one that was unpacked into a folder of the same name is found too."""
+    for name in names:
+        for candidate in (folder / name / name, folder / name):
+            if candidate.is_dir():
+                return candidate
+    looked_for = ", ".join(f"{name}/" for name in names)
+    raise WrongCall(f"{captions} has no folder of images beside it; looked for {looked_for} in {folder}")
+
+
+def token_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
+    """(image, caption) of lines such as `name.jpg#0<TAB>caption`."""
+    for line in lines(path):
+        label, _, text = line.partition("\t")
+        image = label.rpartition("#")[0].strip()
+        if image and text.strip():
+            yield image, text
+        elif line.strip():
+            yield NO_CAPTION

@@ -1,0 +1,82 @@
+"""Captions and features of given sizes, drawn from a seed: speed and memory at the papers' sizes without their data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.datasets.captions import TRAINING_SHARE, CaptionData, save_rest
+from experiments.datasets.files import new_folder
+from experiments.datasets.tokens import END, START, Vocabulary
+from tracking.errors import WrongCall
+
+FEATURE_SIZE = 1_920
+MAX_IMAGES = 2_048
+
+_VERSION = 1
+# Like Flickr8k's: about 12 words with both marks.
+_MEAN_WORDS = 12.0
+_WORDS_DEVIATION = 3.5
+_SHORTEST = 4
+
+
+def synthetic(*, vocabulary: int, length: int, captions: int, images: int, seed: int, cache: Path) -> CaptionData:
+    """Random captions of `vocabulary` ids (padding and marks among them), the longest with exactly `length`; no pictures.
+
+    `features.npy` beside the arrays: float32 (images, 1920). Raises WrongCall for sizes that cannot be.
+    """
+    _check(vocabulary, length, captions, images)
+    sizes = {"vocabulary": vocabulary, "length": length, "captions": captions, "images": images, "seed": seed}
+    digest = hashlib.sha256(json.dumps(["synthetic", _VERSION, sizes]).encode()).hexdigest()[:32]
+    target = cache.absolute() / "captions" / digest
+    if not target.is_dir():
+        with new_folder(target) as partial:
+            _write(partial, digest, np.random.default_rng(seed), vocabulary, length, captions, images)
+    return CaptionData.open(target)
+
+
+def features(data: CaptionData) -> NDArray[np.float32]:
+    """The features that were drawn with the captions: (images, 1920), non-negative as after a ReLU and pooling."""
+    drawn: NDArray[np.float32] = np.load(data.folder / "features.npy", mmap_mode="r")
+    return drawn
+
+
+def _check(vocabulary: int, length: int, captions: int, images: int) -> None:
+    if vocabulary < 4 or length < _SHORTEST:
+        raise WrongCall(
+            f"synthetic captions of {vocabulary} ids and length {length} cannot be; at least 4 ids and length {_SHORTEST}"
+        )
+    if not 2 <= images <= MAX_IMAGES or captions < images:
+        right = f"2 to {MAX_IMAGES} images, at least one caption each"
+        raise WrongCall(f"synthetic data of {images} images and {captions} captions cannot be; {right}")
+
+
+def _write(folder: Path, digest: str, rng: np.random.Generator, vocabulary: int, length: int, captions: int, images: int) -> None:
+    marks = {START: 2, END: 2}
+    entries = Vocabulary.of({**{f"w{number}": 1 for number in range(1, vocabulary - len(marks))}, **marks})
+    drawn = np.round(rng.normal(_MEAN_WORDS, _WORDS_DEVIATION, captions))
+    lengths = np.clip(drawn, _SHORTEST, length).astype(np.int32)
+    lengths[rng.integers(captions)] = length
+    tokens = rng.integers(len(marks) + 1, vocabulary, (captions, length), dtype=np.int32)
+    tokens[np.arange(length) >= lengths[:, None]] = 0
+    tokens[:, 0] = entries.start
+    tokens[np.arange(captions), lengths - 1] = entries.end
+    split = np.zeros(images, np.int8)
+    split[rng.permutation(images)[round(TRAINING_SHARE * images) :]] = 1
+    np.save(folder / "features.npy", np.maximum(rng.standard_normal((images, FEATURE_SIZE), np.float32), 0))
+    np.save(folder / "tokens.npy", tokens)
+    meta = {
+        "name": "synthetic",
+        "format": f"random captions, {vocabulary} ids, length {length}",
+        "source": "synthetic",
+        "digest": digest,
+        "length": length,
+        "dropped": {},
+        "broken": [],
+    }
+    caption_image = np.sort(np.arange(captions, dtype=np.int32) % images)
+    save_rest(folder, caption_image, [f"synthetic/{number}" for number in range(images)], split, entries, meta)

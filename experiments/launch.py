@@ -1,0 +1,220 @@
+"""How a campaign begins: everything that can be wrong is found before any minute of compute; a new run, or an old one resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import platform
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments import settings as settings_
+from experiments.campaign import SILENT, Campaign, now_ms, resolve_device
+from experiments.console import Display
+from experiments.process import Child
+from experiments.settings import CampaignSettings
+from experiments.workloads.contract import CellSpec, Prepared
+from models import frameworks
+from tracking import journal, provenance
+from tracking.errors import WrongCall
+from tracking.journal import Journal
+from tracking.records import Kind, Outcome, RunClosed, RunOpened
+
+
+def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
+    """Everything that can be found wrong is found here, before any minute of compute; then the campaign's run is opened."""
+    from tracking.store import Store
+
+    prepared = prepare(study, settings, display)
+    store = Store()
+    store.check()
+    preflight(study, settings, prepared, display)
+    run = uuid.uuid4().hex
+    opened, run_id = _open_run(store, study, settings, prepared, run)
+    records = Journal(Path(settings.journal).resolve() / run_id)
+    kept = {
+        "study": study,
+        "run": run,
+        "run_id": run_id,
+        "experiment": opened.experiment,
+        "settings": dataclasses.asdict(settings),
+    }
+    journal.write_campaign(records.folder, kept)
+    records.append(opened)
+    campaign = Campaign(study, settings, prepared, records, display)
+    for path in prepared.files:
+        copy = records.folder / path.name
+        copy.write_bytes(path.read_bytes())
+        campaign.keep_file(copy)
+    return campaign
+
+
+def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, display: Display) -> Campaign:
+    """A campaign continued with the settings it began with. Raises WrongCall if it is not to be found or anything else was given."""
+    from tracking.store import Store
+
+    folder = find(study, wanted, root)
+    kept = journal.read_campaign(folder)
+    module = importlib.import_module(f"experiments.studies.{study}")
+    settings: CampaignSettings = settings_.from_values(module.Settings, kept["settings"])
+    texts = settings_.as_text(settings)
+    for name, text in given.items():
+        if name not in SILENT and texts.get(name) != text:
+            raise WrongCall(
+                f"resume: {name} was {texts.get(name)} when the campaign began and cannot become {text}; start a new campaign for that"
+            )
+    prepared = prepare(study, settings, display)
+    store = Store()
+    store.check()
+    preflight(study, settings, prepared, display)
+    records = Journal(folder)
+    store.adopt(kept["run_id"], kept["run"])
+    store.reopen(kept["run_id"])
+    store.tag(kept["run_id"], _whereabouts())
+    _close_unfinished(records)
+    return Campaign(study, settings, prepared, records, display)
+
+
+def find(study: str, wanted: str, root: Path) -> Path:
+    """The journal folder of a campaign: by its run id, or the last one of this study."""
+    mine = [folder for folder in journal.campaigns(root) if journal.read_campaign(folder)["study"] == study]
+    if not mine:
+        raise WrongCall(f"resume: no campaign of {study} has its journal in {root}; give journal=DIR of the machine that ran it")
+    if wanted == "last":
+        return mine[-1]
+    for folder in mine:
+        if folder.name == wanted:
+            return folder
+    raise WrongCall(f"resume: no campaign {wanted} in {root}; have {', '.join(folder.name for folder in mine[-5:])}")
+
+
+def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepared:
+    module = importlib.import_module(f"experiments.studies.{study}")
+    for name in settings.frameworks:
+        frameworks.check(name)
+        if missing := frameworks.missing(name):
+            raise WrongCall(missing)
+    resolve_device(settings.device)
+    for folder in (settings.journal, settings.cache):
+        _check_writable(Path(folder))
+    workload = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare")
+    prepared: Prepared = workload.prepare(settings, display.step)
+    return prepared
+
+
+def preflight(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> None:
+    """Each framework opens on the device, in a process of its own; two at a time, since nothing is measured yet."""
+
+    module = importlib.import_module(f"experiments.studies.{study}")
+    values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in SILENT}
+    device = resolve_device(settings.device)
+    with tempfile.TemporaryDirectory() as folder:
+        waiting = [
+            CellSpec(
+                name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs), folder, name, f"{folder}/none"
+            )
+            for name in settings.frameworks
+        ]
+        display.begin("check")
+        for number in range(0, len(waiting), 2):
+            pair = waiting[number : number + 2]
+            display.step(f"check {', '.join(spec.framework for spec in pair)}", number, len(waiting))
+            children = [(spec, Child(spec, spec.path / "output.log")) for spec in pair]
+            for spec, child in children:
+                closed = _drain(child)
+                if closed.outcome != Outcome.OK:
+                    for _, other in children:
+                        other.stop()
+                    raise WrongCall(f"{spec.framework}: {closed.reason}")
+
+
+def _drain(child: Child) -> RunClosed:
+    closed = None
+    while child.open:
+        for message in child.listen(1.0):
+            closed = message if isinstance(message, RunClosed) else closed
+    ended = child.ended()
+    return closed or ended
+
+
+def _open_run(store: Any, study: str, settings: CampaignSettings, prepared: Prepared, run: str) -> tuple[RunOpened, str]:
+    """Adopts the run that `mlflow run` opened if it is in an experiment of its own choice; else opens one in the study's experiment."""
+    module = importlib.import_module(f"experiments.studies.{study}")
+    here = os.environ.get("MLFLOW_RUN_ID", "")
+    chosen = store.experiment_name(here) if here else ""
+    experiment = chosen if chosen not in ("", "Default") else study
+    store.experiment_id(experiment)
+    store.describe_experiment(
+        experiment, f"**{module.TITLE}**\n\nOne campaign per launch, a run a cell; the verdict is in the campaign's report."
+    )
+    store.close_stale(experiment, _is_alive)
+    tags = {
+        "kind": Kind.CAMPAIGN,
+        "dataset": prepared.dataset.name,
+        "machine": provenance.fingerprint(),
+        "environment": provenance.environment_digest(),
+        "commit": provenance.commit(),
+        "warnings": " · ".join(prepared.warnings),
+        **prepared.tags,
+        **_whereabouts(),
+        **({"team": settings.team} if settings.team else {}),
+    }
+    if here and experiment == chosen:
+        store.adopt(here, run)
+    params = {name: text for name, text in settings_.as_text(settings).items() if name not in SILENT and text}
+    opened = RunOpened(run, now_ms(), experiment, f"{study} {settings.preset}", tags, params)
+    store.apply([opened], Path())
+    run_id = store.run_id(run)
+    if here and here != run_id:
+        from tracking.store import note
+
+        link = f"This launch's campaign is run [{run_id}](#/experiments/{store.experiment_id(experiment)}/runs/{run_id}) in experiment **{experiment}**."
+        store.tag(here, {"kind": Kind.LAUNCH, "campaign": run_id, **note(link)})
+    return opened, run_id
+
+
+def _whereabouts() -> dict[str, str]:
+    return {"host": platform.node(), "pid": str(os.getpid()), "heartbeat": str(int(time.time()))}
+
+
+def _is_alive(host: str, pid: str) -> bool:
+    if host != platform.node() or not pid.isdigit():
+        return True  # not ours to say: the heartbeat decides
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _close_unfinished(records: Journal) -> None:
+    """Runs that a killed process left open in the journal end as interrupted."""
+    open_runs: dict[str, None] = {}
+    for record in journal.read_all(records.folder):
+        if isinstance(record, RunOpened):
+            open_runs[record.run] = None
+        elif isinstance(record, RunClosed):
+            open_runs.pop(record.run, None)
+    for run in open_runs:
+        records.append(
+            RunClosed(run, now_ms(), Outcome.INTERRUPTED, "its process ended without a word (killed, or the machine went down)")
+        )
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise WrongCall(
+            f"cannot write in {folder.resolve()}: {error.strerror}; choose another folder for it (journal=DIR, cache=DIR)"
+        ) from None

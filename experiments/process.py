@@ -1,0 +1,91 @@
+"""A child process that runs one cell: started, listened to, and ended for certain."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from experiments.workloads.contract import CellSpec
+from tracking.records import Outcome, Record, RunClosed, from_line
+
+ROOT = Path(__file__).resolve().parent.parent
+GRACE_SECONDS = 5.0
+
+
+class Child:
+    """`python -m experiments.cell` in a session of its own, so that Ctrl-C reaches the parent alone."""
+
+    def __init__(self, spec: CellSpec, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "experiments.cell"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment,
+                start_new_session=True,
+            )
+        self._run = spec.run
+        self.pid = self._process.pid
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(dataclasses.asdict(spec)).encode())
+            self._process.stdin.close()
+        except BrokenPipeError:  # it died at once; its exit says why
+            pass
+        self._pipe = self._process.stdout
+        os.set_blocking(self._pipe.fileno(), False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pipe, selectors.EVENT_READ)
+        self._buffer = b""
+        self.open = True
+
+    def listen(self, timeout_seconds: float) -> list[Record | dict[str, Any]]:
+        """What the child has said meanwhile: records, and messages as dictionaries. `open` turns False at the end of its output."""
+        if not self._selector.select(timeout_seconds):
+            return []
+        data = self._pipe.read()
+        if data == b"":
+            self.open = False
+        *lines, self._buffer = (self._buffer + (data or b"")).split(b"\n")
+        return [_understood(line.decode()) for line in lines]
+
+    def stop(self) -> None:
+        """Asks, waits, then kills."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                os.killpg(self.pid, number)
+            try:
+                self._process.wait(GRACE_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+    def ended(self) -> RunClosed:
+        """How it ended, for a child that did not say so itself."""
+        code = self._process.wait()
+        self._selector.close()
+        self._pipe.close()
+        if code < 0:
+            reason = f"the process was killed by {signal.Signals(-code).name}"
+        else:
+            last = self._log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+            reason = f"the process ended with code {code}: {last[0][:300]}"
+        return RunClosed(self._run, int(time.time() * 1_000), Outcome.FAILED, reason)
+
+
+def _understood(line: str) -> Record | dict[str, Any]:
+    message = json.loads(line)
+    return from_line(line) if "record" in message else message

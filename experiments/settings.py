@@ -1,0 +1,128 @@
+"""Settings are frozen dataclasses: one definition gives the options, the checks, the help and the logged params."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from typing import Any, TypeVar
+
+from tracking.errors import WrongCall
+
+T = TypeVar("T", bound="CampaignSettings")
+
+
+def setting(
+    default: Any, help: str, *, least: float | None = None, most: float | None = None, choices: Sequence[str] = ()
+) -> Any:
+    """A dataclass field with its one-line help and what it accepts."""
+    metadata = {"help": help, "least": least, "most": most, "choices": tuple(choices)}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class CampaignSettings:
+    """What every experiment can be told."""
+
+    preset: str = setting("demo", "a named set of settings; anything given beside it wins")
+    frameworks: tuple[str, ...] = setting(("pytorch", "tensorflow"), "what is compared, the baseline first")
+    blocks: int = setting(6, "times that everything is repeated in fresh processes, in random order; a verdict needs 6", least=1)
+    seed: int = setting(0, "of the data, the initial weights, the order of steps and cells", least=0)
+    device: str = setting("auto", "auto takes the GPU if there is one", choices=("auto", "cpu", "cuda"))
+    threads: int = setting(0, "CPU threads of every framework alike; 0: one for each core", least=0)
+    margin: float = setting(0.03, "the smallest ratio that matters, fixed before measuring", least=0.001, most=0.5)
+    team: str = setting("", "whose runs these are (tag team)")
+    journal: str = setting(".evenhand/journal", "folder that keeps every record before the server does")
+    cache: str = setting(".evenhand/cache", "folder for data and features that need not be made twice")
+    resume: str = setting("", "a campaign's run id, or last: run only what is missing")
+
+
+def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:
+    """Settings from text: defaults, then the preset's, then what was given. Raises WrongCall, one line."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    for name in given:
+        if name not in fields:
+            raise WrongCall(f"there is no setting '{name}'{_suggestion(name, fields)}")
+    preset = given.get("preset", "demo")
+    if preset not in presets:
+        raise WrongCall(f"there is no preset '{preset}'; have {', '.join(presets)}")
+    types_ = typing.get_type_hints(kind)
+    values = {name: convert(name, text, types_[name]) for name, text in given.items()}
+    settings = kind(**{**presets[preset], "preset": preset, **values})
+    check(settings)
+    return settings
+
+
+def check(settings: CampaignSettings) -> None:
+    """Raises WrongCall for the first value out of range."""
+    for field in dataclasses.fields(settings):
+        value, rules = getattr(settings, field.name), field.metadata
+        for one in value if isinstance(value, tuple) else (value,):
+            if rules.get("choices") and one not in rules["choices"]:
+                raise WrongCall(f"{field.name}={one} is not known; choose {', '.join(rules['choices'])}")
+            if rules.get("least") is not None and one < rules["least"]:
+                raise WrongCall(f"{field.name}={one} is too small; at least {rules['least']}")
+            if rules.get("most") is not None and one > rules["most"]:
+                raise WrongCall(f"{field.name}={one} is too large; at most {rules['most']}")
+        if isinstance(value, tuple) and not value:
+            raise WrongCall(f"{field.name} is empty; name at least one")
+        if isinstance(value, tuple) and len(set(value)) < len(value):
+            raise WrongCall(f"{field.name}={','.join(map(str, value))} names one twice")
+
+
+def convert(name: str, text: str, kind: Any) -> Any:
+    """Text from the command line as a value of a field's type. Raises WrongCall."""
+    if typing.get_origin(kind) is tuple:
+        return tuple(convert(name, part.strip(), typing.get_args(kind)[0]) for part in text.split(",") if part.strip())
+    if isinstance(kind, types.UnionType):
+        return (
+            None if text in ("", "none") else convert(name, text, next(k for k in typing.get_args(kind) if k is not type(None)))
+        )
+    if kind is bool:
+        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
+            return text.lower() in ("true", "yes", "1")
+        raise WrongCall(f"{name}={text} is neither true nor false")
+    try:
+        return kind(text)
+    except ValueError:
+        raise WrongCall(f"{name}={text} is not {'a whole number' if kind is int else 'a number'}") from None
+
+
+def as_text(settings: Any) -> dict[str, str]:
+    """Every setting as MLflow logs it."""
+    return {field.name: to_text(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+
+
+def to_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(to_text, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Settings from JSON values, as the journal keeps them."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known})
+
+
+def help_text(kind: type[CampaignSettings], presets: Mapping[str, Mapping[str, Any]]) -> str:
+    """One line a setting, with its default, and one a preset."""
+    lines = []
+    for field in dataclasses.fields(kind):
+        default = "" if field.default is MISSING else to_text(field.default)
+        choices = f" ({', '.join(field.metadata['choices'])})" if field.metadata.get("choices") else ""
+        lines.append(f"  --{field.name + ' ' + (default or '…'):34} {field.metadata['help']}{choices}")
+    lines.append("\npresets:")
+    for name, values in presets.items():
+        lines.append(f"  {name:20} " + (" ".join(f"{key}={to_text(value)}" for key, value in values.items()) or "the defaults"))
+    return "\n".join(lines)
+
+
+def _suggestion(name: str, names: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; have {', '.join(names)}"

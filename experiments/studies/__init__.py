@@ -1,0 +1,23 @@
+"""One file an experiment: settings, presets, outcomes, published figures. Found by file name; no list is edited."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from types import ModuleType
+
+from tracking.errors import WrongCall
+
+
+def available() -> list[str]:
+    """Names of the experiments that can be run."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> ModuleType:
+    """The study's module. Raises WrongCall naming what there is."""
+    if name not in available():
+        close = difflib.get_close_matches(name, available(), n=1)
+        raise WrongCall(f"no experiment '{name}'; {f'did you mean {close[0]}' if close else 'have ' + ', '.join(available())}")
+    return importlib.import_module(f"{__name__}.{name}")

@@ -1,0 +1,115 @@
+"""S0 · Image captioning with a CNN and an LSTM: throughput, memory and training time of one decoder in every framework.
+
+Source: PyTorch against TensorFlow for image captioning (Arizona State University, 2024), with its published figures below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.settings import CampaignSettings, setting
+
+TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"
+WORKLOAD = "captioning"
+
+
+@dataclass(frozen=True)
+class Settings(CampaignSettings):
+    """What the captioning study can be told."""
+
+    data: str = setting("scenes", "a folder in a known caption format, scenes (embedded) or synthetic (no pictures)")
+    images: int = setting(320, "pictures that scenes draws", least=20)
+    split: str = setting("own", "own: the data set's, if it has one; random: 85 % for training", choices=("own", "random"))
+    max_broken_images: float = setting(
+        0.01, "share of pictures that may be unreadable; they are skipped and listed", least=0, most=1
+    )
+    weights: str = setting(
+        "auto", "of DenseNet-201: imagenet, random, a .safetensors or .pth file; auto: imagenet if it can be had"
+    )
+    image_size: int = setting(224, "side of the square that pictures are resized to, pixels", least=32)
+    extraction_batch_size: int = setting(32, "pictures a call in feature extraction", least=1)
+    formulation: str = setting("prefix", "what is an example: every prefix, or the sequence once", choices=("prefix", "sequence"))
+    batch_size: int = setting(32, "captions a step", least=1)
+    epochs: int = setting(11, "passes over the training captions", least=1)
+    steps_per_epoch: int = setting(0, "0: all training captions", least=0)
+    warmup_steps: int = setting(10, "steps left out of the summaries (kept in values.parquet)", least=1)
+    optimizer: str = setting(
+        "adam", "adam: PyTorch's semantics everywhere; adam-stock: each framework's own", choices=("adam", "adam-stock")
+    )
+    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9)
+    dropout: float = setting(0.5, "rate of both dropout layers", least=0, most=0.95)
+    precision: str = setting("float32", "of weights and arithmetic", choices=("float32",))
+    vocabulary: int = setting(8_485, "words of synthetic captions", least=8)
+    length: int = setting(34, "longest synthetic caption, words", least=4)
+    validation_captions: int = setting(0, "captions in the validation loss; 0: all held out", least=0)
+    bleu_images: int = setting(0, "held-out pictures that are captioned for BLEU; 0: all", least=0)
+    beams: int = setting(3, "width of the beam search reported beside greedy decoding", least=1, most=64)
+    inference_batch_sizes: tuple[int, ...] = setting((1, 8), "pictures a captioning request", least=1)
+    inference_requests: int = setting(400, "timed requests a batch size; p95 needs 72, p99 368", least=2)
+    inference_words: int = setting(20, "words decoded a request, always all of them: equal work", least=1)
+    save_model: str = setting("first", "log the captioner as an MLflow model", choices=("first", "all", "none"))
+    sensor_seconds: float = setting(0.5, "period of the sensors", least=0.05)
+    autolog: str = setting(
+        "evenhand", "mlflow: let keras-* frameworks log through MLflow's autologging too", choices=("evenhand", "mlflow")
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {
+        "weights": "random",
+        "image_size": 64,
+        "epochs": 2,
+        "steps_per_epoch": 30,
+        "bleu_images": 32,
+        "validation_captions": 128,
+        "inference_requests": 80,
+    },
+    "flickr8k-paper": {"split": "random", "vocabulary": 8_485, "length": 34},
+    "flickr30k-paper": {"split": "random", "vocabulary": 18_313, "length": 74},
+    "coco-paper": {"split": "random", "vocabulary": 26_443, "length": 49},
+}
+
+# What is judged, in the order of the report; every one needs values on both sides.
+OUTCOMES = (
+    "train/examples_per_second",
+    "train/images_per_second",
+    "train/step_seconds",
+    "train/first_step_seconds",
+    "train/total_seconds",
+    "memory/peak_rss_bytes",
+    "memory/peak_device_bytes",
+    "energy/joules_per_example",
+    "inference/latency_seconds_p50",
+    "inference/latency_seconds_p95",
+    "inference/latency_seconds_p99",
+    "inference/batch_8/latency_seconds_p50",
+    "val/loss",
+    "val/bleu1",
+    "val/bleu2",
+    "val/bleu3",
+    "val/bleu4",
+)
+
+PUBLISHED = (
+    {
+        "what": "training throughput, Flickr8k, A100",
+        "published": "at most 23 images/s, TensorFlow slightly ahead",
+        "metric": "train/images_per_second",
+    },
+    {"what": "peak memory", "published": "PyTorch slightly lower", "metric": "memory/peak_rss_bytes"},
+    {"what": "all differences", "published": "“no significant difference” (no test given)", "metric": ""},
+    {
+        "what": "feature extraction, Flickr8k, A100",
+        "published": "13 images/s, about 10 min",
+        "metric": "features/images_per_second",
+    },
+    {"what": "feature extraction, Flickr8k, T4", "published": "9 images/s, about 14 min", "metric": "features/images_per_second"},
+    {
+        "what": "feature extraction, Flickr30k, A100",
+        "published": "12 images/s, about 41 min",
+        "metric": "features/images_per_second",
+    },
+    {"what": "feature extraction, COCO, A100", "published": "10 images/s, about 240 min", "metric": "features/images_per_second"},
+)
+SOURCE = "Arizona State University, 2024 (TensorFlow 2.15, PyTorch 2.2.1)"

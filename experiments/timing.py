@@ -1,0 +1,68 @@
+"""The step clock, raw values, and the summaries that a run is known by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# Requests a percentile needs before a distribution-free 95 % interval for it exists: smallest n with 1 - q^n - (1-q)^n >= 0.95.
+EARNED_AT = {50: 6, 95: 72, 99: 368}
+
+
+@dataclass(frozen=True)
+class Values:
+    """Raw times of one phase, in order: seconds and examples a step; the first `warmup` of them are not summarised."""
+
+    phase: str
+    seconds: tuple[float, ...]
+    examples: tuple[int, ...]
+    warmup: int
+
+
+class Stopwatch:
+    """Times steps between `begin` and `end`; the caller has synchronised the device. `on_step(steps so far, loss)` is not timed."""
+
+    def __init__(self, on_step: Callable[[int, float], None]) -> None:
+        self._on_step = on_step
+        self._began = 0.0
+        self.seconds: list[float] = []
+        self.losses: list[float] = []
+
+    def begin(self) -> None:
+        self._began = time.perf_counter()
+
+    def end(self, loss: float) -> None:
+        self.seconds.append(time.perf_counter() - self._began)
+        self.losses.append(loss)
+        self._on_step(len(self.seconds), loss)
+
+
+def percentiles(seconds: Sequence[float]) -> dict[int, float]:
+    """The percentiles that this many values earn; median-unbiased (Hyndman & Fan 1996, definition 8)."""
+    earned = [q for q, least in EARNED_AT.items() if len(seconds) >= least]
+    return {q: float(np.quantile(seconds, q / 100, method="median_unbiased")) for q in earned}
+
+
+def summarise_training(values: Values, total_seconds: float) -> dict[str, float]:
+    """Metrics of a training's steps: the first apart, median and p95 of the rest, throughput as total over total."""
+    steady, examples = values.seconds[values.warmup :], values.examples[values.warmup :]
+    metrics = {"train/first_step_seconds": values.seconds[0], "train/total_seconds": total_seconds}
+    if steady:
+        metrics["train/step_seconds"] = float(np.median(steady))
+        metrics["train/examples_per_second"] = sum(examples) / sum(steady)
+        if 95 in (earned := percentiles(steady)):
+            metrics["train/step_seconds_p95"] = earned[95]
+    return metrics
+
+
+def summarise_requests(values: Values, prefix: str = "inference") -> dict[str, float]:
+    """Metrics of answered requests: first call apart, earned percentiles of the rest, throughput as total over total."""
+    steady = values.seconds[values.warmup :]
+    metrics = {f"{prefix}/latency_seconds_p{q}": value for q, value in percentiles(steady).items()}
+    metrics[f"{prefix}/first_call_seconds"] = values.seconds[0]
+    if steady:
+        metrics[f"{prefix}/examples_per_second"] = sum(values.examples[values.warmup :]) / sum(steady)
+    return metrics

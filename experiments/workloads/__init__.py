@@ -1,0 +1,1 @@
+"""What a cell does: one folder a kind of work, named by the studies that use it."""

@@ -1,0 +1,88 @@
+"""Stage 1: DenseNet-201 features of every picture, timed as a run of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.datasets import images
+from experiments.datasets.captions import CaptionData
+from experiments.measure import peak_rss_bytes, write_values
+from experiments.timing import Values
+from experiments.workloads.captioning import features
+from experiments.workloads.contract import CellSpec, Output
+from models import weights
+from models.contract import Array, Framework
+from models.densenet201.spec import DenseNet201Spec
+from tracking import provenance
+
+
+def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    """Continues where an earlier extraction stopped; every batch is on disk before the next begins."""
+    data = CaptionData.open(Path(spec.inputs["index"]))
+    folder = Path(spec.inputs["features"])
+    network = encoder(framework, spec.inputs["weights"], spec.settings["seed"])
+    array = features.open_for_writing(folder, len(data.images))
+    broken, start = features.broken(folder), features.rows_done(folder)
+    seconds: list[float] = []
+    examples: list[int] = []
+    began = time.time()
+    size = spec.settings["extraction_batch_size"]
+    for first, pixels, unreadable in images.batches(data, size=spec.inputs["image_size"], batch=size, start=start):
+        begin = time.perf_counter()
+        pooled = _infer_whole(framework, network, pixels, size)
+        seconds.append(time.perf_counter() - begin)
+        examples.append(len(pixels))
+        array[first : first + len(pixels)] = pooled
+        array.flush()
+        broken |= dict(unreadable)
+        features.mark_done(folder, first + len(pixels), broken, complete=first + len(pixels) == len(data.images))
+        output.progress("features", first + len(pixels), len(data.images))
+    output.window("features", began, time.time(), sum(examples))
+    _report(
+        spec,
+        framework,
+        Values("features", tuple(seconds), tuple(examples), 1),
+        {data.images[i]: why for i, why in broken.items()},
+        output,
+    )
+
+
+def encoder(framework: Framework, source: str, seed: int) -> Any:
+    """DenseNet-201 without its classifier, with the agreed weights."""
+    shape = DenseNet201Spec(classes=None)
+    network = framework.build(features.MODEL, shape)
+    framework.load_weights(network, weights.load(source, features.MODEL, shape, seed))
+    return network
+
+
+def _infer_whole(framework: Framework, network: Any, pixels: Array, batch: int) -> Array:
+    # The last batch is filled up so that compiled graphs see one shape only.
+    filled = np.concatenate([pixels, np.zeros((batch - len(pixels), *pixels.shape[1:]), pixels.dtype)])
+    return framework.infer(network, (filled,))[: len(pixels)]
+
+
+def _report(spec: CellSpec, framework: Framework, values: Values, broken: dict[str, str], output: Output) -> None:
+    steady = values.seconds[values.warmup :]
+    metrics = {
+        "features/images": float(sum(values.examples)),
+        "features/first_batch_seconds": values.seconds[0],
+        "features/total_seconds": sum(values.seconds),
+        "memory/peak_rss_bytes": peak_rss_bytes(),
+    }
+    if steady:
+        metrics["features/images_per_second"] = sum(values.examples[values.warmup :]) / sum(steady)
+    if (device := framework.peak_device_bytes()) is not None:
+        metrics["memory/peak_device_bytes"] = device
+    output.metrics(metrics)
+    spec.path.mkdir(parents=True, exist_ok=True)
+    write_values(spec.path / "values.parquet", [values])
+    environment = {"framework": framework.versions(), "packages": provenance.packages(), "machine": provenance.machine()}
+    (spec.path / "environment.json").write_text(json.dumps(environment, indent=1))
+    (spec.path / "broken_images.json").write_text(json.dumps(broken, indent=1))
+    for name in ("values.parquet", "environment.json", "broken_images.json"):
+        output.artifact(name)

@@ -1,0 +1,122 @@
+"""In the parent, before any cell: the data set's index, which features are still to be extracted, and what must be said loudly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.datasets import captions, synthetic
+from experiments.datasets.captions import CaptionData
+from experiments.studies.captioning import Settings
+from experiments.workloads.captioning import features
+from experiments.workloads.captioning.features import Source
+from experiments.workloads.contract import DatasetInfo, Job, Prepared, Progress
+from tracking.errors import WrongCall
+
+
+def prepare(settings: Settings, progress: Progress) -> Prepared:
+    """Indexes the data and plans the extraction. Raises WrongCall for data, weights or a cache that cannot serve."""
+    cache = Path(settings.cache).resolve()
+    data = _data(settings, cache, progress)
+    _check_batches(settings, data)
+    common = {"index": str(data.folder), "start": data.vocabulary.start, "end": data.vocabulary.end}
+    if settings.data == "synthetic":
+        warning = "synthetic features and captions: times are real, losses and BLEU mean nothing"
+        inputs = {**common, "features": str(data.folder / "features.npy")}
+        return Prepared(
+            _info(data), inputs, warnings=(warning,), tags={"features": "synthetic"}, files=(data.folder / "vocabulary.json",)
+        )
+
+    source, warnings = _weights(settings)
+    entries = {name: features.entry(cache, data, source, settings.image_size, name) for name in settings.frameworks}
+    shared = {"weights": source.text, "image_size": settings.image_size}
+    jobs = tuple(
+        Job("extract", name, {**common, **shared, "features": str(entry.folder)})
+        for name, entry in entries.items()
+        if not entry.complete
+    )
+    baseline = entries[settings.frameworks[0]]
+    return Prepared(
+        _info(data),
+        {**common, **shared, "features": str(baseline.array)},
+        before=jobs,
+        warnings=(*warnings, *_broken(data)),
+        tags={"weights": source.text, "features": baseline.key},
+        files=(data.folder / "vocabulary.json",),
+    )
+
+
+def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
+    """What the extraction taught: warnings about pictures that broke while they were read. Raises WrongCall if they are too many."""
+    if settings.data == "synthetic":
+        return ()
+    data = CaptionData.open(Path(prepared.inputs["index"]))
+    broken = features.broken(Path(prepared.inputs["features"]).parent)
+    if broken and len(broken) > settings.max_broken_images * len(data.images):
+        image, reason = next(iter(broken.items()))
+        raise WrongCall(
+            f"{len(broken)} of {len(data.images)} pictures in {data.source} cannot be read, the first {data.images[image]}: {reason}; "
+            f"mend them or allow more with max_broken_images"
+        )
+    return (f"{len(broken)} pictures broke while they were read and were left out (broken_images.json)",) if broken else ()
+
+
+def _data(settings: Settings, cache: Path, progress: Progress) -> CaptionData:
+    if settings.data == "synthetic":
+        steps = settings.steps_per_epoch or 200
+        return synthetic.synthetic(
+            vocabulary=settings.vocabulary,
+            length=settings.length,
+            captions=max(64, int(steps * settings.batch_size / 0.85) + settings.batch_size),
+            images=1_024,
+            seed=settings.seed,
+            cache=cache,
+        )
+    return captions.index(
+        settings.data,
+        cache=cache,
+        seed=settings.seed,
+        images=settings.images,
+        own_split=settings.split == "own",
+        max_broken=settings.max_broken_images,
+        progress=progress,
+    )
+
+
+def _weights(settings: Settings) -> tuple[Source, tuple[str, ...]]:
+    source = features.resolve(settings.weights, settings.seed)
+    if source.text != "random":
+        return source, ()
+    why = "" if settings.weights == "random" else " because no ImageNet checkpoint can be had here"
+    return source, (f"DenseNet-201 has RANDOM weights{why}: compare speed and memory, do not read caption quality from this",)
+
+
+def _check_batches(settings: Settings, data: CaptionData) -> None:
+    training = len(data.captions_of("train"))
+    if settings.batch_size > training:
+        raise WrongCall(
+            f"batch_size={settings.batch_size} is more than the {training} training captions of {data.name}; at most {training}"
+        )
+    possible = training // settings.batch_size
+    if settings.steps_per_epoch > possible:
+        raise WrongCall(
+            f"steps_per_epoch={settings.steps_per_epoch} is more than {data.name} has at this batch size; at most {possible}"
+        )
+    steps = settings.epochs * (settings.steps_per_epoch or possible)
+    if settings.warmup_steps >= steps:
+        raise WrongCall(f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured; give fewer")
+
+
+def _info(data: CaptionData) -> DatasetInfo:
+    counts = {
+        "images": len(data.images),
+        "captions": len(data.caption_image),
+        "training_captions": len(data.captions_of("train")),
+        "vocabulary": data.vocabulary.size,
+        "longest_caption_words": data.length,
+        "broken_images": len(data.broken),
+    }
+    return DatasetInfo(data.name, data.digest, data.source, counts, {"image": "string", "caption": "string"})
+
+
+def _broken(data: CaptionData) -> tuple[str, ...]:
+    return (f"{len(data.broken)} pictures cannot be read and are left out (broken_images.json)",) if data.broken else ()

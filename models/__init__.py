@@ -1,0 +1,34 @@
+"""What is measured: models as folders, frameworks as adapters. Importing this package imports no framework."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from models.contract import ModelError
+
+ARCHITECTURES = ("keras", "pytorch")
+
+
+def available() -> dict[str, tuple[str, ...]]:
+    """Model -> the architectures it is written in. A model is a folder with a spec.py and one file an architecture."""
+    folders = sorted(spec.parent for spec in Path(__file__).parent.glob("*/spec.py"))
+    return {folder.name: tuple(name for name in ARCHITECTURES if (folder / f"{name}.py").is_file()) for folder in folders}
+
+
+def load(model: str, architecture: str) -> ModuleType:
+    """The module `models.<model>.<architecture>`, whose `build(spec)` makes the network."""
+    found = available()
+    if architecture not in found.get(model, ()):
+        have = ", ".join(name for name, architectures in found.items() if architecture in architectures)
+        raise ModelError(f"no {architecture} model {model!r}; have {have or 'none'}")
+    return import_module(f"models.{model}.{architecture}")
+
+
+def spec(model: str) -> ModuleType:
+    """The module `models.<model>.spec`: sizes, shapes, expected counts, initial weights. NumPy only."""
+    found = available()
+    if model not in found:
+        raise ModelError(f"no model {model!r}; have {', '.join(found)}")
+    return import_module(f"models.{model}.spec")

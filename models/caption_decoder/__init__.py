@@ -1,0 +1,1 @@
+"""The merge decoder that turns image features into captions, in every framework."""

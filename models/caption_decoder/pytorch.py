@@ -1,0 +1,73 @@
+"""The caption decoder in PyTorch; keras.py is its twin."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.caption_decoder.spec import CaptionDecoderSpec
+
+State = tuple[Tensor, Tensor, Tensor]
+
+
+class OneBiasLSTM(nn.LSTM):  # type: ignore[misc]
+    """nn.LSTM with one bias vector per gate: with two trained, the bias would move twice as far as in Keras."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, size, batch_first=True)
+        zeros = torch.zeros(4 * size)
+        del self.bias_hh_l0
+        self.register_buffer("bias_hh_l0", zeros, persistent=False)
+        self.bias_hh_l0: Tensor = zeros  # assigning, too, puts it among the flat weights that the kernel reads
+
+
+class CaptionDecoder(nn.Module):  # type: ignore[misc]
+    """forward(features (R, F), tokens (R, T), positions (N,)) -> logits (N, V).
+
+    The image vector is the first LSTM step, the tokens follow. positions are flat indices r·T + t of the states after token t
+    of caption r, so one row per prefix and one row per caption are the same call. Tokens are right-padded: the LSTM is causal,
+    a state at a real token sees no padding.
+    """
+
+    def __init__(self, spec: CaptionDecoderSpec) -> None:
+        super().__init__()
+        self.image = nn.Linear(spec.features, spec.width)
+        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
+        self.lstm = OneBiasLSTM(spec.width)
+        self.merge = nn.Linear(spec.width, spec.hidden)
+        self.words = nn.Linear(spec.hidden, spec.vocabulary)
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def forward(self, features: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
+        image = self._image_vector(features)
+        steps = torch.cat([image.unsqueeze(1), self.embedding(tokens)], dim=1)
+        states = self.lstm(steps)[0][:, 1:].flatten(0, 1)
+        return self._logits(states.index_select(0, positions), image.index_select(0, positions // tokens.shape[1]))
+
+    def begin(self, features: Tensor) -> State:
+        """The state after the image step: (image vector, h, c), each (n, width)."""
+        image = self._image_vector(features)
+        zeros = torch.zeros_like(image)
+        return image, *self._cell(image, zeros, zeros)
+
+    def advance(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
+        """One word further: tokens (n,) -> logits (n, V) and the state after them."""
+        image, h, c = state
+        h, c = self._cell(self.embedding(tokens), h, c)
+        return self._logits(h, image), (image, h, c)
+
+    def _image_vector(self, features: Tensor) -> Tensor:
+        return torch.relu(self.image(features))
+
+    def _cell(self, step: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        lstm = self.lstm
+        h, c = torch.lstm_cell(step, (h, c), lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0)
+        return h, c
+
+    def _logits(self, states: Tensor, image: Tensor) -> Tensor:
+        merged = torch.relu(self.merge(self.dropout(states) + image))
+        return self.words(self.dropout(merged))
+
+
+def build(spec: CaptionDecoderSpec) -> nn.Module:
+    return CaptionDecoder(spec)

@@ -1,0 +1,135 @@
+"""What a model pair and a framework promise: the only vocabulary that experiments use to speak of either."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Weights = dict[str, Array]
+
+
+class ModelError(ValueError):
+    """A model, framework, device or file of weights that cannot serve; the message is one line for the user."""
+
+
+def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises ModelError naming the first missing, superfluous or misshapen array."""
+    for name, shape in shapes.items():
+        if name not in weights:
+            raise ModelError(f"weights: {name!r} is missing; the network has {len(shapes)} arrays, the weights {len(weights)}")
+        if tuple(weights[name].shape) != tuple(shape):
+            raise ModelError(f"weights: {name!r} has shape {tuple(weights[name].shape)}, the network wants {tuple(shape)}")
+    for name in weights:
+        if name not in shapes:
+            raise ModelError(f"weights: {name!r} is superfluous; the network has no such array")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """NumPy arrays of one optimiser step; the same bytes go to every framework.
+
+    inputs: what the network's forward takes, in order. targets: int32 (n,) class indices. weights: float32 (n,), 0 for padding.
+    """
+
+    inputs: tuple[Array, ...]
+    targets: Array
+    weights: Array
+
+
+class StepClock(Protocol):
+    """Times steps; `begin` and `end` are called with nothing of the framework pending on the device."""
+
+    def begin(self) -> None: ...
+
+    def end(self, loss: float) -> None: ...
+
+
+class Framework(ABC):
+    """One framework in one process. The loss is the weighted mean cross-entropy on logits: sum(w·ce) / sum(w).
+
+    A network is whatever the framework calls one; nothing outside the adapter looks inside.
+    Weights have the names and layouts of a PyTorch state_dict in every framework (kernels OIHW, linear OI, LSTM gates i f g o).
+    """
+
+    architecture: ClassVar[str]
+
+    name: str
+    device: str
+
+    @abstractmethod
+    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
+        """name: with its variant, as in `models.frameworks.available()`. threads: 0 leaves them alone."""
+
+    @abstractmethod
+    def versions(self) -> dict[str, str]:
+        """Package versions and the switches that change speed (threads, TF32, determinism), for environment.json."""
+
+    @abstractmethod
+    def build(self, model: str, spec: Any) -> Any:
+        """The network `models.<model>.<architecture>.build(spec)` on the device."""
+
+    @abstractmethod
+    def parameter_counts(self, network: Any) -> tuple[int, int]:
+        """(trainable, non-trainable) parameters, as in PARITY's table: buffers such as running statistics are non-trainable."""
+
+    @abstractmethod
+    def weights(self, network: Any) -> Weights: ...
+
+    @abstractmethod
+    def load_weights(self, network: Any, weights: Mapping[str, Array]) -> None:
+        """Raises ModelError naming the first missing, superfluous or misshapen array."""
+
+    @abstractmethod
+    def optimiser(self, network: Any, name: str, learning_rate: float) -> Any:
+        """`adam`: PyTorch's semantics in every framework. `adam-stock`: the framework's own class and defaults."""
+
+    @abstractmethod
+    def optimiser_state(self, optimiser: Any) -> Weights: ...
+
+    @abstractmethod
+    def load_optimiser_state(self, optimiser: Any, state: Mapping[str, Array]) -> None: ...
+
+    @abstractmethod
+    def train_step(self, network: Any, optimiser: Any, batch: Batch) -> Any:
+        """One update, dropout on. May return before the device has finished; the loss handle is read with float()."""
+
+    def train_epoch(self, network: Any, optimiser: Any, batches: Iterable[Batch], clock: StepClock) -> None:
+        """Every batch once, each step between `clock.begin()` and `clock.end(loss)`."""
+        for batch in batches:
+            clock.begin()
+            loss = self.train_step(network, optimiser, batch)
+            self.synchronise()
+            clock.end(float(loss))
+
+    @abstractmethod
+    def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
+        """(sum of weighted cross-entropies, sum of weights), dropout off, no update."""
+
+    @abstractmethod
+    def gradients(self, network: Any, batch: Batch) -> Weights:
+        """Gradient of the loss per trainable tensor, dropout off; for the parity gate."""
+
+    @abstractmethod
+    def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
+        """Forward outputs as NumPy, dropout off, compiled where the variant compiles."""
+
+    @abstractmethod
+    def decode(self, network: Any, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
+        """Captions of a batch of features, exactly `words` LSTM steps with the state kept.
+
+        features: float32 (n, size). Returns int32 (n, words), without the start, finished captions filled with `end`.
+        beams=1 is greedy; more keep the best sums of log-probabilities.
+        """
+
+    @abstractmethod
+    def synchronise(self) -> None:
+        """Returns when the device has finished all it was given."""
+
+    @abstractmethod
+    def peak_device_bytes(self) -> int | None:
+        """Peak bytes allocated on the accelerator since the process began; None on the CPU."""

@@ -1,0 +1,205 @@
+"""Keras behind the contract: compile and fit, as its documentation says, on each of its backends."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from models.contract import Array, Batch, ModelError, StepClock, Weights
+from models.frameworks.keras_shared import KerasFramework, search, tensor_specs
+
+NAMES = {
+    "keras-tensorflow": ("keras", "tensorflow"),
+    "keras-torch": ("keras", "torch"),
+    "keras-jax": ("keras", "jax"),
+}
+
+
+class Adapter(KerasFramework):
+    """Keras' own defaults decide what is compiled (`jit_compile="auto"`)."""
+
+    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
+        backend = name.partition("-")[2]
+        super().__init__(name, backend, device=device, threads=threads, precision=precision, seed=seed)
+        self._searches: dict[tuple[int, ...], Callable[..., Any]] = {}
+
+    def build(self, model: str, spec: Any) -> Any:
+        network = super().build(model, spec)
+        network.compile(loss=_loss())
+        return network
+
+    def optimiser(self, network: Any, name: str, learning_rate: float) -> Any:
+        optimiser = super().optimiser(network, name, learning_rate)
+        network.compile(optimizer=optimiser, loss=_loss())
+        return optimiser
+
+    def train_step(self, network: Any, optimiser: Any, batch: Batch) -> Any:
+        _check_compiled(network, optimiser)
+        inputs, targets, weights = self._fitted(batch)
+        return network.train_on_batch(inputs, targets, sample_weight=weights)
+
+    def train_epoch(self, network: Any, optimiser: Any, batches: Iterable[Batch], clock: StepClock) -> None:
+        """`fit` over the batches. On TensorFlow and JAX its step also takes the batch from the iterator: the clock sees that."""
+        _check_compiled(network, optimiser)
+        feed = _Feed(map(self._fitted, batches))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Your input ran out of data")  # the end of an epoch is no surprise
+            network.fit(_data(self.backend, feed), epochs=1, verbose=0, shuffle=False, callbacks=[_clocked(self, feed, clock)])
+
+    def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
+        inputs, targets, weights = self._fitted(batch)
+        total = float(batch.weights.sum())
+        return float(network.test_on_batch(inputs, targets, sample_weight=weights)) * total, total
+
+    def gradients(self, network: Any, batch: Batch) -> Weights:
+        gradients = {"tensorflow": _tensorflow_gradients, "torch": _torch_gradients, "jax": _jax_gradients}[self.backend]
+        return self._gradient_weights(network, gradients(network, *self._fitted(batch)))
+
+    def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
+        arrays = tuple(map(self._array, inputs))
+        outputs: Array = network.predict_on_batch(arrays if len(arrays) > 1 else arrays[0])
+        return outputs
+
+    def decode(self, network: Any, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
+        from keras import ops
+
+        def find(features: Any) -> Any:
+            return search(network, features, start=start, end=end, words=words, beams=beams)
+
+        key = (id(network), start, end, words, beams)
+        if key not in self._searches:
+            compiled = {"tensorflow": _tensorflow_function, "torch": _torch_function, "jax": _jax_function}[self.backend]
+            self._searches[key] = compiled(find, network)
+        captions: Array = ops.convert_to_numpy(self._searches[key](self._array(features)))
+        return captions.astype(np.int32)
+
+    def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
+        inputs, targets, weights = self._arrays(batch)
+        return inputs if len(inputs) > 1 else inputs[0], targets, weights
+
+
+class _Feed:
+    """The batches with one looked ahead, so that `count` is known by the time the last is handed out."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = iter(batches)
+        self.count: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        count, ahead = 0, next(self._batches, None)
+        while ahead is not None:
+            batch, ahead = ahead, next(self._batches, None)
+            count += 1
+            if ahead is None:
+                self.count = count
+            yield batch
+
+
+def _data(backend: str, feed: _Feed) -> Any:
+    """The feed as `fit` takes it. For TensorFlow with our shapes: Keras would guess them from the first two batches."""
+    if backend != "tensorflow":
+        return iter(feed)
+    import tensorflow as tf
+
+    batches = iter(feed)
+    first = next(batches)
+
+    def restored() -> Iterator[Any]:
+        yield first
+        yield from batches
+
+    return tf.data.Dataset.from_generator(restored, output_signature=tensor_specs(first)).prefetch(tf.data.AUTOTUNE)
+
+
+def _clocked(framework: Adapter, feed: _Feed, clock: StepClock) -> Any:
+    """A callback that brackets every step of `fit`, the device idle at both ends."""
+    import keras
+
+    class Clocked(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+            if batch == feed.count:  # fit begins once more to find the data at its end
+                return
+            if framework.backend == "jax":
+                self.model.jax_state_sync()
+            self.model.reset_metrics()  # the loss that fit reports is a running mean: make it this step's
+            framework.synchronise()
+            clock.begin()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+            framework.synchronise()
+            clock.end(float(logs["loss"]))
+
+    return Clocked()
+
+
+def _check_compiled(network: Any, optimiser: Any) -> None:
+    if network.optimizer is not optimiser:
+        raise ModelError("keras: a network trains with the optimiser made for it last")
+
+
+def _loss() -> Any:
+    import keras
+
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+
+
+def _tensorflow_gradients(network: Any, inputs: Any, targets: Array, weights: Array) -> list[Any]:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = _loss()(targets, network(inputs, training=False), sample_weight=weights)
+    return list(map(tf.convert_to_tensor, tape.gradient(loss, network.trainable_variables)))
+
+
+def _torch_gradients(network: Any, inputs: Any, targets: Array, weights: Array) -> list[Any]:
+    import torch
+
+    loss = _loss()(targets, network(inputs, training=False), sample_weight=weights)
+    return list(torch.autograd.grad(loss, [variable.value for variable in network.trainable_variables]))
+
+
+def _jax_gradients(network: Any, inputs: Any, targets: Array, weights: Array) -> list[Any]:
+    import jax
+    import keras
+
+    variables = network.trainable_variables
+
+    def loss(values: list[Any]) -> Any:
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return _loss()(targets, network(inputs, training=False), sample_weight=weights)
+
+    gradients: list[Any] = jax.grad(loss)([variable.value for variable in variables])
+    return gradients
+
+
+def _tensorflow_function(find: Callable[[Any], Any], network: Any) -> Callable[[Any], Any]:
+    import tensorflow as tf
+
+    function: Callable[[Any], Any] = tf.function(find, reduce_retracing=True, jit_compile=network.jit_compile)
+    return function
+
+
+def _torch_function(find: Callable[[Any], Any], _: Any) -> Callable[[Any], Any]:
+    import torch
+    from keras import ops
+
+    def function(features: Array) -> Any:
+        with torch.no_grad():
+            return find(ops.convert_to_tensor(features))
+
+    return function
+
+
+def _jax_function(find: Callable[[Any], Any], network: Any) -> Callable[[Any], Any]:
+    import jax
+    import keras
+
+    def stateless(values: list[Any], features: Any) -> Any:
+        with keras.StatelessScope(state_mapping=list(zip(network.variables, values, strict=True))):
+            return find(features)
+
+    compiled = jax.jit(stateless)
+    return lambda features: compiled([variable.value for variable in network.variables], features)

@@ -1,0 +1,134 @@
+"""What tests share: a store of their own, a small and quick campaign, a real tracking server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Small enough for seconds a cell, large enough that every phase does something.
+QUICK = {
+    "formulation": "sequence",
+    "images": "40",
+    "image_size": "32",
+    "batch_size": "8",
+    "epochs": "2",
+    "steps_per_epoch": "4",
+    "warmup_steps": "1",
+    "validation_captions": "8",
+    "bleu_images": "4",
+    "inference_requests": "7",
+    "inference_words": "4",
+    "sensor_seconds": "0.1",
+}
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scenes and features are made once for the whole session."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with a tracking store and a journal of its own."""
+
+    folder: Path
+    cache: Path
+    uri: str
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+        return {**kept, "MLFLOW_TRACKING_URI": self.uri, "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
+
+    def command(self, *arguments: str, **given: str) -> list[str]:
+        settings = {**QUICK, "cache": str(self.cache), "journal": str(self.journal), **given}
+        return [sys.executable, "-m", "experiments", *arguments, *(f"--{name}={value}" for name, value in settings.items())]
+
+    def run(self, **given: str) -> subprocess.CompletedProcess[str]:
+        """`python -m experiments captioning` with the quick settings, to its end. The working folder keeps MLflow's artifacts."""
+        return self.call(*self.command("captioning", **given))
+
+    def call(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
+
+    def start(self, **given: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command("captioning", **given),
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path, shared_cache: Path) -> Place:
+    return Place(tmp_path, shared_cache, f"sqlite:///{tmp_path}/mlflow.db")
+
+
+class Server:
+    """`mlflow server` on loopback, in a process group that can be killed and started again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        command += ["--backend-store-uri", f"sqlite:///{self._folder}/server.db"]
+        command += ["--artifacts-destination", str(self._folder / "kept")]
+        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
+            )
+        wait_for(self._healthy, 60)
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, 9)
+        self._process.wait()
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    running = Server(folder)
+    yield running
+    running.kill()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    """Returns when the condition holds; fails the test if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.datasets.captions import CaptionData, index
+from experiments.datasets.layouts import SPLITS
+from tests.experiments.datasets.folders import kaggle, picture
+from tracking.errors import WrongCall
+
+
+def _index(folder: Path, cache: Path, seed: int = 1, **options: object) -> CaptionData:
+    return index(str(folder), cache=cache, seed=seed, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return kaggle(tmp_path / "data")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def test_arrays(folder: Path, cache: Path) -> None:
+    data = _index(folder, cache)
+    assert data.length == 7  # the longest caption has five words, and two marks
+    assert data.vocabulary.size == len({"dog", "runs", "two", "brown", "dogs", "run", "fast"}) + 2 + 1
+    assert data.tokens.dtype == np.int32
+    assert data.tokens.shape == (20, 7)
+    assert data.tokens.max() < data.vocabulary.size
+    np.testing.assert_array_equal(data.caption_image, np.repeat(np.arange(10), 2))
+    assert data.references(3) == ["dog runs", "two brown dogs run fast"]
+    assert data.images[3] == "Images/3.jpg"
+
+
+def test_captions_of_an_image_lie_together_whatever_the_file_says(folder: Path, cache: Path) -> None:
+    rows = [f"{image}.jpg,caption number{turn} of{image}" for turn in range(2) for image in range(10)]
+    (folder / "captions.txt").write_text("image,caption\n" + "\n".join(rows))
+    data = _index(folder, cache)
+    assert [data.references(image) for image in (0, 9)] == [
+        [f"caption number{turn} of{image}" for turn in range(2)] for image in (0, 9)
+    ]
+
+
+def test_split_is_85_to_15_by_seed(tmp_path: Path, cache: Path) -> None:
+    folder = kaggle(tmp_path / "data", images=40)
+    first, again, other = _index(folder, cache), _index(folder, cache / "elsewhere"), _index(folder, cache, seed=2)
+    assert len(first.images_of("train")) == 34
+    assert len(first.images_of("validation")) == 6
+    assert len(first.images_of("test")) == 0
+    np.testing.assert_array_equal(first.split, again.split)
+    assert not np.array_equal(first.split, other.split)
+    assert set(first.captions_of("train")).isdisjoint(first.captions_of("validation"))
+    assert len(first.captions_of("train")) == 68
+
+
+def test_images_found_unreadable_later_are_left_out_on_request(folder: Path, cache: Path) -> None:
+    data = _index(folder, cache)
+    gone = int(data.images_of("train")[0])
+    assert gone not in data.images_of("train", without={gone})
+    assert set(data.captions_of("train")) - set(data.captions_of("train", without={gone})) == {2 * gone, 2 * gone + 1}
+
+
+def test_digest_is_of_the_bytes(folder: Path, tmp_path: Path, cache: Path) -> None:
+    same = kaggle(tmp_path / "copy")
+    digest = _index(folder, cache).digest
+    assert _index(same, cache).digest == digest
+    assert _index(folder, cache, seed=2).digest != digest
+    assert _index(folder, cache, max_images=5).digest != digest
+    (same / "captions.txt").write_text((same / "captions.txt").read_text().replace("fast", "slow"))
+    assert _index(same, cache).digest != digest
+    picture(folder / "Images" / "3.jpg", seed=99, size=(40, 40))
+    assert _index(folder, cache).digest != digest
+
+
+def test_cache_is_reused(folder: Path, cache: Path) -> None:
+    first = _index(folder, cache)
+    before = (first.folder / "tokens.npy").stat().st_mtime_ns
+    stages: set[str] = set()
+    second = _index(folder, cache, progress=lambda stage, _done, _total: stages.add(stage))
+    assert (second.folder / "tokens.npy").stat().st_mtime_ns == before
+    assert "checking images" not in stages
+
+
+def test_moved_data_is_read_where_it_is_now(folder: Path, tmp_path: Path, cache: Path) -> None:
+    first = _index(folder, cache)
+    folder.rename(tmp_path / "moved")
+    second = _index(tmp_path / "moved", cache)
+    assert second.digest == first.digest
+    assert CaptionData.open(second.folder).source == str(tmp_path / "moved")
+
+
+def test_damaged_entry_is_made_again(folder: Path, cache: Path) -> None:
+    data = _index(folder, cache)
+    (data.folder / "split.npy").unlink()
+    assert len(_index(folder, cache).split) == 10
+
+
+def test_a_kill_while_indexing_leaves_no_entry(folder: Path, cache: Path) -> None:
+    """The child stops for good in the middle of checking images; then it is killed."""
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from experiments.datasets.captions import index\n"
+        "def progress(stage, done, total):\n"
+        "    if stage == 'indexing captions':\n"
+        "        print('ready', flush=True); time.sleep(60)\n"
+        f"index({str(folder)!r}, cache=Path({str(cache)!r}), seed=1, progress=progress)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert [path.name for path in (cache / "captions").iterdir() if not path.name.startswith(".")] == []
+    assert len(_index(folder, cache).images) == 10
+
+
+def test_progress_tells_every_stage(folder: Path, cache: Path) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    _index(folder, cache, progress=lambda *told: seen.append(told))
+    assert {stage for stage, _, _ in seen} == {"listing images", "reading captions", "checking images", "indexing captions"}
+    assert ("checking images", 10, 10) in seen
+
+
+def test_max_images(folder: Path, cache: Path) -> None:
+    data = _index(folder, cache, max_images=4)
+    assert len(data.images) == 4
+    assert len(data.tokens) == 8
+    assert len(data.images_of("train")) == 3
+    with pytest.raises(WrongCall, match=r"max_images 1 .* at least 2"):
+        _index(folder, cache, max_images=1)
+
+
+def test_open_is_quick(folder: Path, cache: Path) -> None:
+    data = _index(folder, cache)
+    begun = time.perf_counter()
+    again = CaptionData.open(data.folder)
+    assert time.perf_counter() - begun < 0.5  # seconds; a few milliseconds on an idle machine
+    np.testing.assert_array_equal(again.tokens, data.tokens)
+    assert (again.vocabulary, again.images, again.digest) == (data.vocabulary, data.images, data.digest)
+
+
+class TestBrokenImages:
+    def _damage(self, folder: Path) -> None:
+        images = folder / "Images"
+        (images / "1.jpg").unlink()
+        (images / "2.jpg").write_bytes(b"")
+        (images / "3.jpg").write_text("this is no picture")
+        whole = (images / "4.jpg").read_bytes()
+        (images / "4.jpg").write_bytes(whole[: len(whole) // 2])
+
+    def test_left_out_with_reason(self, folder: Path, cache: Path) -> None:
+        self._damage(folder)
+        data = _index(folder, cache, max_broken=0.5)
+        reasons = dict(data.broken)
+        assert list(reasons) == [f"Images/{number}.jpg" for number in (1, 2, 3, 4)]
+        assert reasons["Images/1.jpg"] == "missing"
+        assert reasons["Images/2.jpg"] == "empty file"
+        assert reasons["Images/3.jpg"] == "not an image"
+        assert "truncated" in reasons["Images/4.jpg"]
+        assert len(data.images) == 6
+        assert len(data.tokens) == 12
+        assert data.caption_image.max() == 5
+
+    def test_too_many_name_the_first(self, folder: Path, cache: Path) -> None:
+        self._damage(folder)
+        with pytest.raises(WrongCall, match=r"4 of 10 images .* Images/1\.jpg: missing; .*max_broken_images \(now 0\.01\)"):
+            _index(folder, cache)
+
+    def test_the_limit_holds_for_a_cached_entry_too(self, folder: Path, cache: Path) -> None:
+        self._damage(folder)
+        _index(folder, cache, max_broken=0.5)
+        with pytest.raises(WrongCall, match="4 of 10 images"):
+            _index(folder, cache, max_broken=0.3)
+
+
+class TestWrongCalls:
+    """Each is one line that says what, where and what would be right."""
+
+    def _message(self, folder: Path, cache: Path) -> str:
+        with pytest.raises(WrongCall) as caught:
+            _index(folder, cache)
+        message = str(caught.value)
+        assert "\n" not in message
+        return message
+
+    def test_missing_folder(self, tmp_path: Path, cache: Path) -> None:
+        assert f"no folder {tmp_path / 'absent'}" in self._message(tmp_path / "absent", cache)
+
+    def test_unknown_folder(self, tmp_path: Path, cache: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        message = self._message(tmp_path / "empty", cache)
+        assert message.startswith(f"{tmp_path / 'empty'} holds no caption data set that is known here; looked for ")
+        for name in ("captions.txt", "results.csv", "captions_train2017.json", "dataset_*.json", "*.tsv"):
+            assert name in message
+
+    def test_two_data_sets(self, folder: Path, cache: Path) -> None:
+        (folder / "results.csv").write_text("image_name| comment_number| comment\n")
+        assert "captions.txt" in self._message(folder, cache)
+        assert "results.csv" in self._message(folder, cache)
+
+    def test_no_readable_row(self, folder: Path, cache: Path) -> None:
+        (folder / "captions.txt").write_text("image,caption\nnothing\n")
+        assert "captions.txt has no readable row; a row is image.jpg,caption" in self._message(folder, cache)
+
+    def test_no_words(self, folder: Path, cache: Path) -> None:
+        (folder / "captions.txt").write_text("image,caption\n1.jpg,a .\n2.jpg,!\n")
+        assert "has a caption with a word in it" in self._message(folder, cache)
+
+    def test_one_image(self, folder: Path, cache: Path) -> None:
+        (folder / "captions.txt").write_text("image,caption\n1.jpg,good dog\n")
+        assert "at least 2" in self._message(folder, cache)
+
+    def test_images_folder_missing(self, folder: Path, cache: Path) -> None:
+        (folder / "Images").rename(folder / "Pictures")
+        assert "has no folder of images beside it; looked for Images/" in self._message(folder, cache)
+
+    def test_unwritable_cache(self, folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("a file, no folder")
+        assert f"cannot write the cache {tmp_path / 'file'}" in self._message(folder, tmp_path / "file")
+
+
+def test_captions_without_a_word_are_counted(folder: Path, cache: Path) -> None:
+    with (folder / "captions.txt").open("a") as file:
+        file.write("1.jpg,a .\n\nbroken row\n")
+    data = _index(folder, cache)
+    assert data.dropped == {"caption without a word": 1, "row without an image or a caption": 1}
+    assert len(data.tokens) == 20
+
+
+def test_importing_the_package_is_light() -> None:
+    code = (
+        "import sys, experiments.datasets, experiments.datasets.captions\n"
+        "print([name for name in ('PIL', 'sklearn', 'pandas', 'torch', 'tensorflow') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_data_sets_own_split_can_be_set_aside(tmp_path: Path, cache: Path) -> None:
+    entries = []
+    for number in range(20):
+        picture(tmp_path / "set" / "Images" / f"{number}.jpg", number)
+        named = "test" if number < 5 else "val" if number < 10 else "train"
+        entries.append({"filename": f"{number}.jpg", "split": named, "sentences": [{"raw": "brown dog"}]})
+    (tmp_path / "set" / "dataset.json").write_text(json.dumps({"images": entries}))
+    own = _index(tmp_path / "set", cache)
+    assert [len(own.images_of(split)) for split in SPLITS] == [10, 5, 5]
+    drawn = _index(tmp_path / "set", cache, own_split=False)
+    assert [len(drawn.images_of(split)) for split in SPLITS] == [17, 3, 0]
+    assert drawn.digest != own.digest

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from experiments.datasets import images
+from experiments.datasets.captions import CaptionData, index
+from experiments.datasets.images import MEAN, STANDARD_DEVIATION, batches, normalised
+from tests.experiments.datasets.folders import kaggle
+
+# A colour that came through unharmed: one step of 8 bits, in normalised units.
+_ONE_STEP = 1.01 / 255 / float(STANDARD_DEVIATION.min())
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> CaptionData:
+    return index(str(kaggle(tmp_path / "data", images=7)), cache=tmp_path / "cache", seed=1)
+
+
+def _colour(*rgb: int) -> NDArray[np.float32]:
+    level: NDArray[np.float32] = np.array(rgb, np.float32) / np.float32(255)
+    return (level - MEAN) / STANDARD_DEVIATION
+
+
+def test_batches_cover_the_images_in_order(data: CaptionData) -> None:
+    found = list(batches(data, size=24, batch=3))
+    assert [(batch.first, batch.pixels.shape) for batch in found] == [
+        (0, (3, 24, 24, 3)),
+        (3, (3, 24, 24, 3)),
+        (6, (1, 24, 24, 3)),
+    ]
+    assert all(batch.pixels.dtype == np.float32 and batch.broken == [] for batch in found)
+    with Image.open(Path(data.source, data.images[4])) as picture:
+        np.testing.assert_array_equal(found[1].pixels[1], normalised(picture, 24))
+
+
+def test_resumed_from_the_middle_and_with_threads(data: CaptionData) -> None:
+    whole = np.concatenate([batch.pixels for batch in batches(data, size=24, batch=7)])
+    resumed = list(batches(data, size=24, batch=2, start=3, threads=3))
+    assert [batch.first for batch in resumed] == [3, 5]
+    np.testing.assert_array_equal(np.concatenate([batch.pixels for batch in resumed]), whole[3:])
+
+
+def test_images_that_broke_since_are_zeros(data: CaptionData) -> None:
+    """Headers were fine when the data was indexed; the rest shows when the picture is decoded."""
+    cut, gone = (Path(data.source, data.images[number]) for number in (2, 4))
+    cut.write_bytes(cut.read_bytes()[:-1500])
+    gone.unlink()
+    (batch,) = batches(data, size=24, batch=10)
+    assert [image for image, _ in batch.broken] == [2, 4]
+    assert "truncated" in batch.broken[0][1]
+    assert batch.broken[1][1] == "missing"
+    zero = [number for number in range(7) if not batch.pixels[number].any()]
+    assert zero == [2, 4]
+
+
+def _save(picture: Image.Image, path: Path) -> Path:
+    picture.save(path)
+    return path
+
+
+def _grey(mode: str, level: int) -> Image.Image:
+    picture = Image.new("RGB", (40, 30), (level, level, level))
+    if mode == "I;16":
+        return Image.fromarray(np.full((30, 40), level * 257, np.uint16))
+    if mode == "P":
+        return picture.quantize(4)
+    return picture.convert("L").convert("LA") if mode == "LA" else picture.convert(mode)
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [
+        *((mode, ".png") for mode in ("RGB", "RGBA", "P", "L", "LA", "I;16", "1")),
+        *((mode, ".tiff") for mode in ("CMYK", "I;16")),
+        *((mode, ".jpg") for mode in ("RGB", "CMYK", "L")),
+    ],
+)
+def test_modes(tmp_path: Path, mode: str, suffix: str) -> None:
+    """A grey (white where there are two colours only) comes out as itself from every mode."""
+    level = 255 if mode == "1" else 128
+    with Image.open(_save(_grey(mode, level), tmp_path / f"picture{suffix}")) as opened:
+        found = normalised(opened, 16)
+    assert found.shape == (16, 16, 3)
+    np.testing.assert_allclose(found, np.broadcast_to(_colour(level, level, level), (16, 16, 3)), atol=_ONE_STEP)
+
+
+def test_transparent_pixels_are_white(tmp_path: Path) -> None:
+    with Image.open(_save(Image.new("RGBA", (8, 8), (255, 0, 0, 0)), tmp_path / "clear.png")) as opened:
+        np.testing.assert_allclose(normalised(opened, 8), np.broadcast_to(_colour(255, 255, 255), (8, 8, 3)), atol=1e-6)
+
+
+def test_exif_orientation(tmp_path: Path) -> None:
+    """Left half black, turned by a camera held upright: black comes out on top."""
+    picture = Image.new("RGB", (32, 32), (255, 255, 255))
+    picture.paste((0, 0, 0), (0, 0, 16, 32))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "turned.jpg", exif=exif, quality=95)
+    with Image.open(tmp_path / "turned.jpg") as opened:
+        found = normalised(opened, 32)
+    assert found[:12].max() < _colour(40, 40, 40).max()
+    assert found[20:].min() > _colour(215, 215, 215).min()
+
+
+def test_large_data_sets_have_headers_read_only(data: CaptionData) -> None:
+    path = Path(data.source, data.images[0])
+    path.write_bytes(path.read_bytes()[:-1500])
+    assert images.problem(path, decode=False) is None
+    assert "truncated" in (images.problem(path, decode=True) or "")

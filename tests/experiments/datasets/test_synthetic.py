@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.datasets.captions import CaptionData
+from experiments.datasets.synthetic import features, synthetic
+from tracking.errors import WrongCall
+
+
+@pytest.mark.parametrize(("vocabulary", "length"), [(8485, 34), (18313, 74), (26443, 49)])
+def test_papers_sizes(tmp_path: Path, vocabulary: int, length: int) -> None:
+    data = synthetic(vocabulary=vocabulary, length=length, captions=2_000, images=100, seed=1, cache=tmp_path)
+    counts = np.count_nonzero(data.tokens, axis=1)
+    assert data.vocabulary.size == vocabulary
+    assert data.length == data.tokens.shape[1] == counts.max() == length
+    assert 1 <= data.tokens.max() < vocabulary
+    # 2,000 draws with a deviation of 3.5: the mean's standard error is 0.08; clipping at four words adds little.
+    assert counts.mean() == pytest.approx(12, abs=0.5)
+    assert np.all(data.tokens[:, 0] == data.vocabulary.start)
+    assert np.all(data.tokens[np.arange(2_000), counts - 1] == data.vocabulary.end)
+    assert np.all((data.tokens == data.vocabulary.end).sum(axis=1) == 1)
+    assert features(data).shape == (100, 1920)
+    assert features(data).dtype == np.float32
+    assert set(data.caption_image) == set(range(100))
+    assert len(data.images_of("train")) == 85
+    assert data.references(0)[0].startswith("w")
+
+
+def test_of_its_arguments_only(tmp_path: Path) -> None:
+    def made(seed: int, cache: str) -> CaptionData:
+        return synthetic(vocabulary=100, length=20, captions=50, images=10, seed=seed, cache=tmp_path / cache)
+
+    first, again, other = made(1, "a"), made(1, "b"), made(2, "a")
+    assert first.digest == again.digest != other.digest
+    np.testing.assert_array_equal(first.tokens, again.tokens)
+    np.testing.assert_array_equal(features(first), features(again))
+    assert not np.array_equal(first.tokens, other.tokens)
+    assert made(1, "a").folder == first.folder
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"vocabulary": 3, "length": 20, "captions": 50, "images": 10},
+        {"vocabulary": 100, "length": 2, "captions": 50, "images": 10},
+        {"vocabulary": 100, "length": 20, "captions": 5, "images": 10},
+        {"vocabulary": 100, "length": 20, "captions": 5_000, "images": 3_000},
+    ],
+)
+def test_impossible_sizes(tmp_path: Path, sizes: dict[str, int]) -> None:
+    with pytest.raises(WrongCall, match="cannot be; "):
+        synthetic(**sizes, seed=0, cache=tmp_path)

@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.datasets.tokens import END, START, Vocabulary, words
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A Dog runs .", ["dog", "runs"]),
+        ("a man in a t-shirt", ["man", "in", "t", "shirt"]),  # one-letter words are dropped before punctuation splits
+        ("the dog's ball", ["the", "dog's", "ball"]),
+        ('say "hello, world"!', ["say", "hello", "world"]),
+        ("tab\tand\nnewline", ["tab", "and", "newline"]),
+        ("startseq is endseq no word", ["is", "no", "word"]),
+        ("-- , . a", []),
+        ("café déjà", ["café", "déjà"]),
+    ],
+)
+def test_words(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
+
+
+def _vocabulary() -> Vocabulary:
+    return Vocabulary.of({"dog": 3, "cat": 3, "runs": 5, START: 4, END: 4})
+
+
+def test_order_is_falling_frequency_then_alphabetical() -> None:
+    assert _vocabulary().entries == ("runs", END, START, "cat", "dog")
+    assert _vocabulary().size == 6  # the five entries and padding
+
+
+def test_encode_marks_and_leaves_unknown_words_out() -> None:
+    vocabulary = _vocabulary()
+    assert vocabulary.encode("The dog RUNS") == [vocabulary.start, 5, 1, vocabulary.end]
+
+
+def test_decode_stops_at_the_end_mark() -> None:
+    vocabulary = _vocabulary()
+    assert vocabulary.decode([vocabulary.start, 5, 1, vocabulary.end, 4, 0, 0]) == "dog runs"
+
+
+@given(st.lists(st.sampled_from(["dog", "cat", "runs"]), max_size=8))
+def test_decode_undoes_encode(chosen: list[str]) -> None:
+    vocabulary = _vocabulary()
+    assert vocabulary.decode(vocabulary.encode(" ".join(chosen))) == " ".join(chosen)
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.of({"déjà": 2, START: 1, END: 1})
+    vocabulary.save(tmp_path / "vocabulary.json")
+    assert Vocabulary.load(tmp_path / "vocabulary.json") == vocabulary

@@ -1,0 +1,85 @@
+"""Settings from text: presets, checks, and one line for every mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments import design, timing
+from experiments import settings as settings_
+from experiments.studies import captioning
+from experiments.timing import Values
+from tracking.errors import WrongCall
+
+import numpy as np  # isort: skip
+
+
+def parse(**given: str) -> captioning.Settings:
+    return settings_.parse(captioning.Settings, captioning.PRESETS, given)
+
+
+def test_what_is_given_wins_over_the_preset_and_the_preset_over_the_default() -> None:
+    assert parse().epochs == captioning.PRESETS["demo"]["epochs"]
+    assert parse(epochs="5").epochs == 5
+    assert parse(preset="coco-paper").epochs == 11
+    assert parse(frameworks="pytorch, tensorflow+xla").frameworks == ("pytorch", "tensorflow+xla")
+
+
+def test_the_papers_presets_have_the_papers_settings() -> None:
+    for name in ("flickr8k-paper", "flickr30k-paper", "coco-paper"):
+        settings = parse(preset=name)
+        assert (settings.batch_size, settings.epochs, settings.image_size, settings.formulation) == (32, 11, 224, "prefix")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epoch": "5"}, "there is no setting 'epoch'; did you mean epochs?"),
+        ({"preset": "big"}, "there is no preset 'big'; have demo"),
+        ({"epochs": "many"}, "epochs=many is not a whole number"),
+        ({"learning_rate": "fast"}, "learning_rate=fast is not a number"),
+        ({"batch_size": "0"}, "batch_size=0 is too small; at least 1"),
+        ({"margin": "3"}, "margin=3.0 is too large; at most 0.5"),
+        ({"formulation": "words"}, "formulation=words is not known; choose prefix, sequence"),
+        ({"frameworks": ""}, "frameworks is empty"),
+        ({"frameworks": "pytorch,pytorch"}, "names one twice"),
+        ({"inference_batch_sizes": "1,x"}, "inference_batch_sizes=x is not a whole number"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_would_be_right(given: dict[str, str], message: str) -> None:
+    with pytest.raises(WrongCall) as caught:
+        parse(**given)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_setting_becomes_text_and_comes_back() -> None:
+    settings = parse(frameworks="pytorch,tensorflow", inference_batch_sizes="1,8,64")
+    text = settings_.as_text(settings)
+    assert text["inference_batch_sizes"] == "1,8,64"
+    assert settings_.parse(captioning.Settings, captioning.PRESETS, text) == settings
+
+
+def test_every_block_holds_every_treatment_once_and_orders_differ() -> None:
+    treatments = ["a", "b", "c"]
+    cells = design.blocks(treatments, 40, np.random.default_rng(3))
+    orders = [tuple(cell.treatment for cell in cells if cell.block == block) for block in range(1, 41)]
+    assert all(sorted(order) == treatments for order in orders)
+    assert len(set(orders)) == 6  # 40 draws miss one of 6 orders with probability 6·(5/6)^40 = 0.4 %; the seed is fixed
+    assert cells == design.blocks(treatments, 40, np.random.default_rng(3))
+    assert len({cell.key for cell in cells}) == len(cells)
+
+
+def test_the_first_step_is_apart_and_throughput_is_total_over_total() -> None:
+    values = Values("train", (9.0, 5.0, 1.0, 3.0), (10, 10, 10, 10), warmup=2)
+    found = timing.summarise_training(values, total_seconds=20.0)
+    assert found["train/first_step_seconds"] == 9.0
+    assert found["train/step_seconds"] == 2.0
+    assert found["train/examples_per_second"] == 20 / 4  # the mean of rates would be 6.67
+    assert "train/step_seconds_p95" not in found
+
+
+@pytest.mark.parametrize(("requests", "earned"), [(5, set()), (6, {50}), (71, {50}), (72, {50, 95}), (368, {50, 95, 99})])
+def test_percentiles_are_earned(requests: int, earned: set[int]) -> None:
+    assert set(timing.percentiles([0.1] * requests)) == earned
+    for q in earned:  # a distribution-free 95 % interval exists exactly from here on
+        assert 1 - (q / 100) ** requests - (1 - q / 100) ** requests >= 0.95

@@ -1,0 +1,341 @@
+"""What every framework must do, as functions of an open adapter; run in a process of its own by `python -m tests.models.contract_checks`.
+
+Everything is in float64: there equal computations agree to 1e-12 and a fault shows as 1e-4 or more, so 1e-9 separates them safely.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import parity, spec
+from models.contract import Batch, Framework, ModelError, Weights
+from models.frameworks import open_framework
+
+TIGHT = 1e-9
+START, END = 1, 2
+decoder = spec("caption_decoder")
+
+
+def small_network(framework: Framework, **changes: Any) -> tuple[Any, Any, Batch]:
+    small, batch = decoder.probe(np.random.default_rng(0))
+    small = replace(small, **changes)
+    network = framework.build("caption_decoder", small)
+    framework.load_weights(network, decoder.initial_weights(small, np.random.default_rng(1)))
+    return network, small, batch
+
+
+def ragged_batches(count: int) -> list[Batch]:
+    """Batches of other numbers of rows, tokens and positions, as buckets bring them."""
+    rng = np.random.default_rng(3)
+    batches = []
+    for rows, tokens in itertools.islice(itertools.cycle([(5, 7), (5, 7), (4, 6), (6, 3)]), count):
+        positions = np.arange(0, rows * tokens, 2, dtype=np.int32)
+        inputs = (
+            rng.standard_normal((rows, 40)).astype(np.float32),
+            rng.integers(1, 61, (rows, tokens), dtype=np.int32),
+            positions,
+        )
+        targets = rng.integers(1, 61, len(positions), dtype=np.int32)
+        batches.append(Batch(inputs, targets, rng.uniform(0.5, 1, len(positions)).astype(np.float32)))
+    return batches
+
+
+def relative(a: Weights, b: Weights) -> float:
+    assert a.keys() == b.keys()
+    return max(float(np.linalg.norm(a[name] - b[name]) / (np.linalg.norm(a[name]) + 1e-30)) for name in a)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def end(self, loss: float) -> None:
+        self.calls.append(loss)
+
+
+def check_only_its_own_framework_is_imported(framework: Framework) -> None:
+    family = framework.name.partition("+")[0]
+    own = {"pytorch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}.get(family, {"keras", family.partition("-")[2]})
+    foreign = {name for name in ("torch", "tensorflow", "keras") if name in sys.modules} - own  # both look at an installed jax
+    assert not foreign
+
+
+def check_published_sizes(framework: Framework) -> None:
+    for vocabulary, length, trainable in ((8485, 34, 4_316_709), (18313, 74, 8_100_489), (26443, 49, 11_230_539)):
+        sizes = decoder.CaptionDecoderSpec(vocabulary, length)
+        assert decoder.parameters(sizes) == (trainable, 0)
+        assert framework.parameter_counts(framework.build("caption_decoder", sizes)) == (trainable, 0)
+    dense = spec("densenet201")
+    for classes, trainable in ((1000, 20_013_928), (None, 18_092_928)):
+        sizes = dense.DenseNet201Spec(classes=classes)
+        assert dense.parameters(sizes) == (trainable, 229_056)
+        assert framework.parameter_counts(framework.build("densenet201", sizes)) == (trainable, 229_056)
+
+
+def check_weights_go_in_and_out_unchanged(framework: Framework) -> None:
+    for model in ("caption_decoder", "densenet201"):
+        module, rng = spec(model), np.random.default_rng(0)
+        small, _ = module.probe(rng)
+        network = framework.build(model, small)
+        given = {name: rng.standard_normal(shape) for name, shape in module.shapes(small).items()}
+        framework.load_weights(network, given)
+        taken = framework.weights(network)
+        assert taken.keys() == given.keys()
+        for name in given:
+            np.testing.assert_array_equal(taken[name], given[name], err_msg=name)
+
+
+def check_weights_that_do_not_fit_are_named(framework: Framework) -> None:
+    network, _, _ = small_network(framework)
+    good = framework.weights(network)
+    without = {name: array for name, array in good.items() if name != "merge.bias"}
+    with pytest.raises(ModelError, match=r"'merge\.bias' is missing"):
+        framework.load_weights(network, without)
+    with pytest.raises(ModelError, match=r"'extra' is superfluous"):
+        framework.load_weights(network, {**good, "extra": np.zeros(1)})
+    with pytest.raises(ModelError, match=r"'merge\.weight' has shape \(24, 12\)"):
+        framework.load_weights(network, {**good, "merge.weight": good["merge.weight"].T})
+
+
+def check_loss_is_the_weighted_mean(framework: Framework) -> None:
+    network, _, batch = small_network(framework)
+    weights = np.linspace(0, 1, len(batch.targets)).astype(np.float32)
+    logits = framework.infer(network, batch.inputs)
+    logits = logits - logits.max(1, keepdims=True)
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(logits)), batch.targets]
+    loss, total = framework.evaluate(network, replace(batch, weights=weights))
+    np.testing.assert_allclose([loss, total], [(losses * weights).sum(), weights.sum()], rtol=1e-7)  # float32 weights summed
+    trained = framework.train_step(network, framework.optimiser(network, "adam", 1e-3), replace(batch, weights=weights))
+    np.testing.assert_allclose(float(trained), (losses * weights).sum() / weights.sum(), rtol=1e-6)
+
+
+def check_padding_changes_nothing(framework: Framework) -> None:
+    network, _, batch = small_network(framework)
+    features, tokens, positions = batch.inputs
+    rows, columns = np.divmod(positions, tokens.shape[1])
+    padded = np.pad(tokens, ((0, 1), (0, 4)))
+    moved = (rows * padded.shape[1] + columns).astype(np.int32)
+    wider = framework.infer(network, (np.pad(features, ((0, 1), (0, 0))), padded, moved))
+    np.testing.assert_allclose(wider, framework.infer(network, batch.inputs), rtol=TIGHT, atol=TIGHT)
+
+
+def check_prefixes_equal_sequences(framework: Framework) -> None:
+    """One row a prefix, read at its last token, against one row a caption, read at all its tokens."""
+    network, _, batch = small_network(framework)
+    features, tokens, _ = batch.inputs
+    length = tokens.shape[1]
+    positions = np.flatnonzero(tokens).astype(np.int32)
+    rows, last = np.divmod(positions, length)
+    prefixes = np.where(np.arange(length) <= last[:, None], tokens[rows], 0).astype(np.int32)
+    at = (np.arange(len(rows)) * length + last).astype(np.int32)
+    targets, weights = batch.targets[: len(rows)], batch.weights[: len(rows)]
+    by_sequence = Batch((features, tokens, positions), targets, weights)
+    by_prefix = Batch((features[rows], prefixes, at), targets, weights)
+    np.testing.assert_allclose(framework.evaluate(network, by_prefix), framework.evaluate(network, by_sequence), rtol=TIGHT)
+    assert relative(framework.gradients(network, by_sequence), framework.gradients(network, by_prefix)) < TIGHT
+
+
+def check_dropout_is_on_only_in_training(framework: Framework) -> None:
+    network, _, batch = small_network(framework, dropout=0.5)
+    first = framework.evaluate(network, batch)
+    assert framework.evaluate(network, batch) == first
+    optimiser = framework.optimiser(network, "adam", 0.0)
+    losses = [float(framework.train_step(network, optimiser, batch)) for _ in range(3)]
+    assert len({*losses, first[0] / first[1]}) == 4  # three masks and none
+
+
+def check_an_epoch_is_its_steps(framework: Framework) -> None:
+    """Also: every step is clocked once, its own loss reported, no batch lost at either end of `fit`."""
+    batches, network = ragged_batches(9), small_network(framework)[0]
+    optimiser = framework.optimiser(network, "adam", 1e-2)
+    losses = [float(framework.train_step(network, optimiser, batch)) for batch in batches]
+    stepped = framework.weights(network)
+
+    network = small_network(framework)[0]
+    optimiser, clock = framework.optimiser(network, "adam", 1e-2), Clock()
+    framework.train_epoch(network, optimiser, iter(batches[:5]), clock)
+    framework.train_epoch(network, optimiser, batches[5:], clock)
+    assert clock.calls[::2] == ["begin"] * len(batches)
+    np.testing.assert_allclose(clock.calls[1::2], losses, rtol=1e-6)  # Keras keeps its loss tracker in float32 on some backends
+    assert relative(stepped, framework.weights(network)) < TIGHT
+
+
+def check_adam_is_adam(framework: Framework) -> None:
+    """Against algorithm 1 of Kingma & Ba in NumPy, tokens repeated in every batch."""
+    network, _, batch = small_network(framework)
+    weights, optimiser = framework.weights(network), framework.optimiser(network, "adam", 1e-2)
+    means = {name: np.zeros_like(array) for name, array in weights.items()}
+    squares = {name: np.zeros_like(array) for name, array in weights.items()}
+    for step in range(1, 6):
+        for name, gradient in framework.gradients(network, batch).items():
+            means[name] = 0.9 * means[name] + 0.1 * gradient
+            squares[name] = 0.999 * squares[name] + 0.001 * gradient**2
+            corrected = np.sqrt(squares[name] / (1 - 0.999**step))
+            weights[name] = weights[name] - 1e-2 * means[name] / (1 - 0.9**step) / (corrected + 1e-8)
+        framework.train_step(network, optimiser, batch)
+        assert relative(weights, framework.weights(network)) < TIGHT
+
+
+def check_optimiser_state_continues(framework: Framework) -> None:
+    first, *rest = ragged_batches(4)
+    network = small_network(framework)[0]
+    optimiser = framework.optimiser(network, "adam", 1e-2)
+    framework.train_step(network, optimiser, first)
+    weights, state = framework.weights(network), framework.optimiser_state(optimiser)
+    for batch in rest:
+        framework.train_step(network, optimiser, batch)
+
+    other = small_network(framework)[0]
+    resumed = framework.optimiser(other, "adam", 1e-2)
+    framework.load_weights(other, weights)
+    framework.load_optimiser_state(resumed, state)
+    for batch in rest:
+        framework.train_step(other, resumed, batch)
+    assert relative(framework.weights(network), framework.weights(other)) < TIGHT
+    with pytest.raises(ModelError, match="belongs to no weight"):
+        framework.load_optimiser_state(resumed, {**state, "nothing/exp_avg": np.zeros(1)})
+
+
+def check_optimisers_have_names(framework: Framework) -> None:
+    network, _, batch = small_network(framework)
+    before = framework.evaluate(network, batch)[0]
+    optimiser = framework.optimiser(network, "adam-stock", 1e-2)
+    for _ in range(3):
+        framework.train_step(network, optimiser, batch)
+    assert framework.evaluate(network, batch)[0] < before
+    with pytest.raises(ModelError, match="no optimiser 'adamm'; have adam, adam-stock"):
+        framework.optimiser(network, "adamm", 1e-2)
+
+
+def next_log_probabilities(framework: Framework, network: Any, features: Any, words: Any) -> Any:
+    """Naively: log p of every next word after `words`, the whole prefix run again."""
+    rows, length = words.shape
+    logits = framework.infer(network, (features, words, (np.arange(1, rows + 1) * length - 1).astype(np.int32)))
+    return logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True)) - logits.max(1, keepdims=True)
+
+
+def naive_greedy(framework: Framework, network: Any, features: Any, words: int) -> Any:
+    tokens = np.full((len(features), 1), START, np.int32)
+    for _ in range(words):
+        best = next_log_probabilities(framework, network, features, tokens).argmax(1).astype(np.int32)
+        tokens = np.concatenate([tokens, best[:, None]], 1)
+    return tokens[:, 1:]
+
+
+def lively_network(framework: Framework, **changes: Any) -> tuple[Any, Any]:
+    """A decoder whose captions vary: its weights are three times as large as a fresh one's."""
+    network, small, batch = small_network(framework, **changes)
+    framework.load_weights(network, {name: 3 * array for name, array in framework.weights(network).items()})
+    features = np.random.default_rng(5).standard_normal((6, small.features)).astype(np.float32)
+    return network, features
+
+
+def check_greedy_is_the_argmax_loop(framework: Framework) -> None:
+    network, features = lively_network(framework)
+    naive = naive_greedy(framework, network, features, 6)
+    never = 0
+    assert never not in naive
+    assert len(np.unique(naive)) > 4
+    captions = framework.decode(network, features, start=START, end=never, words=6, beams=1)
+    assert captions.dtype == np.int32
+    np.testing.assert_array_equal(captions, naive)
+
+
+def check_finished_captions_are_filled_with_end(framework: Framework) -> None:
+    network, features = lively_network(framework)
+    end = int(naive_greedy(framework, network, features, 6)[0, 2])
+    for beams in (1, 3):
+        captions = framework.decode(network, features, start=START, end=end, words=6, beams=beams)
+        ended = np.cumsum(captions == end, axis=1) > 0
+        assert ended.any()
+        assert (captions[ended] == end).all()
+
+
+def check_beams_find_the_best_pair(framework: Framework) -> None:
+    """As many beams as words in the vocabulary are exact for two words: against all pairs."""
+    network, features = lively_network(framework)
+    vocabulary = 61
+    first = next_log_probabilities(framework, network, features, np.full((6, 1), START, np.int32))
+    pairs = np.array([[START, word] for word in range(vocabulary)], np.int32)
+    for image in range(len(features)):
+        second = next_log_probabilities(framework, network, np.repeat(features[image : image + 1], vocabulary, 0), pairs)
+        second[END] = np.where(np.arange(vocabulary) == END, 0, -np.inf)  # what has ended stays ended, for free
+        best = np.unravel_index((first[image][:, None] + second).argmax(), second.shape)
+        found = framework.decode(network, features[image : image + 1], start=START, end=END, words=2, beams=vocabulary)
+        np.testing.assert_array_equal(found[0], best)
+
+
+def check_decoding_keeps_the_state(framework: Framework) -> None:
+    """20 words: 21 LSTM steps against 230, so 11 at best; half of that is asked for where a step costs its arithmetic."""
+    network, _ = lively_network(framework, width=256)
+    features = np.random.default_rng(6).standard_normal((16, 40)).astype(np.float32)
+    seconds: dict[str, list[float]] = {"naive": [], "kept": []}
+    for _ in range(5):  # in turns, the first to warm up; the best of each, so that a busy machine does not decide
+        began = time.perf_counter()
+        naive_greedy(framework, network, features, 20)
+        between = time.perf_counter()
+        framework.decode(network, features, start=START, end=0, words=20, beams=1)
+        seconds["naive"].append(between - began)
+        seconds["kept"].append(time.perf_counter() - between)
+    ratio = min(seconds["naive"][1:]) / min(seconds["kept"][1:])
+    eager_keras = framework.name in ("keras-torch", "tensorflow+eager")  # a step costs its Python
+    print(f"{framework.name}: naive / kept = {ratio:.1f}")
+    assert ratio >= (2 if eager_keras else 5)
+
+
+def check_it_says_where_it_runs(framework: Framework) -> None:
+    versions = framework.versions()
+    assert all(isinstance(value, str) for value in versions.values())
+    assert any(name.endswith("threads") for name in versions)
+    framework.synchronise()
+    assert (framework.device, framework.peak_device_bytes()) == ("cpu", None)
+    if not Path("/dev/nvidia0").exists():
+        with pytest.raises(ModelError, match="sees no GPU here"):
+            open_framework(framework.name, device="cuda", threads=1, precision="float64", seed=0)
+
+
+def cross_checked(framework: Framework) -> dict[str, Any]:
+    """What must be the same in every framework; the parent compares."""
+    network, features = lively_network(framework)
+    found = {
+        f"decode/{beams}": framework.decode(network, features, start=START, end=END, words=7, beams=beams) for beams in (1, 4)
+    }
+    for model in ("caption_decoder", "densenet201"):
+        found |= {f"parity/{model}/{name}": array for name, array in parity.compute(model, framework.name).items()}
+    return found
+
+
+def outcome(check: Callable[[Framework], None], framework: Framework) -> str:
+    try:
+        check(framework)
+    except BaseException:  # pytest.fail and its kin are no Exceptions
+        return traceback.format_exc()
+    return ""
+
+
+CHECKS = {name: function for name, function in list(globals().items()) if name.startswith("check_")}
+
+
+def main(name: str, folder: str) -> None:
+    framework = open_framework(name, device="cpu", threads=1, precision="float64", seed=0)
+    outcomes = {check: outcome(function, framework) for check, function in CHECKS.items()}
+    Path(folder, "outcomes.json").write_text(json.dumps(outcomes))
+    np.savez(Path(folder, "cross.npz"), **cross_checked(framework))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""The journal keeps whole records, in order, through kills, torn writes and full disks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tracking import journal
+from tracking.errors import WrongCall
+from tracking.journal import Journal, JournalError
+from tracking.records import (
+    Artifact,
+    DatasetUsed,
+    Metrics,
+    ModelSaved,
+    Point,
+    Record,
+    RunClosed,
+    RunOpened,
+    Tags,
+    from_line,
+    to_line,
+)
+
+ONE_OF_EACH: list[Record] = [
+    RunOpened("r", 1, "captioning", "name", {"kind": "cell"}, {"batch_size": "32"}),
+    Tags("r", {"a": "b\nc"}),
+    Metrics("r", (Point("train/loss", 0.1 + 0.2, 3, 17), Point("x", 1e-300, 0, 0))),
+    Artifact("r", "cells/a/values.parquet", "raw"),
+    DatasetUsed("r", "scenes", "d", "s", "{}", "{}", "training"),
+    ModelSaved("r", "captioner", "module", "data", {"image": "a.png"}, "caption", ("numpy==2",)),
+    RunClosed("r", 2, "failed", "why – ünïcode"),
+]
+
+
+@pytest.mark.parametrize("record", ONE_OF_EACH, ids=lambda record: type(record).__name__)
+def test_a_record_survives_the_line_bit_for_bit(record: Record) -> None:
+    line = to_line(record)
+    assert "\n" not in line
+    assert from_line(line) == record
+
+
+def test_a_torn_last_line_is_cut_off_and_the_next_record_follows(tmp_path: Path) -> None:
+    first = Journal(tmp_path)
+    first.append(ONE_OF_EACH[0])
+    first.close()
+    with (tmp_path / journal.RECORDS).open("ab") as file:
+        file.write(to_line(ONE_OF_EACH[1]).encode()[:-7])
+    second = Journal(tmp_path)
+    second.append(ONE_OF_EACH[2])
+    assert list(journal.read_all(tmp_path)) == [ONE_OF_EACH[0], ONE_OF_EACH[2]]
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    kept = Journal(tmp_path)
+    code = "import sys; from pathlib import Path; from tracking.journal import Journal; Journal(Path(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert "still running" in done.stderr
+    kept.close()
+
+
+def test_reading_stops_before_a_line_that_is_being_written(tmp_path: Path) -> None:
+    kept = Journal(tmp_path)
+    kept.append(ONE_OF_EACH[0])
+    os.write(os.open(tmp_path / journal.RECORDS, os.O_WRONLY | os.O_APPEND), b'{"record":"Ta')
+    records, offset = journal.read(tmp_path)
+    assert records == [ONE_OF_EACH[0]]
+    assert offset == kept.size
+
+
+def test_an_unwritable_folder_is_a_wrong_call() -> None:
+    with pytest.raises(WrongCall, match="journal=DIR"):
+        Journal(Path("/proc/nothing"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], capture_output=True).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
+    kept = Journal(small_disk)
+    written: list[Record] = []
+
+    def fill() -> None:
+        for number in range(10_000):
+            written.append(Tags("r", {"number": str(number), "filler": "x" * 500}))
+            kept.append(written[-1])
+
+    with pytest.raises(JournalError, match="No space left"):
+        fill()
+    on_disk = list(journal.read_all(small_disk))
+    assert on_disk == written[: len(on_disk)]
+    assert on_disk + kept.waiting() == written
+    subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
+    written.append(ONE_OF_EACH[-1])
+    kept.append(ONE_OF_EACH[-1])
+    assert list(journal.read_all(small_disk)) == written
+    assert kept.waiting() == []

@@ -1,0 +1,111 @@
+"""On what, and with what, something was measured: commit, packages, processor, accelerator; and the machine's fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "tensorflow",
+    "keras",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "mlflow",
+    "scipy",
+    "statsmodels",
+    "sacrebleu",
+)
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@cache
+def machine() -> dict[str, Any]:
+    """The hardware and system below the frameworks; the same dictionary on every call."""
+    import psutil
+
+    return {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count() or 0,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "gpus": gpus(),
+    }
+
+
+def fingerprint() -> str:
+    """Eight hexadecimal digits, equal on the same machine: the tag `machine`."""
+    return _digest(machine())
+
+
+@cache
+def packages() -> dict[str, str]:
+    """Versions of what is installed and matters, without importing any of it."""
+    return {"python": platform.python_version(), **versions_of(PACKAGES)}
+
+
+def versions_of(names: Iterable[str]) -> dict[str, str]:
+    """Versions of those that are installed."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def environment_digest() -> str:
+    """Equal where machine and packages are: the tag `environment`, which must not change inside a block."""
+    return _digest({"machine": machine(), "packages": packages()})
+
+
+def commit() -> str:
+    """The commit of this checkout, with `+changes` if the work tree differs; empty outside of git."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+@cache
+def gpus() -> list[str]:
+    """Names of NVIDIA devices with their driver; empty where there is none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [f"{pynvml.nvmlDeviceGetName(handle)} (driver {driver})" for handle in handles]
+    except Exception:  # NVML has one error class a cause, and every one of them means: no usable device
+        return []
+
+
+def _git(*arguments: str) -> str:
+    run = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10)
+    return run.stdout.strip()
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,347 @@
+"""The only module that talks to MLflow."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tracking.errors import EvenhandError, WrongCall
+from tracking.records import (
+    Artifact,
+    DatasetUsed,
+    Metrics,
+    ModelSaved,
+    Outcome,
+    Point,
+    Record,
+    RunClosed,
+    RunOpened,
+    StoredRun,
+    Tags,
+)
+
+POINTS_A_CALL = 1_000
+ENTRIES_A_CALL = 100
+HEARTBEAT = "heartbeat"
+HEARTBEAT_SECONDS = 15
+STALE_SECONDS = 90
+
+# A dead server must cost seconds, not MLflow's default of four minutes a call: the journal already holds the record.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+logging.getLogger("alembic").setLevel(logging.WARNING)
+
+import mlflow  # noqa: E402
+import requests  # noqa: E402
+from mlflow.entities import (  # noqa: E402
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    RunTag,
+    ViewType,
+)
+from mlflow.exceptions import MlflowException  # noqa: E402
+from mlflow.models import Model, ModelSignature  # noqa: E402
+from mlflow.types.schema import ColSpec, Schema  # noqa: E402
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME  # noqa: E402
+
+logging.getLogger("mlflow").setLevel(logging.ERROR)
+
+
+class Unreachable(EvenhandError):
+    """The server did not answer, or could not work; the same call may succeed later."""
+
+
+class Rejected(EvenhandError):
+    """The server answered that this record is not acceptable; trying again will not help."""
+
+
+class Store:
+    """One tracking server (or file) seen through records. Every method may raise Unreachable."""
+
+    def __init__(self, uri: str | None = None) -> None:
+        if uri:
+            mlflow.set_tracking_uri(uri)
+        self.uri = mlflow.get_tracking_uri()
+        self._client = mlflow.MlflowClient(self.uri)
+        self._run_ids: dict[str, str] = {}
+
+    def check(self) -> None:
+        """Raises WrongCall if nothing usable answers at the tracking URI."""
+        try:
+            self._ask(lambda: self._client.search_experiments(max_results=1))
+        except EvenhandError as error:
+            raise WrongCall(
+                f"tracking store {self.uri} cannot be used: {error}; set MLFLOW_TRACKING_URI to one that can"
+            ) from None
+
+    def experiment_id(self, name: str) -> str:
+        """The id of the experiment, made if it is not there yet."""
+        found = self._ask(lambda: self._client.get_experiment_by_name(name))
+        if found is None:
+            try:
+                return str(self._ask(lambda: self._client.create_experiment(name)))
+            except Rejected:  # another process made it in between
+                found = self._ask(lambda: self._client.get_experiment_by_name(name))
+        if found.lifecycle_stage != "active":
+            raise WrongCall(
+                f"experiment {name} on {self.uri} is deleted; restore it: mlflow experiments restore -x {found.experiment_id}"
+            )
+        return str(found.experiment_id)
+
+    def experiment_name(self, run_id: str) -> str:
+        """The name of the experiment that a run belongs to."""
+        run = self._ask(lambda: self._client.get_run(run_id))
+        return str(self._ask(lambda: self._client.get_experiment(run.info.experiment_id)).name)
+
+    def describe_experiment(self, name: str, text: str) -> None:
+        experiment = self.experiment_id(name)
+        self._ask(lambda: self._client.set_experiment_tag(experiment, "mlflow.note.content", text))
+
+    def adopt(self, run_id: str, origin: str) -> None:
+        """Makes a run that MLflow's project runner has opened the run of `origin`."""
+        self._run_ids[origin] = run_id
+        self._ask(lambda: self._client.set_tag(run_id, "origin", origin))
+
+    def run_id(self, origin: str) -> str | None:
+        """The run made for a journal's run, in whichever process that was."""
+        if origin not in self._run_ids:
+            experiments = [e.experiment_id for e in self._ask(lambda: self._client.search_experiments(view_type=ViewType.ALL))]
+            found = self._ask(lambda: self._client.search_runs(experiments, f"tags.origin = '{origin}'", max_results=1))
+            if found:
+                self._run_ids[origin] = found[0].info.run_id
+        return self._run_ids.get(origin)
+
+    def apply(self, records: Sequence[Record], folder: Path) -> list[str]:
+        """Sends records in order; a second time changes nothing. Returns what the server refused, one line each.
+
+        folder: the journal's, which the paths of artifacts are relative to.
+        """
+        refused: list[str] = []
+        for run, of_run in groupby(records, key=lambda record: record.run):
+            for kind, group in groupby(of_run, key=type):
+                try:
+                    self._apply(run, kind, list(group), folder)
+                except Rejected as error:
+                    refused.append(f"{kind.__name__} of {run}: {error}")
+        return refused
+
+    def _apply(self, run: str, kind: type, records: list[Any], folder: Path) -> None:
+        if kind is RunOpened:
+            for record in records:
+                self._open(record)
+            return
+        run_id = self.run_id(run)
+        if run_id is None:
+            raise Rejected("the run is not on this server")
+        if kind is Metrics:
+            self._log_metrics(run_id, [point for record in records for point in record.points])
+        elif kind is Tags:
+            self.tag(run_id, {key: value for record in records for key, value in record.values.items()})
+        else:
+            log = {
+                Artifact: self._log_artifact,
+                DatasetUsed: self._log_dataset,
+                ModelSaved: self._log_model,
+                RunClosed: self._close,
+            }
+            for record in records:
+                log[kind](run_id, record, folder)
+
+    def _open(self, record: RunOpened) -> None:
+        if self.run_id(record.run) is None:
+            experiment = self.experiment_id(record.experiment)
+            tags = {**self._resolved(record.tags), "origin": record.run}
+            made = self._ask(
+                lambda: self._client.create_run(experiment, start_time=record.time_ms, tags=tags, run_name=record.name)
+            )
+            self._run_ids[record.run] = made.info.run_id
+        run_id = self._run_ids[record.run]
+        self.tag(run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)})
+        self._log_params(run_id, record.params)
+
+    def _resolved(self, tags: Mapping[str, str]) -> dict[str, str]:
+        """`run:ORIGIN` in a tag stands for the id that the run of that origin has on this server."""
+        return {key: self.run_id(text[4:]) or "" if text.startswith("run:") else text for key, text in tags.items()}
+
+    def _log_params(self, run_id: str, params: Mapping[str, str]) -> None:
+        # MLflow's project runner has logged its own -P values, as typed, and params cannot be changed.
+        known = self._ask(lambda: self._client.get_run(run_id)).data.params
+        new = [Param(key, value) for key, value in params.items() if key not in known]
+        for chunk in _chunks(new, ENTRIES_A_CALL):
+            self._ask(lambda chunk=chunk: self._client.log_batch(run_id, params=chunk))
+
+    def tag(self, run_id: str, values: Mapping[str, str]) -> None:
+        for chunk in _chunks([RunTag(key, value) for key, value in values.items()], ENTRIES_A_CALL):
+            self._ask(lambda chunk=chunk: self._client.log_batch(run_id, tags=chunk))
+
+    def _log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
+        for chunk in _chunks([Metric(p.key, p.value, p.time_ms, p.step) for p in points], POINTS_A_CALL):
+            self._ask(lambda chunk=chunk: self._client.log_batch(run_id, metrics=chunk))
+
+    def _log_artifact(self, run_id: str, record: Artifact, folder: Path) -> None:
+        path = folder / record.path
+        if path.is_dir():
+            self._ask(lambda: self._client.log_artifacts(run_id, str(path), record.folder or None))
+        elif path.is_file():
+            self._ask(lambda: self._client.log_artifact(run_id, str(path), record.folder or None))
+        else:
+            raise Rejected(f"{path} is not there any more")
+
+    def _log_dataset(self, run_id: str, record: DatasetUsed, _: Path) -> None:
+        dataset = Dataset(record.name, record.digest, "local", record.source, record.schema, record.profile)
+        inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", record.context)])]
+        self._ask(lambda: self._client.log_inputs(run_id, datasets=inputs))
+
+    def _log_model(self, run_id: str, record: ModelSaved, folder: Path) -> None:
+        """By the client's own steps: `log_model` would load the model here, and a framework with it."""
+        if self._has_model(run_id, record.name):
+            return
+        experiment = self._ask(lambda: self._client.get_run(run_id)).info.experiment_id
+        made = self._ask(lambda: self._client.create_logged_model(experiment, name=record.name, source_run_id=run_id))
+        with tempfile.TemporaryDirectory() as temporary:
+            _save_model(Path(temporary) / "model", Model(run_id=run_id, model_id=made.model_id), record, folder / record.data)
+            self._ask(lambda: self._client.log_model_artifacts(made.model_id, f"{temporary}/model"))
+        self._ask(lambda: self._client.finalize_logged_model(made.model_id, LoggedModelStatus.READY))
+        self._ask(lambda: self._client.log_outputs(run_id, [LoggedModelOutput(made.model_id, step=0)]))
+
+    def _has_model(self, run_id: str, name: str) -> bool:
+        run = self._ask(lambda: self._client.get_run(run_id))
+        made = run.outputs.model_outputs if run.outputs else []
+        return any(self._ask(lambda o=output: self._client.get_logged_model(o.model_id)).name == name for output in made)
+
+    def _close(self, run_id: str, record: RunClosed, _: Path) -> None:
+        self.tag(run_id, {"outcome": record.outcome, **({"outcome_reason": record.reason} if record.reason else {})})
+        status = Outcome(record.outcome).status
+        self._ask(lambda: self._client.set_terminated(run_id, status, record.time_ms))
+
+    def reopen(self, run_id: str) -> None:
+        """Sets a run that ended early back to RUNNING, for a resumed campaign."""
+        self._ask(lambda: self._client.update_run(run_id, status="RUNNING"))
+
+    def beat(self, run_id: str) -> None:
+        """Says that the process behind a run is alive; `close_stale` listens."""
+        self.tag(run_id, {HEARTBEAT: str(int(time.time()))})
+
+    def runs(self, experiment: str, condition: str = "", *, page: int = 1_000) -> Iterator[StoredRun]:
+        """All runs of an experiment that MLflow's filter language selects, page by page."""
+        found = self._ask(lambda: self._client.get_experiment_by_name(experiment))
+        token: str | None = None
+        while found is not None:
+            runs = self._ask(
+                lambda t=token: self._client.search_runs([found.experiment_id], condition, max_results=page, page_token=t)
+            )
+            yield from map(_stored, runs)
+            token = runs.token
+            if not token:
+                return
+
+    def run(self, run_id: str) -> StoredRun | None:
+        try:
+            return _stored(self._ask(lambda: self._client.get_run(run_id)))
+        except Rejected:
+            return None
+
+    def children(self, run_id: str, experiment: str) -> Iterator[StoredRun]:
+        """The cell runs of a campaign."""
+        return self.runs(experiment, f"tags.campaign = '{run_id}'")
+
+    def close_stale(self, experiment: str, alive: Callable[[str, str], bool]) -> list[str]:
+        """Ends runs whose process has vanished (kill -9, power loss) as KILLED, with their reason. Returns their ids.
+
+        alive(host, pid): whether that process is known to run; asked only for campaigns without a fresh heartbeat.
+        """
+        running = [run for run in self.runs(experiment, "attributes.status = 'RUNNING'") if "origin" in run.tags]
+        campaigns = {run.run_id: run for run in running if run.tags.get("kind") == "campaign"}
+        fresh = {id for id, run in campaigns.items() if _is_fresh(run, alive)}
+        closed = []
+        for run in running:
+            owner = run.tags.get("campaign", run.run_id)
+            if owner in fresh or (owner not in campaigns and _is_fresh(run, alive)):
+                continue
+            reason = "its process ended without a word (killed, or the machine went down)"
+            self._close(run.run_id, RunClosed(run.run_id, int(time.time() * 1_000), Outcome.INTERRUPTED, reason), Path())
+            closed.append(run.run_id)
+        return closed
+
+    def page(self, experiment: str, run_id: str) -> str:
+        """Where a browser finds a run: an address, or the command that opens the UI first."""
+        place = f"#/experiments/{self.experiment_id(experiment)}/runs/{run_id}"
+        if self.uri.startswith("http"):
+            return f"{self.uri}/{place}"
+        return f"mlflow ui --backend-store-uri {self.uri}   then   http://127.0.0.1:5000/{place}"
+
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except MlflowException as error:
+            text = " ".join(str(error).split())
+            if error.get_http_status_code() in (400, 404, 409) and "failed with exception" not in text:
+                raise Rejected(text[:300]) from error
+            raise Unreachable(text[:300]) from error
+        except (requests.RequestException, OSError) as error:
+            raise Unreachable(" ".join(str(error).split())[:300]) from error
+
+
+def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> None:
+    import pandas as pd
+
+    columns, answer = Schema([ColSpec("string", name) for name in record.example]), Schema([ColSpec("string", record.output)])
+    root = Path(__file__).resolve().parent.parent
+    mlflow.pyfunc.save_model(
+        path=str(path),
+        mlflow_model=model,
+        loader_module=record.loader,
+        data_path=str(data),
+        code_paths=[str(root / package) for package in ("models", "experiments", "tracking")],
+        signature=ModelSignature(inputs=columns, outputs=answer),
+        input_example=pd.DataFrame([record.example]),
+        pip_requirements=list(record.requirements),
+    )
+
+
+def link(parent: str) -> dict[str, str]:
+    """The tag that makes the UI show a run below `parent`."""
+    return {MLFLOW_PARENT_RUN_ID: parent}
+
+
+def note(text: str) -> dict[str, str]:
+    """The tag that the UI shows as a run's description (Markdown)."""
+    return {"mlflow.note.content": text[:7_900]}
+
+
+def schema(columns: Mapping[str, str]) -> str:
+    """MLflow's JSON of a dataset's columns, for the UI."""
+    return json.dumps({"mlflow_colspec": [{"type": kind, "name": name, "required": True} for name, kind in columns.items()]})
+
+
+def _is_fresh(run: StoredRun, alive: Callable[[str, str], bool]) -> bool:
+    if time.time() - float(run.tags.get(HEARTBEAT, run.start_ms / 1_000)) < STALE_SECONDS:
+        return alive(run.tags.get("host", ""), run.tags.get("pid", ""))
+    return False
+
+
+def _stored(run: Any) -> StoredRun:
+    info, data = run.info, run.data
+    return StoredRun(
+        info.run_id, info.run_name, info.status, info.start_time, info.end_time, data.params, data.metrics, data.tags
+    )
+
+
+def _chunks(entries: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+    return (entries[i : i + size] for i in range(0, len(entries), size))

@@ -1,0 +1,76 @@
+"""From the journal to the tracking store, in a thread of its own: a slow or dead server never delays a measurement."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tracking import journal
+from tracking.journal import Journal
+from tracking.store import HEARTBEAT_SECONDS, Store, Unreachable
+
+IDLE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Uploader(threading.Thread):
+    """Reads the journal behind the writer and applies it; the journal is the buffer, so memory stays bounded.
+
+    After each delivery the offset is kept on disk; sending a record twice changes nothing, so a crash in between is harmless.
+    """
+
+    def __init__(self, records: Journal, store: Store, campaign_run_id: str) -> None:
+        super().__init__(name="uploader", daemon=True)
+        self._journal = records
+        self._store = store
+        self._run_id = campaign_run_id
+        self._offset = journal.delivered(records.folder)
+        self._finish = threading.Event()
+        self._wake = threading.Event()
+        self._next_beat = 0.0
+        self.refused: list[str] = []
+        self.trouble = ""
+
+    def run(self) -> None:
+        pause = IDLE_SECONDS
+        while True:
+            finishing = self._finish.is_set()
+            try:
+                self._beat()
+                more = self._deliver()
+                self.trouble, pause = "", IDLE_SECONDS
+                if more:
+                    continue
+            except Unreachable as error:
+                self.trouble = str(error)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            if finishing:
+                return
+            self._wake.wait(pause)
+            self._wake.clear()
+
+    def finish(self, timeout_seconds: float) -> bool:
+        """Delivers what is left. False if the server did not take it all; the journal still holds it."""
+        self._finish.set()
+        self._wake.set()
+        self.join(timeout_seconds)
+        return not self.is_alive() and not self.trouble
+
+    def _deliver(self) -> bool:
+        records, offset = journal.read(self._journal.folder, self._offset)
+        waiting = [] if records else self._journal.waiting()
+        if not records and not waiting:
+            return False
+        self.refused += self._store.apply(records or waiting, self._journal.folder)
+        if offset != self._offset:
+            self._offset = offset
+            try:
+                journal.mark_delivered(self._journal.folder, offset)
+            except OSError:  # a full disk: the next process sends these records again, which changes nothing
+                pass
+        return bool(records)
+
+    def _beat(self) -> None:
+        if time.monotonic() >= self._next_beat and not self._finish.is_set():
+            self._store.beat(self._run_id)
+            self._next_beat = time.monotonic() + HEARTBEAT_SECONDS
