@@ -156,6 +156,7 @@ class Campaign:
         child = Child(spec, spec.path / "output.log")
         closed: RunClosed | None = None
         windows: list[dict[str, Any]] = []
+        latest: dict[str, float] = {}
         with self._sensing(spec.run, child.pid) as sampler:
             while child.open:
                 for message in child.listen(LISTEN_SECONDS):
@@ -167,10 +168,12 @@ class Campaign:
                             self._display.step(message["progress"], message["done"], message["total"])
                     else:
                         self.write(message)
+                        latest |= {p.key: p.value for p in message.points} if isinstance(message, Metrics) else {}
                 if self._stop_signal or self._full_disk:
                     child.stop()
         ended = child.ended()
         self._summarise_sensors(spec.run, sampler, windows)
+        self.write(Tags(spec.run, self._note(spec, latest)))
         if self._full_disk:
             return _failed(spec.run, self._full_disk)
         if self._stop_signal:
@@ -189,29 +192,17 @@ class Campaign:
             self._full_disk = str(error)
 
     def _opened(self, spec: CellSpec, name: str, tags: Mapping[str, str]) -> RunOpened:
-        from tracking.store import link
-
         logged = {k: v for k, v in settings_.as_text(self.settings).items() if k not in SILENT}
         logged |= {"device": self.device, "threads": str(self._threads)}
         common = {
             "campaign": f"run:{self._run}",
-            "model": getattr(self._module, "MODEL", self._module.WORKLOAD),
+            "model": self._module.MODEL,
             "dataset": self.prepared.dataset.name,
             "settings_hash": settings_hash(logged),
-            **self._machine_tags(),
             **self.prepared.tags,
-            **link(f"run:{self._run}"),
+            **origin_tags(self.study, self.settings),
         }
         return RunOpened(spec.run, now_ms(), self.experiment, name, {**common, **tags}, {**logged, "framework": spec.framework})
-
-    def _machine_tags(self) -> dict[str, str]:
-        team = {"team": self.settings.team} if self.settings.team else {}
-        return {
-            "machine": provenance.fingerprint(),
-            "environment": provenance.environment_digest(),
-            "commit": provenance.commit(),
-            **team,
-        }
 
     def _dataset(self, run: str) -> DatasetUsed:
         import json
@@ -223,11 +214,23 @@ class Campaign:
             run, info.name, info.digest[:36], info.source, schema(info.columns), json.dumps(dict(info.counts)), "training"
         )
 
+    def _note(self, spec: CellSpec, latest: Mapping[str, float]) -> dict[str, str]:
+        """The run's description: what it was, what it found, where it belongs."""
+        from experiments.comparison import words
+        from experiments.comparison.outcomes import outcome
+        from tracking.store import note
+
+        known = [outcome(metric) for metric in self._module.OUTCOMES]
+        found = [f"- {one.label}: **{words.quantity(latest[one.metric], one)}**" for one in known if one.metric in latest]
+        text = f"`{spec.framework}`, {spec.stage}, on `{spec.device}` with {spec.threads} threads; data `{self.prepared.dataset.name}`."
+        return note("\n\n".join([text, "\n".join(found), *(f"⚠ {line}" for line in self.warnings)]))
+
     # ---- sensors
 
     @contextmanager
     def _sensing(self, run: str, pid: int) -> Iterator[Sampler]:
-        began, waiting = time.time(), []
+        began = time.time()
+        waiting: list[Point] = []
 
         def keep(sample: sensors.Sample) -> None:
             time_ms, second = int(sample.time_seconds * 1_000), int(sample.time_seconds - began)
@@ -309,6 +312,20 @@ class Campaign:
     @property
     def folder(self) -> Path:
         return self._journal.folder
+
+
+def origin_tags(study: str, settings: CampaignSettings) -> dict[str, str]:
+    """Who ran what where: the same on a campaign's run and on its cells'."""
+    from tracking.store import source
+
+    commit = provenance.commit()
+    optional = {"commit": commit, "team": settings.team}
+    return {
+        "machine": provenance.fingerprint(),
+        "environment": provenance.environment_digest(),
+        **{name: text for name, text in optional.items() if text},
+        **source(study, commit),
+    }
 
 
 def resolve_device(device: str) -> str:

@@ -13,7 +13,7 @@ from experiments.comparison.query import table
 from experiments.comparison.verdict import Comparison
 from tracking import journal
 from tracking.records import Kind, Metrics, Outcome, RunClosed, RunOpened, StoredRun, Tags
-from tracking.store import note
+from tracking.store import Unreachable, note
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,13 @@ def _as_stored(first: RunOpened, end: RunClosed | None, tags: dict[str, str], me
     )
 
 
+def _cells(campaign: Campaign) -> str:
+    try:
+        return f"[all runs of this campaign]({campaign.store.list_of(campaign.experiment, campaign.run_id)})"
+    except Unreachable:
+        return f"tag `campaign = {campaign.run_id}`"
+
+
 def _description(title: str, campaign: Campaign, found: list[str]) -> str:
     settings, info = campaign.settings, campaign.prepared.dataset
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info.counts.items())
@@ -93,6 +100,6 @@ def _description(title: str, campaign: Campaign, found: list[str]) -> str:
             f"Data: `{info.name}` ({counts}).",
             "\n".join(f"- ⚠ {line}" for line in campaign.warnings),
             "### Found\n" + "\n".join(f"- {line}" for line in found),
-            f"The whole report is the artifact `report.html`; every cell is a run with the tag `campaign = {campaign.run_id}`.",
+            f"The whole report is the artifact `report.html`. Every cell is a run of its own: {_cells(campaign)}.",
         ]
     )

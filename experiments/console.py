@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 QUIET_SECONDS = 15.0
+PLAIN_WIDTH = 160
 
 
 class Display:
@@ -16,6 +17,8 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
+        if not self.console.is_terminal:
+            self.console.width = PLAIN_WIDTH
         columns = (
             TextColumn("{task.description:<44}"),
             BarColumn(24),

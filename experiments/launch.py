@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments import settings as settings_
-from experiments.campaign import SILENT, Campaign, now_ms, resolve_device
+from experiments.campaign import SILENT, Campaign, now_ms, origin_tags, resolve_device
 from experiments.console import Display
 from experiments.process import Child
 from experiments.settings import CampaignSettings
 from experiments.workloads.contract import CellSpec, Prepared
 from models import frameworks
-from tracking import journal, provenance
+from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import Kind, Outcome, RunClosed, RunOpened
@@ -156,13 +156,10 @@ def _open_run(store: Any, study: str, settings: CampaignSettings, prepared: Prep
     tags = {
         "kind": Kind.CAMPAIGN,
         "dataset": prepared.dataset.name,
-        "machine": provenance.fingerprint(),
-        "environment": provenance.environment_digest(),
-        "commit": provenance.commit(),
-        "warnings": " · ".join(prepared.warnings),
+        "model": module.MODEL,
         **prepared.tags,
+        **origin_tags(study, settings),
         **_whereabouts(),
-        **({"team": settings.team} if settings.team else {}),
     }
     if here and experiment == chosen:
         store.adopt(here, run)
@@ -171,10 +168,11 @@ def _open_run(store: Any, study: str, settings: CampaignSettings, prepared: Prep
     store.apply([opened], Path())
     run_id = store.run_id(run)
     if here and here != run_id:
-        from tracking.store import note
+        from tracking.store import MODEL_TRAINING, note
 
-        link = f"This launch's campaign is run [{run_id}](#/experiments/{store.experiment_id(experiment)}/runs/{run_id}) in experiment **{experiment}**."
-        store.tag(here, {"kind": Kind.LAUNCH, "campaign": run_id, **note(link)})
+        address = f"#/experiments/{store.experiment_id(experiment)}/runs/{run_id}?{MODEL_TRAINING}"
+        text = f"This launch's campaign is [run {run_id}]({address}) in the experiment **{experiment}**."
+        store.tag(here, {"kind": Kind.LAUNCH, "campaign": run_id, **note(text)})
     return opened, run_id
 
 

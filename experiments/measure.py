@@ -104,9 +104,11 @@ def _loss(framework: Framework, network: Any, batches: Any) -> float:
 
 def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, output: Output) -> list[Values]:
     """Requests one after the other, each timed until its answer is in host memory; the first batch size gives the plain keys."""
-    found, count = [], spec.settings["inference_requests"]
+    found: list[Values] = []
+    count = spec.settings["inference_requests"]
     for size in spec.settings["inference_batch_sizes"]:
-        began, seconds = time.time(), []
+        began = time.time()
+        seconds: list[float] = []
         for index in range(count + 1):
             request = task.request(size, index)
             framework.synchronise()

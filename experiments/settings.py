@@ -107,7 +107,8 @@ def to_text(value: Any) -> str:
 def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     """Settings from JSON values, as the journal keeps them."""
     known = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known})
+    kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
+    return kind(**kept)
 
 
 def help_text(kind: type[CampaignSettings], presets: Mapping[str, Mapping[str, Any]]) -> str:

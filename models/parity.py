@@ -21,9 +21,9 @@ import models
 from models.contract import Array, ModelError
 from models.frameworks import missing, open_framework
 
-# Relative L2 in float64. Equal graphs were measured at 1e-14 (forward), 1e-11 (gradients) and 1e-8 (five steps of deep nets),
-# a wrong epsilon or padding at 1e-4 and more: the limits lie between.
-LIMITS = {"count": 0.0, "forward": 1e-10, "loss": 1e-10, "gradient": 1e-9, "step": 1e-6}
+# Relative L2 in float64. Equal probes were measured at 1e-15 (forward, gradients) and 1e-13 (five steps); one wrong epsilon at
+# 2e-4, 9e-3 and 2e-7, because training with BatchNorm and Adam forgives scale: the limits lie between.
+LIMITS = {"count": 0.0, "forward": 1e-10, "loss": 1e-10, "gradient": 1e-9, "step": 1e-8}
 STEPS = 5
 LEARNING_RATE = 1e-3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +26,13 @@ class JournalError(EvenhandError):
 class Journal:
     """The folder of one campaign: `campaign.json` (what was asked), `records.jsonl` (what was measured), a folder for each cell.
 
-    One writer at a time, enforced by a lock on the file. Lines are whole or absent: a torn last line is cut off on opening.
+    One writing process at a time, enforced by a lock on the file. Lines are whole or absent: a torn last line is cut off on opening.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._pending: deque[bytes] = deque()
+        self._lock = threading.Lock()  # the sensors' thread and the uploader's come here too
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(folder / RECORDS, os.O_RDWR | os.O_CREAT, 0o644)
@@ -45,16 +47,17 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Durable when a run closes (fsync); on JournalError nothing is lost, the record waits in memory."""
-        self._pending.append(to_line(record).encode() + b"\n")
-        try:
-            while self._pending:
-                _write_all(self._file, self._pending[0], self._size)
-                self._size += len(self._pending.popleft())
-            if isinstance(record, RunClosed):
-                os.fsync(self._file)
-        except OSError as error:
-            os.ftruncate(self._file, self._size)
-            raise JournalError(f"journal: {error.strerror}: {self.folder}") from None
+        with self._lock:
+            self._pending.append(to_line(record).encode() + b"\n")
+            try:
+                while self._pending:
+                    _write_all(self._file, self._pending[0], self._size)
+                    self._size += len(self._pending.popleft())
+                if isinstance(record, RunClosed):
+                    os.fsync(self._file)
+            except OSError as error:
+                os.ftruncate(self._file, self._size)
+                raise JournalError(f"journal: {error.strerror}: {self.folder}") from None
 
     @property
     def size(self) -> int:
@@ -63,7 +66,8 @@ class Journal:
 
     def waiting(self) -> list[Record]:
         """Records that the disk has not taken."""
-        return [from_line(line.decode()) for line in list(self._pending)]
+        with self._lock:
+            return [from_line(line.decode()) for line in self._pending]
 
     def close(self) -> None:
         os.close(self._file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import (
@@ -30,6 +32,8 @@ from tracking.records import (
 POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
 HEARTBEAT = "heartbeat"
+# Without it the UI opens its view for language models.
+MODEL_TRAINING = "workflowType=machine_learning"
 HEARTBEAT_SECONDS = 15
 STALE_SECONDS = 90
 
@@ -58,7 +62,7 @@ from mlflow.entities import (  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
 from mlflow.models import Model, ModelSignature  # noqa: E402
 from mlflow.types.schema import ColSpec, Schema  # noqa: E402
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME  # noqa: E402
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME  # noqa: E402
 
 logging.getLogger("mlflow").setLevel(logging.ERROR)
 
@@ -84,7 +88,7 @@ class Store:
     def check(self) -> None:
         """Raises WrongCall if nothing usable answers at the tracking URI."""
         try:
-            self._ask(lambda: self._client.search_experiments(max_results=1))
+            self._ask(self._client.search_experiments, max_results=1)
         except EvenhandError as error:
             raise WrongCall(
                 f"tracking store {self.uri} cannot be used: {error}; set MLFLOW_TRACKING_URI to one that can"
@@ -92,12 +96,12 @@ class Store:
 
     def experiment_id(self, name: str) -> str:
         """The id of the experiment, made if it is not there yet."""
-        found = self._ask(lambda: self._client.get_experiment_by_name(name))
+        found = self._ask(self._client.get_experiment_by_name, name)
         if found is None:
             try:
-                return str(self._ask(lambda: self._client.create_experiment(name)))
+                return str(self._ask(self._client.create_experiment, name))
             except Rejected:  # another process made it in between
-                found = self._ask(lambda: self._client.get_experiment_by_name(name))
+                found = self._ask(self._client.get_experiment_by_name, name)
         if found.lifecycle_stage != "active":
             raise WrongCall(
                 f"experiment {name} on {self.uri} is deleted; restore it: mlflow experiments restore -x {found.experiment_id}"
@@ -106,23 +110,23 @@ class Store:
 
     def experiment_name(self, run_id: str) -> str:
         """The name of the experiment that a run belongs to."""
-        run = self._ask(lambda: self._client.get_run(run_id))
-        return str(self._ask(lambda: self._client.get_experiment(run.info.experiment_id)).name)
+        run = self._ask(self._client.get_run, run_id)
+        return str(self._ask(self._client.get_experiment, run.info.experiment_id).name)
 
     def describe_experiment(self, name: str, text: str) -> None:
         experiment = self.experiment_id(name)
-        self._ask(lambda: self._client.set_experiment_tag(experiment, "mlflow.note.content", text))
+        self._ask(self._client.set_experiment_tag, experiment, "mlflow.note.content", text)
 
     def adopt(self, run_id: str, origin: str) -> None:
         """Makes a run that MLflow's project runner has opened the run of `origin`."""
         self._run_ids[origin] = run_id
-        self._ask(lambda: self._client.set_tag(run_id, "origin", origin))
+        self._ask(self._client.set_tag, run_id, "origin", origin)
 
     def run_id(self, origin: str) -> str | None:
         """The run made for a journal's run, in whichever process that was."""
         if origin not in self._run_ids:
-            experiments = [e.experiment_id for e in self._ask(lambda: self._client.search_experiments(view_type=ViewType.ALL))]
-            found = self._ask(lambda: self._client.search_runs(experiments, f"tags.origin = '{origin}'", max_results=1))
+            experiments = [e.experiment_id for e in self._ask(self._client.search_experiments, view_type=ViewType.ALL)]
+            found = self._ask(self._client.search_runs, experiments, f"tags.origin = '{origin}'", max_results=1)
             if found:
                 self._run_ids[origin] = found[0].info.run_id
         return self._run_ids.get(origin)
@@ -154,7 +158,7 @@ class Store:
         elif kind is Tags:
             self.tag(run_id, {key: value for record in records for key, value in record.values.items()})
         else:
-            log = {
+            log: dict[type, Callable[[str, Any, Path], None]] = {
                 Artifact: self._log_artifact,
                 DatasetUsed: self._log_dataset,
                 ModelSaved: self._log_model,
@@ -167,9 +171,7 @@ class Store:
         if self.run_id(record.run) is None:
             experiment = self.experiment_id(record.experiment)
             tags = {**self._resolved(record.tags), "origin": record.run}
-            made = self._ask(
-                lambda: self._client.create_run(experiment, start_time=record.time_ms, tags=tags, run_name=record.name)
-            )
+            made = self._ask(self._client.create_run, experiment, start_time=record.time_ms, tags=tags, run_name=record.name)
             self._run_ids[record.run] = made.info.run_id
         run_id = self._run_ids[record.run]
         self.tag(run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)})
@@ -181,58 +183,58 @@ class Store:
 
     def _log_params(self, run_id: str, params: Mapping[str, str]) -> None:
         # MLflow's project runner has logged its own -P values, as typed, and params cannot be changed.
-        known = self._ask(lambda: self._client.get_run(run_id)).data.params
+        known = self._ask(self._client.get_run, run_id).data.params
         new = [Param(key, value) for key, value in params.items() if key not in known]
         for chunk in _chunks(new, ENTRIES_A_CALL):
-            self._ask(lambda chunk=chunk: self._client.log_batch(run_id, params=chunk))
+            self._ask(self._client.log_batch, run_id, params=chunk)
 
     def tag(self, run_id: str, values: Mapping[str, str]) -> None:
         for chunk in _chunks([RunTag(key, value) for key, value in values.items()], ENTRIES_A_CALL):
-            self._ask(lambda chunk=chunk: self._client.log_batch(run_id, tags=chunk))
+            self._ask(self._client.log_batch, run_id, tags=chunk)
 
     def _log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
         for chunk in _chunks([Metric(p.key, p.value, p.time_ms, p.step) for p in points], POINTS_A_CALL):
-            self._ask(lambda chunk=chunk: self._client.log_batch(run_id, metrics=chunk))
+            self._ask(self._client.log_batch, run_id, metrics=chunk)
 
     def _log_artifact(self, run_id: str, record: Artifact, folder: Path) -> None:
         path = folder / record.path
         if path.is_dir():
-            self._ask(lambda: self._client.log_artifacts(run_id, str(path), record.folder or None))
+            self._ask(self._client.log_artifacts, run_id, str(path), record.folder or None)
         elif path.is_file():
-            self._ask(lambda: self._client.log_artifact(run_id, str(path), record.folder or None))
+            self._ask(self._client.log_artifact, run_id, str(path), record.folder or None)
         else:
             raise Rejected(f"{path} is not there any more")
 
     def _log_dataset(self, run_id: str, record: DatasetUsed, _: Path) -> None:
         dataset = Dataset(record.name, record.digest, "local", record.source, record.schema, record.profile)
         inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", record.context)])]
-        self._ask(lambda: self._client.log_inputs(run_id, datasets=inputs))
+        self._ask(self._client.log_inputs, run_id, datasets=inputs)
 
     def _log_model(self, run_id: str, record: ModelSaved, folder: Path) -> None:
         """By the client's own steps: `log_model` would load the model here, and a framework with it."""
         if self._has_model(run_id, record.name):
             return
-        experiment = self._ask(lambda: self._client.get_run(run_id)).info.experiment_id
-        made = self._ask(lambda: self._client.create_logged_model(experiment, name=record.name, source_run_id=run_id))
+        experiment = self._ask(self._client.get_run, run_id).info.experiment_id
+        made = self._ask(self._client.create_logged_model, experiment, name=record.name, source_run_id=run_id)
         with tempfile.TemporaryDirectory() as temporary:
             _save_model(Path(temporary) / "model", Model(run_id=run_id, model_id=made.model_id), record, folder / record.data)
-            self._ask(lambda: self._client.log_model_artifacts(made.model_id, f"{temporary}/model"))
-        self._ask(lambda: self._client.finalize_logged_model(made.model_id, LoggedModelStatus.READY))
-        self._ask(lambda: self._client.log_outputs(run_id, [LoggedModelOutput(made.model_id, step=0)]))
+            self._ask(self._client.log_model_artifacts, made.model_id, f"{temporary}/model")
+        self._ask(self._client.finalize_logged_model, made.model_id, LoggedModelStatus.READY)
+        self._ask(self._client.log_outputs, run_id, [LoggedModelOutput(made.model_id, step=0)])
 
     def _has_model(self, run_id: str, name: str) -> bool:
-        run = self._ask(lambda: self._client.get_run(run_id))
+        run = self._ask(self._client.get_run, run_id)
         made = run.outputs.model_outputs if run.outputs else []
-        return any(self._ask(lambda o=output: self._client.get_logged_model(o.model_id)).name == name for output in made)
+        return any(self._ask(self._client.get_logged_model, output.model_id).name == name for output in made)
 
     def _close(self, run_id: str, record: RunClosed, _: Path) -> None:
         self.tag(run_id, {"outcome": record.outcome, **({"outcome_reason": record.reason} if record.reason else {})})
         status = Outcome(record.outcome).status
-        self._ask(lambda: self._client.set_terminated(run_id, status, record.time_ms))
+        self._ask(self._client.set_terminated, run_id, status, record.time_ms)
 
     def reopen(self, run_id: str) -> None:
         """Sets a run that ended early back to RUNNING, for a resumed campaign."""
-        self._ask(lambda: self._client.update_run(run_id, status="RUNNING"))
+        self._ask(self._client.update_run, run_id, status="RUNNING")
 
     def beat(self, run_id: str) -> None:
         """Says that the process behind a run is alive; `close_stale` listens."""
@@ -240,12 +242,10 @@ class Store:
 
     def runs(self, experiment: str, condition: str = "", *, page: int = 1_000) -> Iterator[StoredRun]:
         """All runs of an experiment that MLflow's filter language selects, page by page."""
-        found = self._ask(lambda: self._client.get_experiment_by_name(experiment))
+        found = self._ask(self._client.get_experiment_by_name, experiment)
         token: str | None = None
         while found is not None:
-            runs = self._ask(
-                lambda t=token: self._client.search_runs([found.experiment_id], condition, max_results=page, page_token=t)
-            )
+            runs = self._ask(self._client.search_runs, [found.experiment_id], condition, max_results=page, page_token=token)
             yield from map(_stored, runs)
             token = runs.token
             if not token:
@@ -253,7 +253,7 @@ class Store:
 
     def run(self, run_id: str) -> StoredRun | None:
         try:
-            return _stored(self._ask(lambda: self._client.get_run(run_id)))
+            return _stored(self._ask(self._client.get_run, run_id))
         except Rejected:
             return None
 
@@ -281,14 +281,20 @@ class Store:
 
     def page(self, experiment: str, run_id: str) -> str:
         """Where a browser finds a run: an address, or the command that opens the UI first."""
-        place = f"#/experiments/{self.experiment_id(experiment)}/runs/{run_id}"
+        place = f"#/experiments/{self.experiment_id(experiment)}/runs/{run_id}?{MODEL_TRAINING}"
         if self.uri.startswith("http"):
             return f"{self.uri}/{place}"
-        return f"mlflow ui --backend-store-uri {self.uri}   then   http://127.0.0.1:5000/{place}"
+        return f"mlflow ui --backend-store-uri {self.uri}   then open   http://127.0.0.1:5000/{place}"
 
-    def _ask(self, call: Callable[[], Any]) -> Any:
+    def list_of(self, experiment: str, run_id: str) -> str:
+        """The UI's address, below the server's, of a campaign's runs in one list."""
+        condition = quote(f"tags.campaign = '{run_id}'")
+        return f"#/experiments/{self.experiment_id(experiment)}/runs?searchFilter={condition}&{MODEL_TRAINING}"
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """The answer to a call; every way that MLflow fails becomes Unreachable or Rejected."""
         try:
-            return call()
+            return call(*arguments, **named)
         except MlflowException as error:
             text = " ".join(str(error).split())
             if error.get_http_status_code() in (400, 404, 409) and "failed with exception" not in text:
@@ -315,9 +321,10 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
     )
 
 
-def link(parent: str) -> dict[str, str]:
-    """The tag that makes the UI show a run below `parent`."""
-    return {MLFLOW_PARENT_RUN_ID: parent}
+def source(entry_point: str, commit: str) -> dict[str, str]:
+    """The tags behind the UI's columns `Created by` and `Source`."""
+    who = {"mlflow.user": getpass.getuser(), "mlflow.source.name": f"evenhand {entry_point}", "mlflow.source.type": "PROJECT"}
+    return {**who, **({"mlflow.source.git.commit": commit.partition("+")[0]} if commit else {})}
 
 
 def note(text: str) -> dict[str, str]:

@@ -81,7 +81,8 @@ def _made(name: str, title: str, caption: str, height_inches: float, paint: Call
 def _element(svg: str, name: str, title: str) -> str:
     """Only the element, with ids of its own: several stand in one page, and one must not look up another's glyphs."""
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    body = re.sub(r' id="(?!m[0-9a-f]|p[0-9a-f]|DejaVu)[^"]*"', "", body)  # what nothing refers to
+    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    body = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in wanted else "", body)
     for reference in ('id="', 'href="#', "url(#"):
         body = body.replace(reference, f"{reference}{name}-")
     head = body[: body.index(">") + 1]
@@ -133,9 +134,7 @@ def _differences(comparison: Comparison, colours: Colours) -> Figure | None:
         axes.set_xlim(min(low, -1.5), max(high, 1.5))
         axes.set_xlabel(_against(shown, "{b} minus {a}, in margins"))
 
-    caption = (
-        "Outcomes with a unit of their own, each divided by its margin: inside the band a difference is too small to matter."
-    )
+    caption = "Outcomes with units of their own, each divided by its margin: inside the band a difference is too small to matter."
     return _made("differences", "Differences from the baseline", caption, _height(shown), paint)
 
 
@@ -189,12 +188,10 @@ def _height(shown: Sequence[Finding]) -> float:
 
 
 def _against(shown: Sequence[Finding], pattern: str) -> str:
-    sides = [{f.row.a for f in shown}, {f.row.b for f in shown}]
-    a, b = (
-        textwrap.shorten(side.pop(), 40) if len(side) == 1 else other
-        for side, other in zip(sides, ("its baseline", "each level"), strict=True)
-    )
-    return pattern.format(a=a, b=b)
+    def named(levels: set[str], otherwise: str) -> str:
+        return textwrap.shorten(levels.pop(), 40) if len(levels) == 1 else otherwise
+
+    return pattern.format(a=named({f.row.a for f in shown}, "its baseline"), b=named({f.row.b for f in shown}, "each level"))
 
 
 def _ratio_ticks(axes: Axes) -> None:
@@ -211,9 +208,7 @@ def _ratio_ticks(axes: Axes) -> None:
 
 
 def _by_block(comparison: Comparison, colours: Colours) -> Figure | None:
-    caption = (
-        "A dot is a run; those of one block are joined. If all lines lean the same way, no single block made the difference."
-    )
+    caption = "A dot is a run; those of one block are joined. If all lines lean alike, no single block made the difference."
     return _panels("blocks", "Every run, block by block", caption, comparison, colours, list(comparison.values), _paint_blocks)
 
 
@@ -236,7 +231,7 @@ def _paint_blocks(axes: Axes, values: Sequence[Value], factor: float, colours: C
 
 def _by_order(comparison: Comparison, colours: Colours) -> Figure | None:
     metrics = list(dict.fromkeys(finding.row.metric for finding in words.headlines(comparison)))[:PANELS_A_ROW]
-    caption = "The same runs in the order in which they ran. A slope is the machine's drift; order is random, so it meets all sides alike."
+    caption = "The same runs in the order in which they ran. A slope is the machine's drift; random order lets it meet all alike."
     return _panels("order", "Every run, in order of time", caption, comparison, colours, metrics, _paint_order)
 
 

@@ -166,7 +166,8 @@ def pairs(frame: pd.DataFrame, a: str, b: str) -> tuple[pd.DataFrame, pd.DataFra
             continue
         unlike = alike & first[column].notna() & second[column].notna() & (first[column] != second[column])
         for block in unlike.index[unlike]:
-            reason = f"{what} differ inside the block ({first.at[block, column]}, {second.at[block, column]})"
+            both = f"{_as_text(first.at[block, column])}, {_as_text(second.at[block, column])}"
+            reason = f"{what} differ inside the block ({both})"
             excluded += [_exclusion(side.loc[block], reason) for side in (first, second)]
         alike &= ~unlike
     return first[alike], second[alike], excluded
@@ -208,6 +209,8 @@ def _text(values: pd.Series) -> pd.Series:
 
 def _as_text(value: Any) -> str:
     """Text of a value; 3.0 reads 3, since a column with gaps turns whole numbers into floats."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, float):
         return "" if math.isnan(value) else str(int(value)) if value.is_integer() else repr(value)
-    return "" if value is None or value is pd.NA else str(value)
+    return "" if value is None or value is pd.NA else repr(value)

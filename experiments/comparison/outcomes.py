@@ -76,8 +76,8 @@ KNOWN = (
     _difference("cpu/temperature_celsius_max", "maximum CPU temperature", "°C", "lower", 1.0),
     _difference("gpu/temperature_celsius_mean", "mean GPU temperature", "°C", "lower", 1.0),
     _difference("gpu/temperature_celsius_max", "maximum GPU temperature", "°C", "lower", 1.0),
-    _difference("cpu/utilization_percent_mean", "mean CPU utilisation", "% points", "neither", 3.0),
-    _difference("gpu/utilization_percent_mean", "mean GPU utilisation", "% points", "neither", 3.0),
+    _difference("cpu/utilization_percent_mean", "mean CPU utilisation", "%", "neither", 3.0),
+    _difference("gpu/utilization_percent_mean", "mean GPU utilisation", "%", "neither", 3.0),
 )
 BY_SUFFIX = (
     _ratio("*_per_second", "", "1/s", "higher"),
@@ -87,7 +87,7 @@ BY_SUFFIX = (
     _ratio("*joules*", "", "J"),
     _ratio("*watts*", "", "W", "neither"),
     _difference("*temperature_celsius*", "", "°C", "lower", 1.0),
-    _difference("*_percent*", "", "% points", "neither", 3.0),
+    _difference("*_percent*", "", "%", "neither", 3.0),
     _difference("*accuracy*", "", "", "higher", 0.01),
     _difference("*bleu*", "", "points", "higher", 1.0),
     _difference("*loss", "", "nats", "lower", 0.05),

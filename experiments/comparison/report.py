@@ -114,25 +114,26 @@ def as_csv(comparison: Comparison) -> str:
 
 def terminal(comparison: Comparison) -> Table:
     """The verdict table for a terminal."""
-    several = len({(finding.row.a, finding.row.b) for finding in comparison.findings}) > 1
+    several = _several(comparison)
     table = Table(box=box.SIMPLE_HEAD, title=_versus(comparison), title_justify="left", title_style="bold", pad_edge=False)
-    table.add_column("outcome", overflow="fold", ratio=3)
+    table.add_column("outcome", overflow="fold", min_width=16, max_width=36)
     if several:
-        table.add_column(comparison.factor, overflow="fold")
+        table.add_column(comparison.factor, overflow="ellipsis", no_wrap=True, max_width=24)
     for name in _side_names(comparison, several):
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("effect", overflow="fold")
-    table.add_column("95 % interval", overflow="fold")
+        table.add_column(name, justify="right", overflow="fold", max_width=18)
+    table.add_column("effect")
+    table.add_column("95 % interval")
     table.add_column("blocks", justify="right")
-    table.add_column("p (Holm)", justify="right")
-    table.add_column("verdict", overflow="fold", ratio=3)
+    table.add_column("p (Holm)", justify="right", no_wrap=True)
+    table.add_column("verdict", min_width=14)
+    before = ""
     for finding in comparison.findings:
-        row = finding.row
-        cells = [_name(finding), *([row.b] if several else []), words.quantity(finding.a_value, finding.outcome)]
-        cells += [words.quantity(finding.b_value, finding.outcome), words.effect(finding), words.effect_interval(finding)]
-        cells += [str(row.n_blocks), words.p_value(row.p_holm)]
-        verdict = Text(row.verdict, style=_TERMINAL_STYLE[_class(finding)])
-        table.add_row(*map(Text, cells), verdict)
+        row, outcome, name = finding.row, finding.outcome, _name(finding)
+        cells = [name if name != before else "", *([row.b] if several else [])]
+        cells += [words.quantity(finding.a_value, outcome), words.quantity(finding.b_value, outcome)]
+        cells += [words.effect(finding), words.effect_interval(finding), str(row.n_blocks), words.p_value(row.p_holm)]
+        table.add_row(*map(Text, cells), Text(row.verdict, style=_TERMINAL_STYLE[_class(finding)]))
+        before = name
     return table
 
 
@@ -157,6 +158,11 @@ def _class(finding: Finding) -> str:
     return {True: "better", False: "worse", None: "differs"}[finding.good]
 
 
+def _several(comparison: Comparison) -> bool:
+    """Whether there are more comparisons than one: every line then names its level."""
+    return len({(finding.row.a, finding.row.b) for finding in comparison.findings}) > 1
+
+
 def _versus(comparison: Comparison) -> str:
     return f"{words.joined(comparison.levels[1:])} against {comparison.baseline}"
 
@@ -169,6 +175,16 @@ def _side_names(comparison: Comparison, several: bool) -> tuple[str, str]:
 
 def _name(finding: Finding) -> str:
     return finding.outcome.label + (f" [{finding.row.stratum}]" if finding.row.stratum else "")
+
+
+def _glance(comparison: Comparison) -> dict[str, dict[str, Finding]]:
+    """Outcome → level → finding, where every level has the same baseline."""
+    if len({finding.row.a for finding in comparison.findings}) > 1:
+        return {}
+    table: dict[str, dict[str, Finding]] = {}
+    for finding in comparison.findings:
+        table.setdefault(_name(finding), {})[finding.row.b] = finding
+    return table
 
 
 def _beside(comparison: Comparison, one: Mapping[str, str], runs: pd.DataFrame | None) -> Published:
@@ -200,16 +216,18 @@ def _render(template: str, comparison: Comparison, drawn: Sequence[Figure], told
         lstrip_blocks=True,
     )
     environment.filters |= {"cell": _markdown_cell, "classed": _class, "p": words.p_value, "number": words.number}
-    several = len({(finding.row.a, finding.row.b) for finding in comparison.findings}) > 1
+    several = _several(comparison)
     facts = list(dict.fromkeys(name for values in comparison.environment.values() for name in values))
     return environment.get_template(template).render(
         **told,
         comparison=comparison,
         figures=[dataclasses.replace(figure, svg=Markup(figure.svg) if html else figure.svg) for figure in drawn],
         sentences=sentences(comparison),
-        headlines=words.headlines(comparison) if len(comparison.levels) == 2 else [],
+        headlines=words.headlines(comparison),
+        glance=_glance(comparison) if several else {},
         several=several,
         sides=_side_names(comparison, several),
+        one_reason=len({finding.row.reason for finding in comparison.findings}) == 1,
         versus=_versus(comparison),
         facts=facts,
         words=words,

@@ -32,7 +32,7 @@ _HEADLINES = (
     ("inference/latency_seconds_p50", "inference/examples_per_second"),
     ("memory/peak_device_bytes", "memory/peak_rss_bytes"),
     ("energy/joules_per_example", "energy/joules"),
-    ("val/accuracy", "val/bleu4", "val/loss"),
+    ("val/accuracy", "val/bleu4", "val/bleu1", "val/loss"),
 )
 
 
@@ -95,7 +95,12 @@ def detectable(finding: Finding) -> str:
 def _amount(value: float, finding: Finding) -> str:
     if finding.row.kind == "ratio":
         return f"{100 * value:.2g} %" if value < 1 else f"{number(100 * value)} %"
-    return f"{value:.2g} {finding.outcome.unit}".rstrip()
+    return f"{value:.2g} {_unit(finding)}".rstrip()
+
+
+def _unit(finding: Finding) -> str:
+    """Of a difference: percentages differ by points."""
+    return "% points" if finding.outcome.unit == "%" else finding.outcome.unit
 
 
 def estimate(finding: Finding) -> str:
@@ -117,7 +122,7 @@ def effect(finding: Finding) -> str:
     row, turned = finding.row, finding.times
     if row.estimate is None:
         return NONE
-    if row.verdict == DETERMINISTIC and row.reason.startswith("identical"):
+    if row.estimate == row.ci_low == row.ci_high == (1.0 if turned else 0.0):
         return "identical"
     if turned is None:
         return _difference(row.estimate, finding)
@@ -141,12 +146,11 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
     decimals = _decimals(finding)
     if row.kind == "ratio":
         return f"{_fixed(low, decimals)}{DASH}{_fixed(high, decimals)}"
-    unit = f" {finding.outcome.unit}".rstrip()
-    return f"{_signed(low, decimals)} to {_signed(high, decimals)}{unit}"
+    return f"{_signed(low, decimals)} to {_signed(high, decimals)} {_unit(finding)}".rstrip()
 
 
 def _difference(value: float, finding: Finding) -> str:
-    return f"{_signed(value, _decimals(finding))} {finding.outcome.unit}".rstrip()
+    return f"{_signed(value, _decimals(finding))} {_unit(finding)}".rstrip()
 
 
 def _decimals(finding: Finding) -> int:
@@ -157,7 +161,8 @@ def _decimals(finding: Finding) -> int:
         return max(0, 2 - math.floor(math.log10(abs(size))))
     low, high = (turned.low, turned.high) if turned else (row.ci_low, row.ci_high)
     needed = -math.floor(math.log10(high - low)) + (0 if turned else 1)
-    return min(6, max(2 if turned and high < 10 else 0, needed))
+    least = 0 if turned is None or turned.value >= 10 else 1 if turned.value >= 2 else 2
+    return min(6, max(least, needed))
 
 
 def _fixed(value: float, decimals: int) -> str:
@@ -165,7 +170,8 @@ def _fixed(value: float, decimals: int) -> str:
 
 
 def _signed(value: float, decimals: int) -> str:
-    return f"{value:+,.{decimals}f}".replace("-", MINUS)
+    text = f"{value:+,.{decimals}f}".replace("-", MINUS)
+    return text if text.strip(f"+{MINUS}0.") else f"±{text[1:]}"
 
 
 def blocks(count: int) -> str:
@@ -186,7 +192,7 @@ def sentence(finding: Finding) -> str:
         what = "identical" if seen == "identical" else f"always {seen} in {row.b} than in {row.a}"
         return f"{subject}: {what} ({blocks(row.n_blocks)}){where}."
     if row.verdict == EQUIVALENT:
-        return f"{subject}: {row.b} and {row.a} are equivalent within {margin(finding)}; {_than(finding)} {basis}."
+        return f"{subject}: {row.b} and {row.a} are equivalent within {margin(finding)} ({effect(finding)}, {basis[1:]}."
     if row.verdict == WITHIN_MARGIN:
         return f"{_than(finding, start=True)} {basis}: a difference, but within the margin of {margin(finding)}."
     if row.verdict == INCONCLUSIVE and finding.different:
@@ -199,13 +205,14 @@ def sentence(finding: Finding) -> str:
 def _than(finding: Finding, *, start: bool = False) -> str:
     """tensorflow trains 1.42× faster than pytorch; a label, but never a level, gets a capital at the `start` of a sentence."""
     row, label = finding.row, finding.outcome.label
-    if row.kind == "difference":
-        assert row.estimate is not None
-        size = _difference(abs(row.estimate), finding).lstrip("+")
-        return f"{_capital(label) if start else label} of {row.b} is {size} {finding.outcome.words[row.estimate > 0]} than that of {row.a}"
     if label in _VERBS:
         return f"{row.b} {_VERBS[label]} {effect(finding)} than {row.a}"
-    return f"{_capital(label) if start else label} of {row.b} is {effect(finding)} than that of {row.a}"
+    seen, subject = effect(finding), _capital(label) if start else label
+    if seen.startswith("±") or seen == "identical":
+        return f"{subject} of {row.b} and {row.a}: {seen}"
+    if row.kind == "difference" and row.estimate is not None:
+        seen = f"{seen.lstrip('+' + MINUS)} {finding.outcome.words[row.estimate > 0]}"
+    return f"{subject} of {row.b} is {seen} than that of {row.a}"
 
 
 def _capital(text: str) -> str:
@@ -214,14 +221,20 @@ def _capital(text: str) -> str:
 
 def headlines(comparison: Comparison) -> list[Finding]:
     """What a reader wants first: training speed, inference, memory, energy, quality, for every pair of levels and stratum."""
-    groups: dict[tuple[str, str, str], dict[str, Finding]] = {}
-    for finding in comparison.findings:
-        groups.setdefault((finding.row.stratum, finding.row.a, finding.row.b), {})[finding.row.metric] = finding
     found: list[Finding] = []
-    for group in groups.values():
-        chosen = [next((group[metric] for metric in metrics if metric in group), None) for metrics in _HEADLINES]
-        found += [finding for finding in chosen if finding is not None] or list(group.values())[:3]
+    for group in grouped(comparison).values():
+        telling = {f.row.metric: f for f in group if not (f.a_value == 0 and f.b_value == 0)}
+        chosen = [next((telling[metric] for metric in metrics if metric in telling), None) for metrics in _HEADLINES]
+        found += [finding for finding in chosen if finding is not None] or group[:3]
     return found
+
+
+def grouped(comparison: Comparison) -> dict[tuple[str, str, str], list[Finding]]:
+    """Findings by stratum, a and b."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in comparison.findings:
+        groups.setdefault((finding.row.stratum, finding.row.a, finding.row.b), []).append(finding)
+    return groups
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -232,7 +245,29 @@ def sentences(comparison: Comparison) -> list[str]:
     if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
         seen = [f"Seen, but not judged: {_than(finding)}." for finding in chosen if finding.row.estimate is not None]
         return [f"No verdict: {first.row.reason}.", *seen]
-    return [sentence(finding) for finding in chosen]
+    if len(grouped(comparison)) == 1:
+        return [sentence(finding) for finding in chosen]
+    pairs: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in chosen:
+        pairs.setdefault((finding.row.stratum, finding.row.a, finding.row.b), []).append(finding)
+    return [_in_one(group) for group in pairs.values()]
+
+
+def _in_one(group: Sequence[Finding]) -> str:
+    """All headlines of one pair of levels in one sentence."""
+    row = group[0].row
+    where = f" [{row.stratum}]" if row.stratum else ""
+    told = [_brief(finding) for finding in group]
+    return f"{row.b} against {row.a}{where}: {'; '.join(told)}."
+
+
+def _brief(finding: Finding) -> str:
+    row, label = finding.row, finding.outcome.label
+    if row.estimate is None:
+        return f"{label} {row.verdict} ({row.reason})"
+    name = _VERBS.get(label, label)
+    doubt = "" if finding.judged else f", {row.verdict}"
+    return f"{name} {effect(finding)}" + (f" ({effect_interval(finding)}{doubt})" if effect_interval(finding) else doubt)
 
 
 def joined(texts: Sequence[str]) -> str:

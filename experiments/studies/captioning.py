@@ -12,6 +12,7 @@ from experiments.settings import CampaignSettings, setting
 
 TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"
 WORKLOAD = "captioning"
+MODEL = "caption_decoder"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""What every framework must do, as functions of an open adapter; run in a process of its own by `python -m tests.models.contract_checks`.
+"""What every framework must do, as functions of an open adapter: `python -m tests.models.contract_checks FRAMEWORK FOLDER`.
 
-Everything is in float64: there equal computations agree to 1e-12 and a fault shows as 1e-4 or more, so 1e-9 separates them safely.
+Everything is in float64: there equal computations agree to 1e-12 and a fault shows as 1e-7 or more, so 1e-9 separates them.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def naive_greedy(framework: Framework, network: Any, features: Any, words: int) 
 
 def lively_network(framework: Framework, **changes: Any) -> tuple[Any, Any]:
     """A decoder whose captions vary: its weights are three times as large as a fresh one's."""
-    network, small, batch = small_network(framework, **changes)
+    network, small, _ = small_network(framework, **changes)
     framework.load_weights(network, {name: 3 * array for name, array in framework.weights(network).items()})
     features = np.random.default_rng(5).standard_normal((6, small.features)).astype(np.float32)
     return network, features

@@ -27,7 +27,7 @@ def test_models_are_folders() -> None:
 def test_no_such_model(architecture: str) -> None:
     with pytest.raises(ModelError, match=f"^no {architecture} model 'lenett'; have caption_decoder, densenet201$"):
         models.load("lenett", architecture)
-    with pytest.raises(ModelError, match="^no model '../models'"):
+    with pytest.raises(ModelError, match=r"^no model '\.\./models'"):
         models.spec("../models")
 
 
@@ -37,7 +37,7 @@ def test_frameworks_have_variants() -> None:
 
 @pytest.mark.parametrize("wrong", ["tensorflow+xl", "pytorhc", "jax", ""])
 def test_no_such_framework(wrong: str) -> None:
-    with pytest.raises(ModelError, match="^no framework .*have .*tensorflow") as raised:
+    with pytest.raises(ModelError, match=r"^no framework .*have .*tensorflow") as raised:
         frameworks.check(wrong)
     assert "\n" not in str(raised.value)
 

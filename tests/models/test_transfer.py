@@ -14,21 +14,26 @@ from models.contract import ModelError
 from models.transfer import entries, from_keras, to_keras
 
 torch.manual_seed(0)
-image, rows = torch.randn(2, 9, 9, 4), torch.randn(3, 5, 4)
-nchw = lambda x: x.permute(0, 3, 1, 2)
-nhwc = lambda x: x.permute(0, 2, 3, 1)
+image, rows, tokens = torch.randn(2, 9, 9, 4), torch.randn(3, 5, 4), torch.tensor([[0, 4], [2, 2]])
+depthwise = torch.nn.Conv2d(4, 8, (3, 2), groups=4)
+
+
+def on_image(module):
+    return module(image.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
 lstm = torch.nn.LSTM(4, 6, batch_first=True)
 lstm.bias_hh_l0.data.zero_()
 norm = torch.nn.BatchNorm2d(4).eval()
 for tensor in norm.state_dict().values():
     tensor.copy_(torch.rand(tensor.shape) + 0.5)
 pairs = [
-    (layers.Conv2D(6, (3, 2)), torch.nn.Conv2d(4, 6, (3, 2)), image, lambda m: nhwc(m(nchw(image)))),
-    (layers.DepthwiseConv2D((3, 2), depth_multiplier=2), torch.nn.Conv2d(4, 8, (3, 2), groups=4), image, lambda m: nhwc(m(nchw(image)))),
+    (layers.Conv2D(6, (3, 2)), torch.nn.Conv2d(4, 6, (3, 2)), image, on_image),
+    (layers.DepthwiseConv2D((3, 2), depth_multiplier=2), depthwise, image, on_image),
     (layers.Dense(7), torch.nn.Linear(4, 7), rows, lambda m: m(rows)),
-    (layers.Embedding(5, 3), torch.nn.Embedding(5, 3), torch.tensor([[0, 4], [2, 2]]), lambda m: m(torch.tensor([[0, 4], [2, 2]]))),
+    (layers.Embedding(5, 3), torch.nn.Embedding(5, 3), tokens, lambda m: m(tokens)),
     (layers.LSTM(6, return_sequences=True), lstm, rows, lambda m: m(rows)[0]),
-    (layers.BatchNormalization(epsilon=1e-5), norm, image, lambda m: nhwc(m(nchw(image)))),
+    (layers.BatchNormalization(epsilon=1e-5), norm, image, on_image),
 ]
 for layer, module, inputs, expected in pairs:
     layer.name = "the-layer"

@@ -7,9 +7,9 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.datasets.captions import CaptionData
 from models import weights
@@ -76,7 +76,7 @@ def rows_done(folder: Path) -> int:
         return 0
 
 
-def open_for_writing(folder: Path, images: int) -> NDArray[np.float32]:
+def open_for_writing(folder: Path, images: int) -> np.memmap[Any, np.dtype[np.float32]]:
     """The array, kept from an interrupted extraction if there was one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "features.npy"
