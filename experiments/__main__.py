@@ -111,20 +111,19 @@ def _campaign(
     _tell(campaign, conclusion, display)
     if not all_ok:
         return FAILED
-    return (
-        DONE if conclusion.comparison.has_verdict or by_runner else NO_VERDICT
-    )  # MLflow's runner takes every other code for a failure
+    return DONE if conclusion.has_verdict or by_runner else NO_VERDICT  # MLflow's runner takes every other code for a failure
 
 
 def _tell(campaign: Campaign, conclusion: Conclusion, display: Display) -> None:
     from experiments.comparison import report
 
-    display.console.print(report.terminal(conclusion.comparison))
+    if conclusion.comparison:
+        display.console.print(report.terminal(conclusion.comparison))
     for line in campaign.warnings:
         display.say(f"! {line}", style="bold yellow")
     for line in conclusion.sentences:
         display.say(line)
-    display.say(f"\nreport     {conclusion.report}")
+    display.say(f"\nreport     {conclusion.report or 'none: nothing to compare'}")
     if conclusion.delivered:
         display.say(f"MLflow UI  {campaign.store.page(campaign.experiment, campaign.run_id)}")
     else:

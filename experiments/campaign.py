@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
+import json
 import os
 import signal
 import time
@@ -28,6 +30,8 @@ from tracking.errors import EvenhandError, WrongCall
 from tracking.journal import Journal, JournalError
 from tracking.records import Artifact, DatasetUsed, Kind, Metrics, Outcome, Point, Record, RunClosed, RunOpened, Tags
 from tracking.sensors import Sampler
+from tracking.store import Store, note, schema, source
+from tracking.upload import Uploader
 
 LISTEN_SECONDS = 0.2
 SENSORS_A_RECORD = 8
@@ -42,9 +46,6 @@ class Campaign:
     """One launch of a study. Built by `start` or `resume`; `run` does the work; `close` ends its run whatever happened."""
 
     def __init__(self, study: str, settings: CampaignSettings, prepared: Prepared, records: Journal, display: Display):
-        from tracking.store import Store
-        from tracking.upload import Uploader
-
         kept = journal.read_campaign(records.folder)
         run_id: str = kept["run_id"]
         self.study, self.settings, self.prepared, self.run_id = study, settings, prepared, run_id
@@ -205,10 +206,6 @@ class Campaign:
         return RunOpened(spec.run, now_ms(), self.experiment, name, {**common, **tags}, {**logged, "framework": spec.framework})
 
     def _dataset(self, run: str) -> DatasetUsed:
-        import json
-
-        from tracking.store import schema
-
         info = self.prepared.dataset
         return DatasetUsed(
             run, info.name, info.digest[:36], info.source, schema(info.columns), json.dumps(dict(info.counts)), "training"
@@ -218,11 +215,11 @@ class Campaign:
         """The run's description: what it was, what it found, where it belongs."""
         from experiments.comparison import words
         from experiments.comparison.outcomes import outcome
-        from tracking.store import note
 
         known = [outcome(metric) for metric in self._module.OUTCOMES]
         found = [f"- {one.label}: **{words.quantity(latest[one.metric], one)}**" for one in known if one.metric in latest]
-        text = f"`{spec.framework}`, {spec.stage}, on `{spec.device}` with {spec.threads} threads; data `{self.prepared.dataset.name}`."
+        where = f"on `{spec.device}` with {spec.threads} threads; data `{self.prepared.dataset.name}`"
+        text = f"`{spec.framework}`, {spec.stage}, {where}."
         return note("\n\n".join([text, "\n".join(found), *(f"⚠ {line}" for line in self.warnings)]))
 
     # ---- sensors
@@ -316,8 +313,6 @@ class Campaign:
 
 def origin_tags(study: str, settings: CampaignSettings) -> dict[str, str]:
     """Who ran what where: the same on a campaign's run and on its cells'."""
-    from tracking.store import source
-
     commit = provenance.commit()
     optional = {"commit": commit, "team": settings.team}
     return {
@@ -350,9 +345,6 @@ def finished_cells(folder: Path) -> set[str]:
 
 def settings_hash(logged: Mapping[str, str]) -> str:
     """Equal where all settings but the compared ones are: whatever does not change a measurement is left out."""
-    import hashlib
-    import json
-
     left_out = {"frameworks", "framework", "preset", "blocks", "team", "margin", "save_model"}
     kept = sorted((k, v) for k, v in logged.items() if k not in left_out)
     return hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:12]

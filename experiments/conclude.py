@@ -9,32 +9,48 @@ from types import ModuleType
 
 from experiments.campaign import Campaign
 from experiments.comparison import compare, report, words
+from experiments.comparison.findings import Comparison
 from experiments.comparison.query import table
-from experiments.comparison.verdict import Comparison
 from tracking import journal
+from tracking.errors import WrongCall
 from tracking.records import Kind, Metrics, Outcome, RunClosed, RunOpened, StoredRun, Tags
 from tracking.store import Unreachable, note
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a campaign found, in order of telling. `delivered`: whether the tracking server has all of it."""
+    """What a campaign found, in order of telling. `comparison` and `report` are None where there is nothing to compare.
 
-    comparison: Comparison
+    `delivered`: whether the tracking server has all of it.
+    """
+
+    comparison: Comparison | None
     sentences: list[str]
-    report: Path
+    report: Path | None
     delivered: bool
+
+    @property
+    def has_verdict(self) -> bool:
+        return self.comparison is not None and self.comparison.has_verdict
 
 
 def conclude(campaign: Campaign, study: ModuleType, *, all_ok: bool) -> Conclusion:
     """Compares, writes the report into the journal and the campaign's run, describes that run, and closes it."""
+    comparison, found, path = _compared(campaign, study)
+    tags = {"verdict": " ".join(found)[:1_000], **note(_description(study.TITLE, campaign, found))}
+    outcome, reason = (Outcome.OK, "") if all_ok else (Outcome.FAILED, "some cells failed; resume runs them again")
+    return Conclusion(comparison, found, path, campaign.close(outcome, reason, tags))
+
+
+def _compared(campaign: Campaign, study: ModuleType) -> tuple[Comparison | None, list[str], Path | None]:
     settings = campaign.settings
     online = campaign.deliver()
     runs = campaign.store.children(campaign.run_id, campaign.experiment) if online else from_journal(campaign.folder)
     frame = table(list(runs))
-    comparison = compare(
-        frame, factor="framework", baseline=settings.frameworks[0], outcomes=study.OUTCOMES, margin=settings.margin
-    )
+    try:
+        comparison = compare(frame, baseline=settings.frameworks[0], outcomes=study.OUTCOMES, margin=settings.margin)
+    except WrongCall as error:  # only one framework was asked for, or only one of them ended well
+        return None, [f"No verdict: {error}."], None
     path = report.write(
         comparison,
         campaign.folder / "report",
@@ -45,10 +61,7 @@ def conclude(campaign: Campaign, study: ModuleType, *, all_ok: bool) -> Conclusi
         published_source=study.SOURCE,
     )
     campaign.keep_file(path.parent)
-    found = words.sentences(comparison)
-    tags = {"verdict": " ".join(found)[:1_000], **note(_description(study.TITLE, campaign, found))}
-    outcome, reason = (Outcome.OK, "") if all_ok else (Outcome.FAILED, "some cells failed; resume runs them again")
-    return Conclusion(comparison, found, path, campaign.close(outcome, reason, tags))
+    return comparison, words.sentences(comparison), path
 
 
 def from_journal(folder: Path) -> Iterable[StoredRun]:

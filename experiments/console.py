@@ -13,7 +13,7 @@ PLAIN_WIDTH = 160
 
 
 class Display:
-    """A bar for the campaign and one for what runs now. Without a terminal: a plain line for every finished cell and every 15 s."""
+    """A bar for the campaign and one for what runs now. Without a terminal: a plain line for a finished cell, and every 15 s."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)

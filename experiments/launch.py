@@ -1,4 +1,4 @@
-"""How a campaign begins: everything that can be wrong is found before any minute of compute; a new run, or an old one resumed."""
+"""How a campaign begins, new or resumed: whatever can be wrong is found before any minute of compute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from experiments import settings as settings_
 from experiments.campaign import SILENT, Campaign, now_ms, origin_tags, resolve_device
@@ -23,19 +22,19 @@ from models import frameworks
 from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal
-from tracking.records import Kind, Outcome, RunClosed, RunOpened
+from tracking.records import VANISHED, Kind, Outcome, RunClosed, RunOpened
+from tracking.store import MODEL_TRAINING, Store, note
 
 
 def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
-    """Everything that can be found wrong is found here, before any minute of compute; then the campaign's run is opened."""
-    from tracking.store import Store
-
+    """Checks everything, then opens the campaign's run. Raises WrongCall."""
     prepared = prepare(study, settings, display)
     store = Store()
     store.check()
     preflight(study, settings, prepared, display)
     run = uuid.uuid4().hex
     opened, run_id = _open_run(store, study, settings, prepared, run)
+    _link_launch(store, opened.experiment, run_id)
     records = Journal(Path(settings.journal).resolve() / run_id)
     kept = {
         "study": study,
@@ -55,9 +54,7 @@ def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
 
 
 def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, display: Display) -> Campaign:
-    """A campaign continued with the settings it began with. Raises WrongCall if it is not to be found or anything else was given."""
-    from tracking.store import Store
-
+    """A campaign with the settings it began with. Raises WrongCall if it is not to be found or other settings are given."""
     folder = find(study, wanted, root)
     kept = journal.read_campaign(folder)
     module = importlib.import_module(f"experiments.studies.{study}")
@@ -66,7 +63,7 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     for name, text in given.items():
         if name not in SILENT and texts.get(name) != text:
             raise WrongCall(
-                f"resume: {name} was {texts.get(name)} when the campaign began and cannot become {text}; start a new campaign for that"
+                f"resume: {name} was {texts.get(name)} when the campaign began and cannot become {text}; start a new one for that"
             )
     prepared = prepare(study, settings, display)
     store = Store()
@@ -76,7 +73,8 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     store.adopt(kept["run_id"], kept["run"])
     store.reopen(kept["run_id"])
     store.tag(kept["run_id"], _whereabouts())
-    _close_unfinished(records)
+    _link_launch(store, kept["experiment"], kept["run_id"])
+    _close_unfinished(records, store)
     return Campaign(study, settings, prepared, records, display)
 
 
@@ -142,8 +140,8 @@ def _drain(child: Child) -> RunClosed:
     return closed or ended
 
 
-def _open_run(store: Any, study: str, settings: CampaignSettings, prepared: Prepared, run: str) -> tuple[RunOpened, str]:
-    """Adopts the run that `mlflow run` opened if it is in an experiment of its own choice; else opens one in the study's experiment."""
+def _open_run(store: Store, study: str, settings: CampaignSettings, prepared: Prepared, run: str) -> tuple[RunOpened, str]:
+    """Adopts the run that `mlflow run` opened if the user chose its experiment; else opens one in the study's."""
     module = importlib.import_module(f"experiments.studies.{study}")
     here = os.environ.get("MLFLOW_RUN_ID", "")
     chosen = store.experiment_name(here) if here else ""
@@ -167,13 +165,17 @@ def _open_run(store: Any, study: str, settings: CampaignSettings, prepared: Prep
     opened = RunOpened(run, now_ms(), experiment, f"{study} {settings.preset}", tags, params)
     store.apply([opened], Path())
     run_id = store.run_id(run)
-    if here and here != run_id:
-        from tracking.store import MODEL_TRAINING, note
+    assert run_id is not None
+    return opened, run_id
 
+
+def _link_launch(store: Store, experiment: str, run_id: str) -> None:
+    """The run that `mlflow run` opened, where it is not the campaign's own, leads to it."""
+    here = os.environ.get("MLFLOW_RUN_ID", run_id)
+    if here != run_id:
         address = f"#/experiments/{store.experiment_id(experiment)}/runs/{run_id}?{MODEL_TRAINING}"
         text = f"This launch's campaign is [run {run_id}]({address}) in the experiment **{experiment}**."
         store.tag(here, {"kind": Kind.LAUNCH, "campaign": run_id, **note(text)})
-    return opened, run_id
 
 
 def _whereabouts() -> dict[str, str]:
@@ -192,18 +194,22 @@ def _is_alive(host: str, pid: str) -> bool:
     return True
 
 
-def _close_unfinished(records: Journal) -> None:
-    """Runs that a killed process left open in the journal end as interrupted."""
+def _close_unfinished(records: Journal, store: Store) -> None:
+    """Runs that are open in the journal end as the server knows, which a full disk does not stop; else as interrupted."""
     open_runs: dict[str, None] = {}
     for record in journal.read_all(records.folder):
-        if isinstance(record, RunOpened):
+        if isinstance(record, RunOpened) and record.tags["kind"] != Kind.CAMPAIGN:
             open_runs[record.run] = None
         elif isinstance(record, RunClosed):
             open_runs.pop(record.run, None)
     for run in open_runs:
-        records.append(
-            RunClosed(run, now_ms(), Outcome.INTERRUPTED, "its process ended without a word (killed, or the machine went down)")
-        )
+        run_id = store.run_id(run)
+        known = store.run(run_id) if run_id else None
+        if known and known.end_ms:
+            outcome, reason = known.tags.get("outcome", Outcome.FAILED), known.tags.get("outcome_reason", "")
+            records.append(RunClosed(run, known.end_ms, outcome, reason))
+        else:
+            records.append(RunClosed(run, now_ms(), Outcome.INTERRUPTED, VANISHED))
 
 
 def _check_writable(folder: Path) -> None:

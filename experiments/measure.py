@@ -1,4 +1,4 @@
-"""The way of one measurement: build, check, warm up, time every step, evaluate, time inference. The same for every task and framework."""
+"""The way of one measurement: build, check, time every step, evaluate, time inference; the same for every task and framework."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Child:
         self.open = True
 
     def listen(self, timeout_seconds: float) -> list[Record | dict[str, Any]]:
-        """What the child has said meanwhile: records, and messages as dictionaries. `open` turns False at the end of its output."""
+        """What the child has said meanwhile: records, and messages as dictionaries. `open` turns False at its end."""
         if not self._selector.select(timeout_seconds):
             return []
         data = self._pipe.read()

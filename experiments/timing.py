@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Requests a percentile needs before a distribution-free 95 % interval for it exists: smallest n with 1 - q^n - (1-q)^n >= 0.95.
+# Requests a percentile needs before a distribution-free 95 % interval for it exists: max(q, 1 - q)^n <= 0.025.
 EARNED_AT = {50: 6, 95: 72, 99: 368}
 
 
@@ -23,7 +23,7 @@ class Values:
 
 
 class Stopwatch:
-    """Times steps between `begin` and `end`; the caller has synchronised the device. `on_step(steps so far, loss)` is not timed."""
+    """Times steps between `begin` and `end`; the caller has synchronised the device. `on_step(steps, loss)` is not timed."""
 
     def __init__(self, on_step: Callable[[int, float], None]) -> None:
         self._on_step = on_step

@@ -75,7 +75,7 @@ class Framework(ABC):
 
     @abstractmethod
     def parameter_counts(self, network: Any) -> tuple[int, int]:
-        """(trainable, non-trainable) parameters, as in PARITY's table: buffers such as running statistics are non-trainable."""
+        """(trainable, non-trainable) parameters: buffers such as running statistics are non-trainable."""
 
     @abstractmethod
     def weights(self, network: Any) -> Weights: ...

@@ -64,6 +64,11 @@ class Place:
         """`python -m experiments captioning` with the quick settings, to its end. The working folder keeps MLflow's artifacts."""
         return self.call(*self.command("captioning", **given))
 
+    def resume(self, journal: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """The last campaign of this place's journal, with nothing else said."""
+        options = [f"--cache={self.cache}", f"--journal={journal or self.journal}", "--resume=last"]
+        return self.call(sys.executable, "-m", "experiments", "captioning", *options)
+
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
 

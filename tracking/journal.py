@@ -24,7 +24,7 @@ class JournalError(EvenhandError):
 
 
 class Journal:
-    """The folder of one campaign: `campaign.json` (what was asked), `records.jsonl` (what was measured), a folder for each cell.
+    """The folder of one campaign: `campaign.json` (asked), `records.jsonl` (measured), `cells/` (files).
 
     One writing process at a time, enforced by a lock on the file. Lines are whole or absent: a torn last line is cut off on opening.
     """

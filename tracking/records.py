@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+VANISHED = "its process ended without a word (killed, or the machine went down)"
+
 
 class Kind(StrEnum):
     """Tag `kind`: what an MLflow run stands for."""
@@ -92,7 +94,7 @@ class DatasetUsed:
 
 @dataclass(frozen=True)
 class ModelSaved:
-    """A folder that `loader` (a module with `_load_pyfunc`) turns into a model: `data` below the journal's folder, no pickled code."""
+    """`data`: a folder below the journal's that `loader`, a module with `_load_pyfunc`, turns into a model; no pickled code."""
 
     run: str
     name: str

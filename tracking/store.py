@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import (
+    VANISHED,
     Artifact,
     DatasetUsed,
     Metrics,
@@ -274,8 +275,7 @@ class Store:
             owner = run.tags.get("campaign", run.run_id)
             if owner in fresh or (owner not in campaigns and _is_fresh(run, alive)):
                 continue
-            reason = "its process ended without a word (killed, or the machine went down)"
-            self._close(run.run_id, RunClosed(run.run_id, int(time.time() * 1_000), Outcome.INTERRUPTED, reason), Path())
+            self._close(run.run_id, RunClosed(run.run_id, int(time.time() * 1_000), Outcome.INTERRUPTED, VANISHED), Path())
             closed.append(run.run_id)
         return closed
 

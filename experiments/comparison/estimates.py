@@ -68,7 +68,7 @@ def mean(values: ArrayLike, confidence: float = 0.95) -> Estimate:
     centre = math.fsum(found) / len(found)
     if len(found) == 1:
         return Estimate(centre, -math.inf, math.inf)
-    half = float(stats.t.ppf((1 + confidence) / 2, len(found) - 1) * stats.sem(found))
+    half = float(stats.t.ppf((1 + confidence) / 2, len(found) - 1)) * float(found.std(ddof=1)) / math.sqrt(len(found))
     return Estimate(centre, centre - half, centre + half)
 
 

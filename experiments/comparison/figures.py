@@ -26,6 +26,7 @@ LEVELS = ("#2f6db3", "#d9792b", "#3a9a6b", "#8d5fb0", "#b8434e", "#6b7785", "#b5
 GOOD, BAD, NEUTRAL = "#1d7f4e", "#b3362b", "#5a6675"
 WIDTH_INCHES = 9.2
 PANELS_A_ROW = 3
+MOST_VECTOR_DOTS = 400
 LABEL_WIDTH = 34
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -72,8 +73,10 @@ def _made(name: str, title: str, caption: str, height_inches: float, paint: Call
     with mpl.rc_context({**STYLE, "svg.hashsalt": hashlib.sha256(name.encode()).hexdigest()}):
         canvas = Canvas(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
         paint(canvas)
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")  # laid out once for both files: the layout takes longer than the drawing
         svg, png = io.StringIO(), io.BytesIO()
-        canvas.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        canvas.savefig(svg, format="svg", dpi=160, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         canvas.savefig(png, format="png", dpi=160, metadata={"Software": None})
     return Figure(name, title, caption, _element(svg.getvalue(), name, title), png.getvalue())
 
@@ -221,7 +224,9 @@ def _paint_blocks(axes: Axes, values: Sequence[Value], factor: float, colours: C
         ordered = sorted(inside, key=lambda value: offsets[value.level])
         xs, ys = [at + offsets[v.level] for v in ordered], [v.value / factor for v in ordered]
         axes.plot(xs, ys, color=JOIN, linewidth=0.9, zorder=1)
-        axes.scatter(xs, ys, s=14, c=[colours[v.level] for v in ordered], zorder=2, linewidths=0)
+        axes.scatter(
+            xs, ys, s=14, c=[colours[v.level] for v in ordered], zorder=2, linewidths=0, rasterized=len(values) > MOST_VECTOR_DOTS
+        )
     every = max(1, -(-len(blocks) // 10))
     names = [textwrap.shorten(block, 12, placeholder="…") for block in blocks]
     turned = 60 if max(map(len, names)) > 3 else 0
@@ -238,7 +243,9 @@ def _by_order(comparison: Comparison, colours: Colours) -> Figure | None:
 def _paint_order(axes: Axes, values: Sequence[Value], factor: float, colours: Colours) -> None:
     xs, ys = [v.sequence for v in values], [v.value / factor for v in values]
     axes.plot(xs, ys, color=GRID, linewidth=0.9, zorder=1)
-    axes.scatter(xs, ys, s=14, c=[colours[v.level] for v in values], zorder=2, linewidths=0)
+    axes.scatter(
+        xs, ys, s=14, c=[colours[v.level] for v in values], zorder=2, linewidths=0, rasterized=len(values) > MOST_VECTOR_DOTS
+    )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.set_xlabel("order in which the runs began")
 

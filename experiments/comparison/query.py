@@ -22,6 +22,7 @@ def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
     """
     rows = [_row(run) for run in runs]
     frame = pd.DataFrame(rows, columns=_columns(rows))
+    frame = frame.astype(dict.fromkeys(OWN_COLUMNS, object))  # a column that no run fills stays one of text
     for name in COUNTS:
         frame[name] = pd.to_numeric(frame[name], errors="coerce")
     return frame

@@ -227,6 +227,7 @@ def _render(template: str, comparison: Comparison, drawn: Sequence[Figure], told
         glance=_glance(comparison) if several else {},
         several=several,
         sides=_side_names(comparison, several),
+        groups=len(words.grouped(comparison)),
         one_reason=len({finding.row.reason for finding in comparison.findings}) == 1,
         versus=_versus(comparison),
         facts=facts,
@@ -238,7 +239,7 @@ def _render(template: str, comparison: Comparison, drawn: Sequence[Figure], told
 def _markdown_cell(text: object) -> str:
     """Text that cannot break out of a Markdown table cell."""
     escaped = str(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-    return escaped.replace("`", "\\`").replace("[", "\\[").replace("*", "\\*").replace("_", "\\_")
+    return escaped.replace("`", "\\`").replace("[", "\\[").replace("]", "\\]").replace("*", "\\*").replace("_", "\\_")
 
 
 __all__ = ["Published", "Sample", "as_csv", "as_json", "sentences", "terminal", "write"]

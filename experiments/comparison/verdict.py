@@ -177,7 +177,7 @@ def _measure(row: Row, outcome: Outcome, first: pd.DataFrame, second: pd.DataFra
 def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Values, b: Values) -> Finding:
     """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
     ratio = outcome.kind == "ratio"
-    shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
+    shifts = _shifts(pairs, ratio)
     constant = len(pairs) > 1 and estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
     interval = _back(estimates.mean(shifts), ratio)
     if constant:
@@ -206,7 +206,6 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Values, b
         signed_rank_p=significance.signed_rank(shifts).p if tests else None,
         tost_p=tost.p if tost else None,
         cliffs_delta=estimates.cliffs_delta(a, b),
-        more_blocks=_more_blocks(shifts, bound) if tests else None,
     )
 
 
@@ -220,10 +219,22 @@ def _decide_all(findings: Sequence[Finding], family: str) -> list[Finding]:
         adjusted = significance.holm([finding.row.p for finding in inside])
         tests = sum(p is not None for p in adjusted)
         for finding, p_holm in zip(inside, adjusted, strict=True):
-            with_p = replace(finding, row=replace(finding.row, p_holm=p_holm))
-            verdict, reason = _decide(with_p, tests)
-            decided.append(replace(with_p, row=replace(with_p.row, verdict=verdict, reason=reason)))
+            decided.append(_decided(replace(finding, row=replace(finding.row, p_holm=p_holm)), tests))
     return decided
+
+
+def _decided(finding: Finding, tests: int) -> Finding:
+    verdict, reason = _decide(finding, tests)
+    more = None
+    if verdict == INCONCLUSIVE and finding.row.p is not None:
+        more = _more_blocks(_shifts(finding.pairs, finding.row.kind == "ratio"), _bound(finding.row))
+        helps = (
+            f"about {more} more block{'s' if more > 1 else ''} would settle it"
+            if more
+            else "no payable number of blocks would settle it"
+        )
+        reason = f"{reason}; {helps}"
+    return replace(finding, row=replace(finding.row, verdict=verdict, reason=reason), more_blocks=more)
 
 
 def _decide(finding: Finding, tests: int) -> tuple[str, str]:
@@ -240,7 +251,7 @@ def _decide(finding: Finding, tests: int) -> tuple[str, str]:
         return finding.outcome.words[shift > 0], "the interval lies beyond the margin"
     if row.equivalent:
         return (WITHIN_MARGIN if finding.different else EQUIVALENT), "TOST: any difference is smaller than the margin"
-    return INCONCLUSIVE, f"{_why_open(finding, shift, tests)}; {_what_helps(finding)}"
+    return INCONCLUSIVE, _why_open(finding, shift, tests)
 
 
 def _why_open(finding: Finding, shift: float, tests: int) -> str:
@@ -249,15 +260,6 @@ def _why_open(finding: Finding, shift: float, tests: int) -> str:
     if finding.row.p is not None and finding.row.p <= ALPHA:
         return f"p = {finding.row.p:.2g} alone does not stand among the {tests} tests of this report (Holm)"
     return "neither a difference nor equivalence is shown"
-
-
-def _what_helps(finding: Finding) -> str:
-    more = finding.more_blocks
-    return (
-        f"about {more} more block{'s' if more > 1 else ''} would settle it"
-        if more
-        else "too near the margin for any number of blocks"
-    )
 
 
 def _more_blocks(shifts: Values, bound: float) -> int | None:
@@ -282,6 +284,12 @@ def _detectable(shifts: Values, ratio: bool, constant: bool) -> float | None:
         return None
     found = significance.minimum_detectable(float(shifts.std(ddof=1)), len(shifts))
     return math.expm1(min(found, 700.0)) if ratio else found
+
+
+def _shifts(pairs: Sequence[Pair], ratio: bool) -> Values:
+    """b against a in every block, on the scale of the test."""
+    a, b = np.array([pair.a for pair in pairs]), np.array([pair.b for pair in pairs])
+    return estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
 
 
 def _bound(row: Row) -> float:

@@ -122,7 +122,7 @@ def effect(finding: Finding) -> str:
     row, turned = finding.row, finding.times
     if row.estimate is None:
         return NONE
-    if row.estimate == row.ci_low == row.ci_high == (1.0 if turned else 0.0):
+    if all(pair.a == pair.b for pair in finding.pairs) or row.reason.startswith("identical"):
         return "identical"
     if turned is None:
         return _difference(row.estimate, finding)
@@ -157,7 +157,7 @@ def _decimals(finding: Finding) -> int:
     """As many decimals as the interval's width carries; three significant digits where there is none."""
     row, turned = finding.row, finding.times
     if row.ci_low is None or row.ci_high is None or row.ci_low == row.ci_high:
-        size = row.estimate or 1.0
+        size = turned.value if turned else row.estimate or 1.0
         return max(0, 2 - math.floor(math.log10(abs(size))))
     low, high = (turned.low, turned.high) if turned else (row.ci_low, row.ci_high)
     needed = -math.floor(math.log10(high - low)) + (0 if turned else 1)

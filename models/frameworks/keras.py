@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -45,9 +45,7 @@ class Adapter(KerasFramework):
         """`fit` over the batches. On TensorFlow and JAX its step also takes the batch from the iterator: the clock sees that."""
         _check_compiled(network, optimiser)
         feed = _Feed(map(self._fitted, batches))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Your input ran out of data")  # the end of an epoch is no surprise
-            network.fit(_data(self.backend, feed), epochs=1, verbose=0, shuffle=False, callbacks=[_clocked(self, feed, clock)])
+        network.fit(_data(self.backend, feed), epochs=1, verbose=0, shuffle=False, callbacks=[_clocked(self, feed, clock)])
 
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
         inputs, targets, weights = self._fitted(batch)
@@ -82,13 +80,16 @@ class Adapter(KerasFramework):
 
 
 class _Feed:
-    """The batches with one looked ahead, so that `count` is known by the time the last is handed out."""
+    """The batches with one looked ahead, so that `count` is known by the time the last is handed out.
+
+    Left to find the end itself, `fit` begins a step too many, and on TensorFlow the optimiser counts that step.
+    """
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = iter(batches)
         self.count: int | None = None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any]:
         count, ahead = 0, next(self._batches, None)
         while ahead is not None:
             batch, ahead = ahead, next(self._batches, None)
@@ -100,37 +101,32 @@ class _Feed:
 
 def _data(backend: str, feed: _Feed) -> Any:
     """The feed as `fit` takes it. For TensorFlow with our shapes: Keras would guess them from the first two batches."""
+    batches = iter(feed)
     if backend != "tensorflow":
-        return iter(feed)
+        return batches
     import tensorflow as tf
 
-    batches = iter(feed)
     first = next(batches)
-
-    def restored() -> Iterator[Any]:
-        yield first
-        yield from batches
-
-    return tf.data.Dataset.from_generator(restored, output_signature=tensor_specs(first)).prefetch(tf.data.AUTOTUNE)
+    restored = chain([first], batches)
+    return tf.data.Dataset.from_generator(lambda: restored, output_signature=tensor_specs(first)).prefetch(tf.data.AUTOTUNE)
 
 
 def _clocked(framework: Adapter, feed: _Feed, clock: StepClock) -> Any:
-    """A callback that brackets every step of `fit`, the device idle at both ends."""
+    """A callback that brackets every step of `fit`, the device idle at both ends, and stops it after the last batch."""
     import keras
 
     class Clocked(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-            if batch == feed.count:  # fit begins once more to find the data at its end
-                return
             if framework.backend == "jax":
                 self.model.jax_state_sync()
             self.model.reset_metrics()  # the loss that fit reports is a running mean: make it this step's
             framework.synchronise()
             clock.begin()
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             framework.synchronise()
             clock.end(float(logs["loss"]))
+            self.model.stop_training = batch + 1 == feed.count
 
     return Clocked()
 

@@ -159,7 +159,7 @@ def check_dropout_is_on_only_in_training(framework: Framework) -> None:
 
 
 def check_an_epoch_is_its_steps(framework: Framework) -> None:
-    """Also: every step is clocked once, its own loss reported, no batch lost at either end of `fit`."""
+    """Also: every step is clocked once, its own loss reported, no batch or step lost or added at either end of `fit`."""
     batches, network = ragged_batches(9), small_network(framework)[0]
     optimiser = framework.optimiser(network, "adam", 1e-2)
     losses = [float(framework.train_step(network, optimiser, batch)) for batch in batches]

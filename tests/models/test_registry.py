@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_a_missing_package_says_what_installs_it(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("setting", "value"), [("device", "gpu"), ("precision", "float16")])
 def test_settings_that_do_not_exist(setting: str, value: str) -> None:
-    settings = {"device": "cpu", "threads": 1, "precision": "float32", "seed": 0, setting: value}
+    settings: dict[str, Any] = {"device": "cpu", "threads": 1, "precision": "float32", "seed": 0, setting: value}
     with pytest.raises(ModelError, match=f"no {setting} '{value}'; have "):
         frameworks.open_framework("pytorch", **settings)
 

@@ -1,4 +1,4 @@
-"""In the parent, before any cell: the data set's index, which features are still to be extracted, and what must be said loudly."""
+"""In the parent, before any cell: the data set's index, the features still to be extracted, and what must be said loudly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
 
 
 def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
-    """What the extraction taught: warnings about pictures that broke while they were read. Raises WrongCall if they are too many."""
+    """Warnings about pictures that broke while they were read. Raises WrongCall if they are too many."""
     if settings.data == "synthetic":
         return ()
     data = CaptionData.open(Path(prepared.inputs["index"]))
@@ -54,8 +54,8 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
     if broken and len(broken) > settings.max_broken_images * len(data.images):
         image, reason = next(iter(broken.items()))
         raise WrongCall(
-            f"{len(broken)} of {len(data.images)} pictures in {data.source} cannot be read, the first {data.images[image]}: {reason}; "
-            f"mend them or allow more with max_broken_images"
+            f"{len(broken)} of {len(data.images)} pictures in {data.source} cannot be read, "
+            f"the first {data.images[image]}: {reason}; mend them or allow more with max_broken_images"
         )
     return (f"{len(broken)} pictures broke while they were read and were left out (broken_images.json)",) if broken else ()
 

@@ -1,0 +1,258 @@
+"""Reports: what is told, that nothing breaks out of it, and that it needs nothing from outside."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments.comparison import compare, report, words
+from experiments.comparison.outcomes import outcome
+from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
+
+EVIL = '<script>alert("x")</script>|*`_[a](javascript:b)'
+KEYS = [
+    *("metric", "factor", "a", "b", "n_blocks", "estimate", "kind", "ci_low", "ci_high", "p", "p_holm", "effect_size", "margin"),
+    *("equivalent", "minimum_detectable", "verdict", "reason", "stratum"),
+]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A report of two levels, one run failed, with everything that can be passed."""
+    table = frame(factors={"tensorflow": 1.2}, tags={"weights": "random(0)", "not_available.cpu_energy": "no RAPL"})
+    table.loc[table["run_id"] == "c1-7-pytorch", ["status", "outcome", "outcome_reason"]] = [
+        "FAILED",
+        "failed",
+        "killed by SIGKILL",
+    ]
+    comparison = compare(table, baseline="pytorch", outcomes=[STEP, RATE, LATENCY, RSS, "val/bleu4", "energy/joules"])
+    folder = tmp_path_factory.mktemp("report")
+    path = report.write(
+        comparison,
+        folder,
+        title="A study",
+        runs=table,
+        warnings=["The data are synthetic."],
+        notes=["A quiet note."],
+        published=[
+            {"what": "throughput", "published": "23 images/s", "metric": RATE},
+            {"what": "loss", "published": "3.1", "metric": "val/loss"},
+        ],
+        published_source="A paper, 2024",
+        samples=[report.Sample(b"\x89PNG", "a red seven", {"pytorch": "a red six"})],
+    )
+    return comparison, folder, path.read_text(encoding="utf-8")
+
+
+class _Checker(HTMLParser):
+    """Collects what a browser would fetch or run, ids, references to them, and whether tags are balanced."""
+
+    VOID = frozenset({"meta", "br", "img", "link", "input", "hr"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.references: list[str] = []
+        self.external: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            value = value or ""
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "action", "data", "srcset") and not value.startswith("data:"):
+                (self.references if value.startswith("#") else self.external).append(value)
+            self.references += [f"#{one}" for one in re.findall(r"url\(#([^)]+)\)", value)]
+            self.external += [name] if name.startswith("on") else []
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def _checked(text: str) -> _Checker:
+    checker = _Checker()
+    checker.feed(text)
+    assert checker.open == []
+    return checker
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(written):
+    _, _, text = written
+    found = _checked(text)
+    assert found.external == []
+    assert not {"script", "link", "iframe", "object", "embed", "base"} & set(found.tags)
+    assert "http" not in text
+    assert "@import" not in text
+    assert len(found.ids) == len(set(found.ids))
+    assert {one[1:] for one in found.references} <= set(found.ids)
+    assert found.tags.count("svg") == 4
+
+
+def test_verdict_first_then_what_it_rests_on(written):
+    _, _, text = written
+    told = [
+        "The data are synthetic.",
+        "RANDOM",
+        "tensorflow trains 1.",
+        "training throughput",
+        "23 images/s",
+        "c1-7-pytorch",
+        "failed: killed by SIGKILL",
+        "block 7 has no usable run of pytorch",
+        "energy/joules",
+        "no RAPL",
+        "A quiet note.",
+    ]
+    places = [text.index(one) for one in told]
+    assert places[:4] == sorted(places[:4])
+    assert places[4:] == sorted(places[4:])
+    assert "not measured here" not in text
+
+
+def test_json_follows_the_schema(written):
+    comparison, folder, _ = written
+    found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    assert list(found) == ["schema_version", "rows", "excluded", "environment"]
+    assert found["schema_version"] == 1
+    assert all(list(row) == KEYS for row in found["rows"])
+    assert [row["estimate"] for row in found["rows"]] == [row.estimate for row in comparison.rows]
+    assert found["environment"]["pytorch"]["machine"] == "box"
+
+
+def test_csv_holds_the_rows_unrounded(written):
+    comparison, folder, _ = written
+    with (folder / "comparison.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["estimate"]) for row in rows] == [row.estimate for row in comparison.rows]
+    assert list(rows[0]) == KEYS
+
+
+def test_figures_are_files_too(written):
+    _, folder, _ = written
+    names = {path.name for path in (folder / "figures").iterdir()}
+    assert names == {f"{name}.{kind}" for name in ("forest", "differences", "blocks", "order") for kind in ("svg", "png")}
+    assert (folder / "figures" / "forest.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg xmlns=" in (folder / "figures" / "forest.svg").read_text(encoding="utf-8")
+
+
+def test_markdown_tables_are_whole(written):
+    _, folder, _ = written
+    lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("| outcome"))
+    widths = {len(re.findall(r"(?<!\\)\|", line)) for line in lines[start : start + 7]}
+    assert len(widths) == 1
+    assert "![Ratios to the baseline](figures/forest.png)" in lines
+
+
+def test_the_same_comparison_writes_the_same_files(written, tmp_path):
+    comparison, folder, _ = written
+    report.write(comparison, tmp_path, title="A study")
+    for name in ("figures/forest.svg", "figures/blocks.png", "comparison.json"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory):
+    """Every text that a run can bring in is hostile; three levels, two strata, one side not measured."""
+    table = frame(levels=["base", EVIL, "c" * 120], blocks=7, tags={EVIL: EVIL, "team": EVIL})
+    table["name"] = EVIL
+    table["stratum name"] = EVIL
+    table[f"custom/{EVIL}"] = 1.5
+    table.loc[table["framework"] == EVIL, LATENCY] = np.nan
+    table.loc[0, ["status", "outcome", "outcome_reason"]] = ["FAILED", "failed", EVIL]
+    comparison = compare(table, baseline="base", strata=["stratum name"])
+    folder = tmp_path_factory.mktemp("evil")
+    report.write(comparison, folder, title=EVIL, warnings=[EVIL], notes=[EVIL], samples=[report.Sample(b"x", EVIL, {EVIL: EVIL})])
+    return comparison, folder
+
+
+def test_nothing_that_a_run_says_breaks_out_of_the_page(evil):
+    _, folder = evil
+    found = _checked((folder / "report.html").read_text(encoding="utf-8"))
+    assert "script" not in found.tags
+    assert found.external == []
+
+
+def test_nothing_that_a_run_says_breaks_out_of_the_markdown(evil):
+    _, folder = evil
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert not re.search(r"(?<!\\)\]\(javascript", text)
+
+
+def test_the_terminal_shows_markup_as_text(evil):
+    comparison, _ = evil
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(report.terminal(comparison))
+    assert "not comparable" in console.export_text()
+
+
+def test_the_terminal_table_has_a_line_an_outcome(written):
+    comparison, _, _ = written
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(report.terminal(comparison))
+    text = console.export_text()
+    for finding in comparison.findings:
+        assert finding.outcome.label in text
+        assert finding.row.verdict in text
+
+
+def test_sentences_say_b_against_a():
+    found = report.sentences(compare(frame(factors={"tensorflow": 1.42}), baseline="pytorch"))
+    assert re.fullmatch(r"tensorflow trains 1\.4\d× slower than pytorch \(95 % interval 1\.\d+–1\.\d+, 8 blocks\)\.", found[0])
+    found = report.sentences(compare(frame(factors={"tensorflow": 1.42}), baseline="tensorflow"))
+    assert found[0].startswith("pytorch trains 1.4")
+    assert "faster than tensorflow" in found[0]
+
+
+def test_a_quick_look_says_so_once():
+    found = report.sentences(compare(frame(blocks=2)))
+    assert found[0] == "No verdict: 2 blocks; a verdict needs 6."
+    assert all(one.startswith("Seen, but not judged: ") for one in found[1:])
+
+
+def test_a_single_block_can_be_reported(tmp_path):
+    path = report.write(compare(frame(blocks=1)), tmp_path, title="one")
+    assert "1 block; a verdict needs 6" in path.read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))["rows"][0]["ci_low"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "text"),
+    [
+        (0.0312, STEP, "31.2 ms"),
+        (1.12, STEP, "1.12 s"),
+        (3.2e-5, STEP, "32.0 µs"),
+        (7.1e8, RSS, "677 MiB"),
+        (3e9, RSS, "2.79 GiB"),
+        (12_345.6, "train/captions_per_second", "12,346 captions/s"),
+        (0.0, "val/bleu4", "0 points"),
+        (88.04, "cpu/utilization_percent_mean", "88.0 %"),
+        (None, STEP, "—"),
+    ],
+)
+def test_quantities_have_units_that_people_use(value, metric, text):
+    assert words.quantity(value, outcome(metric)) == text
+
+
+@pytest.mark.parametrize(
+    ("p", "text"), [(1e-300, "< 0.0001"), (0.00042, "0.0004"), (0.0321, "0.032"), (0.5, "0.50"), (None, "—")]
+)
+def test_p_is_never_zero(p, text):
+    assert words.p_value(p) == text

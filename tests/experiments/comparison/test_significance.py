@@ -1,0 +1,219 @@
+"""Tests, equivalence, multiplicity and power against published values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from experiments.comparison import significance
+from tests.experiments.comparison.test_estimates import (
+    DEPRESSION_X,
+    DEPRESSION_Y,
+    PERMEABILITY_X,
+    PERMEABILITY_Y,
+    SLEEP_1,
+    SLEEP_2,
+)
+from tracking.errors import WrongCall
+
+DARWIN = [6, 8, 14, 16, 23, 24, 28, 29, 41, -48, 49, 56, 60, -67, 75]
+# Demšar 2006, table 6: AUC of C4.5, with m, with cf, with both, on 14 data sets.
+DEMSAR = np.array(
+    [
+        (0.763, 0.768, 0.771, 0.798),
+        (0.599, 0.591, 0.590, 0.569),
+        (0.954, 0.971, 0.968, 0.967),
+        (0.628, 0.661, 0.654, 0.657),
+        (0.882, 0.888, 0.886, 0.898),
+        (0.936, 0.931, 0.916, 0.931),
+        (0.661, 0.668, 0.609, 0.685),
+        (0.583, 0.583, 0.563, 0.625),
+        (0.775, 0.838, 0.866, 0.875),
+        (1.000, 1.000, 1.000, 1.000),
+        (0.940, 0.962, 0.965, 0.962),
+        (0.619, 0.666, 0.614, 0.669),
+        (0.972, 0.981, 0.975, 0.973),
+        (0.957, 0.978, 0.946, 0.970),
+    ]
+)
+# R package `equivalence`
+TOST_A, TOST_B = np.array([4.0, 7, 8, 6, 3, 2]), np.array([6.0, 8, 7, 10, 11, 9])
+PAGE = [[3, 4, 3], [2, 2, 4], [3, 3, 5], [1, 3, 2], [2, 3, 2], [2, 4, 5], [1, 2, 4], [3, 4, 4], [2, 4, 5], [1, 3, 4]]
+
+
+def test_signed_rank_of_the_depression_data():
+    found = significance.signed_rank(np.subtract(DEPRESSION_X, DEPRESSION_Y), "greater")
+    assert (found.statistic, found.p) == pytest.approx((40, 0.01953125), abs=1e-12)
+
+
+def test_signed_rank_of_darwins_maize():
+    assert significance.rank_sums(DARWIN) == (96, 24)
+    assert significance.signed_rank(DARWIN).p == pytest.approx(0.041259765625, abs=1e-12)
+
+
+def test_mann_whitney_of_the_permeability_data():
+    found = significance.mann_whitney(PERMEABILITY_Y, PERMEABILITY_X, "greater")
+    assert found.statistic == 35
+    assert found.p == pytest.approx(0.1272, abs=5e-5)
+
+
+def test_mann_whitney_of_scipys_example():
+    found = significance.mann_whitney([20, 11, 17, 12], [19, 22, 16, 29, 24])
+    assert found.statistic == 17
+    assert found.p == pytest.approx(0.1111111, abs=1e-7)
+
+
+def test_paired_t_of_the_sleep_data():
+    found = significance.paired_t(np.subtract(SLEEP_1, SLEEP_2))
+    assert found is not None
+    assert (found.statistic, found.p) == pytest.approx((-4.0621, 0.002833), abs=5e-5)
+
+
+def test_demsars_ranks_and_critical_differences():
+    assert significance.rank_sums(DEMSAR[:, 1] - DEMSAR[:, 0], zeros="split") == (93, 12)
+    assert significance.average_ranks(DEMSAR) == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=5e-4)
+    assert significance.critical_difference(4, 14, 0.05) == pytest.approx(1.25, abs=5e-3)
+    assert significance.critical_difference(4, 14, 0.10) == pytest.approx(1.12, abs=5e-3)
+    assert significance.friedman(DEMSAR).p < 0.05
+
+
+@pytest.mark.parametrize(("margin", "p"), [(1, 0.9293826), (2, 0.8286101)])
+def test_paired_tost_of_the_equivalence_package(margin, p):
+    found = significance.tost_paired(TOST_B - TOST_A, -margin, margin)
+    assert found is not None
+    assert found.p == pytest.approx(p, abs=1e-7)
+
+
+def test_welch_tost_of_the_equivalence_package():
+    found = significance.tost_independent(TOST_A, TOST_B, -1, 1)
+    assert found is not None
+    assert found.p == pytest.approx(0.9643479, abs=1e-7)
+
+
+def test_holm_and_benjamini_hochberg():
+    ps = [0.01, 0.02, 0.03, 0.04, 0.05]
+    assert significance.holm(ps) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
+    assert significance.benjamini_hochberg(ps) == pytest.approx([0.05] * 5)
+    assert significance.holm([None, 0.01, None, 0.04]) == [None, pytest.approx(0.02), None, pytest.approx(0.04)]
+    assert significance.holm([]) == []
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.floats(1e-12, 1), min_size=1, max_size=15))
+def test_adjusted_ps_agree_with_statsmodels(ps):
+    assert significance.holm(ps) == pytest.approx(multipletests(ps, method="holm")[1])
+    assert significance.benjamini_hochberg(ps) == pytest.approx(multipletests(ps, method="fdr_bh")[1])
+
+
+def test_pages_trend():
+    found = significance.page(PAGE)
+    assert (found.statistic, found.p) == pytest.approx((133.5, 0.0018191162), abs=1e-10)
+
+
+def test_power_as_in_r():
+    assert significance.replicates_needed(1, 1, power=0.9, paired=False) == pytest.approx(22.02110, abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("sd", "expected"), [(0.01, {0.02: 5}), (0.02, {0.02: 11, 0.03: 6}), (0.03, {0.02: 21, 0.03: 11, 0.05: 6})]
+)
+def test_blocks_needed_to_find_a_difference(sd, expected):
+    assert {effect: significance.blocks_needed(math.log1p(effect), sd) for effect in expected} == expected
+
+
+def test_blocks_needed_for_equivalence_within_three_percent():
+    found = [significance.blocks_needed_for_equivalence(math.log1p(0.03), sd) for sd in (0.01, 0.02, 0.03, 0.05)]
+    assert found[:3] == [3, 6, 11]
+    assert found[3] in (26, 27)  # 80 % power is reached between the two
+
+
+def test_power_of_tost_agrees_with_simulation():
+    """4,000 draws: standard error below 0.8 points."""
+    rng, n, margin = np.random.default_rng(3), 11, math.log1p(0.03)
+    draws = rng.normal(0, 0.03, (4_000, n))
+    room = margin - stats.t.ppf(0.95, n - 1) * stats.sem(draws, axis=1)
+    assert significance.power_of_tost(margin, 0.03, n) == pytest.approx((np.abs(draws.mean(axis=1)) < room).mean(), abs=0.024)
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 12, 100])
+def test_minimum_detectable_is_found_with_its_power(n):
+    found = significance.minimum_detectable(0.02, n)
+    assert significance.power_of_t(found, 0.02, n) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_power_guards():
+    assert significance.minimum_detectable(0.02, 1) == math.inf
+    assert significance.minimum_detectable(0.0, 6) == 0
+    assert significance.power_of_t(1e6, 1e-6, 6) == 1
+    assert significance.blocks_needed(1e-9, 1.0) is None
+    assert significance.blocks_needed(1.0, 1e-9) == 2
+    assert significance.blocks_needed(1.0, 0.0) == 2
+
+
+def test_constants_are_not_tested():
+    assert significance.paired_t([0.1] * 8) is None
+    assert significance.paired_t([0.3]) is None
+    assert significance.tost_paired([0.1] * 8, -1, 1) is None
+    assert significance.tost_independent([1.0, 1.0], [2.0, 2.0], -1, 1) is None
+    assert significance.signed_rank([0.0] * 8).p == 1
+    assert significance.friedman([[1, 1, 1], [2, 2, 2]]).p == 1
+    assert significance.paper_procedure([1.0] * 10, [2.0] * 10) is None
+
+
+@pytest.mark.parametrize("n", [50, 54, 60, 400])
+def test_no_p_is_zero(n):
+    """SciPy's exact signed-rank p is 0 for one-signed samples from n = 54 on."""
+    assert 0 < significance.signed_rank(np.arange(1.0, n + 1)).p < 1e-8
+    found = significance.paired_t(1 + 1e-6 * np.random.default_rng(0).normal(size=n))
+    assert found is not None
+    assert found.p > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-40, 40), min_size=1, max_size=11))
+def test_signed_rank_with_ties_is_the_permutation_test(shifts):
+    found = significance.signed_rank(shifts)
+    kept = np.array([shift for shift in shifts if shift])
+    if not len(kept):
+        assert found.p == 1
+        return
+    signs = np.array(np.meshgrid(*[[-1, 1]] * len(kept))).reshape(len(kept), -1)
+    sums = np.where(signs > 0, stats.rankdata(np.abs(kept))[:, None], 0).sum(axis=0)
+    tail = min((sums >= found.statistic - 1e-9).mean(), (sums <= found.statistic + 1e-9).mean())
+    assert found.p == pytest.approx(min(1, 2 * tail))
+
+
+def test_exact_signed_rank_agrees_with_scipy():
+    values = np.random.default_rng(4).normal(0.3, 1, 30)
+    for alternative in ("two-sided", "greater", "less"):
+        expected = stats.wilcoxon(values, alternative=alternative, method="exact").pvalue
+        assert significance.signed_rank(values, alternative).p == pytest.approx(expected)
+
+
+def test_mann_whitney_with_ties_does_not_depend_on_order():
+    a, b = [1.0, 2, 2, 3, 5], [2.0, 3, 4, 4, 6]
+    expected = significance.mann_whitney(a, b)
+    assert "permutation" in expected.method
+    assert significance.mann_whitney(a[::-1], b[::-1]) == expected
+
+
+def test_tables_that_are_too_small_are_refused():
+    for test in (significance.friedman, significance.page):
+        with pytest.raises(WrongCall, match="at least two blocks"):
+            test([[1, 2, 3]])
+
+
+def test_the_papers_procedure_cries_wolf_on_steps_of_one_process():
+    """Two processes of one system, 3 % apart by chance, 100 steps each: the published test is certain of a difference."""
+    rng = np.random.default_rng(5)
+    found = significance.paper_procedure(*(0.03 * factor * rng.lognormal(0, 0.02, 100) for factor in (1.0, 1.03)))
+    assert found is not None
+    assert found.n_steps == 100
+    assert found.wilcoxon_p < 1e-6
+    assert all(0 < p <= 1 for p in (*found.ks_p, *found.lilliefors_p, *found.shapiro_p))

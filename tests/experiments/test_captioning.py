@@ -1,0 +1,221 @@
+"""The captioning study from the command line to the tracking store, with real frameworks and a real store."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from experiments import settings as settings_
+from experiments.studies import captioning
+from tests.conftest import ROOT, Place
+from tracking.records import StoredRun
+from tracking.store import Store
+
+# The first call loads the model's own copy of the code, in a process that has neither seen the project nor a framework.
+LOAD_AND_CAPTION = """
+import sys, mlflow, pandas
+model = mlflow.pyfunc.load_model(sys.argv[1])
+assert not any(name in sys.modules for name in ("experiments.campaign", "tracking.store"))
+print("CAPTION=" + model.predict(pandas.DataFrame({"image": [sys.argv[2]]}))["caption"][0])
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> tuple[Place, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("campaign")
+    place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
+    return place, place.run(blocks="2", inference_requests="80", team="vision")
+
+
+@pytest.fixture(scope="module")
+def runs(finished: tuple[Place, subprocess.CompletedProcess[str]]) -> dict[str, StoredRun]:
+    return {run.name: run for run in Store(finished[0].uri).runs("captioning")}
+
+
+def artifact(place: Place, run: StoredRun, name: str) -> Path:
+    """MLflow's default store keeps artifacts below the working folder."""
+    return next(place.folder.glob(f"mlruns/*/{run.run_id}/artifacts/{name}"))
+
+
+def test_two_blocks_end_without_a_verdict_and_say_so(finished: tuple[Place, subprocess.CompletedProcess[str]]) -> None:
+    _, done = finished
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "a verdict needs 6" in done.stdout
+    assert "RANDOM weights" in done.stdout
+    assert "report.html" in done.stdout
+    assert "mlflow ui --backend-store-uri sqlite:" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_every_block_holds_every_framework_once_and_all_runs_finished(runs: Mapping[str, StoredRun]) -> None:
+    campaign = runs.pop("captioning demo") if isinstance(runs, dict) else runs["captioning demo"]
+    cells = [run for run in runs.values() if run.tags["kind"] == "cell"]
+    assert sorted((run.tags["framework"], run.tags["block"]) for run in cells) == [
+        ("pytorch", "1"),
+        ("pytorch", "2"),
+        ("tensorflow", "1"),
+        ("tensorflow", "2"),
+    ]
+    for run in runs.values():
+        assert run.status == "FINISHED"
+        assert run.tags["campaign"] == campaign.run_id
+        assert run.tags["team"] == "vision"
+        assert len(run.tags["machine"]) == 8
+    assert len({run.tags["settings_hash"] for run in cells}) == 1
+    runs["captioning demo"] = campaign
+
+
+def test_every_setting_is_a_param_of_every_cell(runs: dict[str, StoredRun]) -> None:
+    wanted = set(settings_.as_text(captioning.Settings())) - {"journal", "cache", "resume"}
+    for run in runs.values():
+        assert wanted - set(run.params) <= {"team"}
+    assert runs["tensorflow · block 2"].params["framework"] == "tensorflow"
+    assert runs["tensorflow · block 2"].params["formulation"] == "sequence"
+
+
+@pytest.mark.parametrize("name", ["pytorch · block 1", "tensorflow · block 1"])
+def test_both_frameworks_log_the_same_keys(runs: dict[str, StoredRun], name: str) -> None:
+    wanted = {
+        "model/trainable_parameters",
+        "train/step_seconds",
+        "train/first_step_seconds",
+        "train/total_seconds",
+        "train/examples_per_second",
+        "train/images_per_second",
+        "train/loss",
+        "val/loss",
+        *(f"val/bleu{n}" for n in range(1, 5)),
+        "inference/latency_seconds_p50",
+        "inference/latency_seconds_p95",
+        "inference/first_call_seconds",
+        "inference/batch_8/latency_seconds_p50",
+        "memory/peak_rss_bytes",
+        "cpu/utilization_percent_mean",
+        "system/cpu_utilization_percentage",
+        "system/process_rss_megabytes",
+    }
+    assert wanted <= set(runs[name].metrics)
+    assert "inference/latency_seconds_p99" not in runs[name].metrics, "80 requests do not earn a p99"
+
+
+def test_both_frameworks_start_from_the_same_function(runs: dict[str, StoredRun]) -> None:
+    """The loss before any step, dropout off: equal to float32's rounding over a vocabulary's sum (about 1e-6)."""
+    for block in (1, 2):
+        a, b = (runs[f"{name} · block {block}"].metrics["check/initial_loss"] for name in ("pytorch", "tensorflow"))
+        assert b == pytest.approx(a, rel=1e-5)
+    first, second = (runs[f"pytorch · block {block}"].metrics["check/initial_loss"] for block in (1, 2))
+    assert first != second, "each block draws weights of its own"
+
+
+@pytest.mark.usefixtures("finished")
+def test_extraction_is_a_run_of_its_own_and_both_frameworks_see_the_same(shared_cache: Path, runs: dict[str, StoredRun]) -> None:
+    assert runs["features · pytorch"].metrics["features/images"] == runs["features · tensorflow"].metrics["features/images"] == 40
+    arrays = [np.load(path) for path in shared_cache.glob("features/*/features.npy")]
+    same = [array for array in arrays if array.shape == (40, 1_920)]
+    assert len(same) >= 2
+    difference = np.linalg.norm(same[0] - same[1]) / np.linalg.norm(same[0])
+    assert difference < 1e-4  # float32 through 201 layers; the parity tests prove 1e-12 in float64
+
+
+def test_raw_values_and_environment_are_kept(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
+) -> None:
+    place, _ = finished
+    run = runs["pytorch · block 1"]
+    values = pd.read_parquet(artifact(place, run, "values.parquet"))
+    assert list(values) == ["phase", "step", "seconds", "examples", "warmup"]
+    training = values[values.phase == "train"]
+    assert len(training) == 8  # 2 epochs of 4 steps
+    steady = training[~training.warmup]
+    assert run.metrics["train/step_seconds"] == pytest.approx(steady.seconds.median())
+    assert run.metrics["train/examples_per_second"] == pytest.approx(steady.examples.sum() / steady.seconds.sum())
+    environment = json.loads(artifact(place, run, "environment.json").read_text())
+    assert environment["packages"]["torch"].startswith("2.")
+    assert environment["machine"]["cores"] >= 1
+
+
+def test_samples_show_their_pictures(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
+) -> None:
+    place, _ = finished
+    page = artifact(place, runs["tensorflow · block 1"], "captions.html").read_text()
+    assert page.count("data:image/png;base64,") >= 4
+    assert "http" not in page
+    sheet = Image.open(io.BytesIO(artifact(place, runs["tensorflow · block 1"], "captions.png").read_bytes()))
+    assert sheet.size[1] > 4 * 160
+
+
+def test_the_report_is_an_artifact_of_the_campaign(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
+) -> None:
+    place, _ = finished
+    campaign = runs["captioning demo"]
+    report = artifact(place, campaign, "report.html").read_text()
+    assert "RANDOM weights" in report
+    told = json.loads(artifact(place, campaign, "comparison.json").read_text())
+    assert told["schema_version"] == 1
+    assert {row["verdict"] for row in told["rows"]} <= {"inconclusive", "not comparable", "deterministic"}
+    assert "RANDOM weights" in campaign.tags["warnings"]
+    assert "Found" in campaign.tags["mlflow.note.content"]
+
+
+def test_the_dataset_is_an_mlflow_input(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
+) -> None:
+    used = Store(finished[0].uri)._client.get_run(runs["pytorch · block 2"].run_id).inputs.dataset_inputs
+    assert [one.dataset.name for one in used] == ["scenes"]
+    assert json.loads(used[0].dataset.schema)["mlflow_colspec"]
+    assert used[0].tags[0].value == "training"
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_the_captioner_loads_in_a_fresh_process_and_captions_a_picture(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun], framework: str, tmp_path: Path
+) -> None:
+    place, _ = finished
+    run = Store(place.uri)._client.get_run(runs[f"{framework} · block 1"].run_id)
+    model = run.outputs.model_outputs[0].model_id
+    folder = next(place.folder.glob(f"mlruns/*/models/{model}"))
+    assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pth", ".pt", ".pickle")]
+    picture = tmp_path / "picture.png"
+    Image.new("RGB", (50, 40), "navy").save(picture)
+    environment = {name: value for name, value in place.environment.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", LOAD_AND_CAPTION, f"models:/{model}", str(picture)]
+    done = subprocess.run(command, cwd=place.folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert "CAPTION=" in done.stdout, done.stderr[-2_000:]
+
+
+@pytest.mark.usefixtures("finished")
+def test_features_are_not_extracted_twice(place: Place) -> None:
+    done = place.run(blocks="1", frameworks="pytorch", images="40")
+    assert "features" not in done.stdout
+    assert done.returncode == 3
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_synthetic_data_time_the_papers_decoder(place: Place) -> None:
+    done = place.run(
+        preset="flickr8k-paper", data="synthetic", blocks="1", epochs="1", frameworks="pytorch", inference_batch_sizes="1"
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    run = next(run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell")
+    assert run.metrics["model/trainable_parameters"] == 4_316_709
+    assert "losses and BLEU mean nothing" in done.stdout
+
+
+def test_help_answers_at_once_and_without_a_framework() -> None:
+    code = "import sys; from experiments.__main__ import main; main(['captioning', '--help']); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    modules = done.stdout.splitlines()[-1]
+    assert "batch_size" in done.stdout
+    for heavy in ("'torch'", "'tensorflow'", "'keras'", "'mlflow'", "'numpy'", "'pandas'"):
+        assert heavy not in modules

@@ -1,0 +1,201 @@
+"""What was measured is kept: real signals, a real server killed, a real full disk; and a campaign resumes where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import Place, Server, wait_for
+from tracking import journal
+from tracking.records import Metrics, RunClosed, RunOpened, StoredRun
+from tracking.store import Store
+
+
+def cell_process(parent: subprocess.Popen[str]) -> psutil.Process | None:
+    try:
+        children = psutil.Process(parent.pid).children()
+    except psutil.NoSuchProcess:
+        return None
+    return next((child for child in children if "experiments.cell" in child.cmdline()), None)
+
+
+def records(place: Place) -> list[object]:
+    folders = journal.campaigns(place.journal) if place.journal.exists() else []
+    return list(journal.read_all(folders[-1])) if folders else []
+
+
+def wait_for_epochs(place: Place, parent: subprocess.Popen[str], epochs: int) -> None:
+    """Until the campaign's newest run has told so many validation losses."""
+
+    def reached() -> bool:
+        assert parent.poll() is None, parent.stdout.read() if parent.stdout else ""
+        found = records(place)
+        runs = [record.run for record in found if isinstance(record, RunOpened) and record.tags["kind"] == "cell"]
+        points = [p for r in found if isinstance(r, Metrics) and runs and r.run == runs[-1] for p in r.points]
+        return sum(point.key == "val/loss" for point in points) >= epochs
+
+    wait_for(reached, 120)
+
+
+def stored(place: Place) -> dict[str, list[StoredRun]]:
+    found: dict[str, list[StoredRun]] = {}
+    for run in Store(place.uri).runs("captioning"):
+        found.setdefault(run.name, []).append(run)
+    return found
+
+
+LONG = {"frameworks": "pytorch", "epochs": "40", "steps_per_epoch": "4", "blocks": "2"}
+
+
+def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_continues_from_the_checkpoint(place: Place) -> None:
+    parent = place.start(**LONG)
+    wait_for_epochs(place, parent, 5)
+    child = cell_process(parent)
+    assert child is not None
+    child.kill()
+    output, _ = parent.communicate(timeout=180)
+    assert parent.returncode == 1, output
+    assert "the process was killed by SIGKILL" in output
+    runs = stored(place)
+    first, second = runs["pytorch · block 1"][0], runs["pytorch · block 2"][0]
+    assert (first.status, first.tags["outcome"]) == ("FAILED", "failed")
+    assert "SIGKILL" in first.tags["outcome_reason"]
+    assert second.status == "FINISHED"
+    told = first.metrics["val/loss"]
+
+    resumed = place.resume()
+    assert resumed.returncode == 3, resumed.stdout + resumed.stderr
+    assert "[ 1/1] pytorch · block 1: ok" in resumed.stdout
+    again = stored(place)
+    assert len(again["pytorch · block 2"]) == 1, "what was finished is not run again"
+    newest = next(run for run in again["pytorch · block 1"] if run.status == "FINISHED")
+    history = Store(place.uri)._client.get_metric_history(newest.run_id, "val/loss")
+    assert [point.step for point in history] == list(range(1, 41))
+    earlier = {point.step: point.value for point in Store(place.uri)._client.get_metric_history(first.run_id, "val/loss")}
+    kept = [history[step - 1].value == value for step, value in earlier.items()]
+    assert all(kept), "epochs before the kill are kept, not trained again"
+    assert told in earlier.values()
+    assert again["captioning demo"][0].status == "FINISHED"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_campaign_ends_its_runs_and_names_the_way_back(place: Place, number: signal.Signals) -> None:
+    parent = place.start(**LONG)
+    wait_for_epochs(place, parent, 1)
+    child = cell_process(parent)
+    parent.send_signal(number)
+    output, _ = parent.communicate(timeout=60)
+    assert parent.returncode == 1
+    assert f"stopped by {number.name}" in output
+    assert "resume=" in output
+    assert "Traceback" not in output
+    assert child is not None
+    assert not child.is_running()
+    runs = stored(place)
+    assert runs["pytorch · block 1"][0].status == "KILLED"
+    assert runs["pytorch · block 1"][0].tags["outcome"] == "interrupted"
+    assert runs["captioning demo"][0].status == "KILLED"
+
+
+def test_a_killed_parent_takes_its_child_along_and_the_next_campaign_closes_what_it_left_open(place: Place) -> None:
+    parent = place.start(**LONG)
+    wait_for_epochs(place, parent, 2)
+    child = cell_process(parent)
+    wait_for(lambda: len(stored(place)) >= 2, 30)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert child is not None
+    wait_for(lambda: not child.is_running(), 10)
+    assert stored(place)["captioning demo"][0].status == "RUNNING"
+
+    resumed = place.resume()
+    assert resumed.returncode == 3, resumed.stdout + resumed.stderr
+    runs = stored(place)
+    assert sorted(run.status for run in runs["pytorch · block 1"]) == ["FINISHED", "KILLED"]
+    assert runs["captioning demo"][0].status == "FINISHED"
+    assert len(runs["pytorch · block 2"]) == 1
+
+
+def test_a_new_campaign_closes_the_runs_of_a_vanished_one(place: Place) -> None:
+    parent = place.start(**LONG)
+    wait_for_epochs(place, parent, 1)
+    wait_for(lambda: len(stored(place)) >= 2, 30)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    done = place.run(frameworks="pytorch", blocks="1")
+    assert done.returncode == 3, done.stdout + done.stderr
+    campaigns = stored(place)["captioning demo"]
+    assert sorted(run.status for run in campaigns) == ["FINISHED", "KILLED"]
+    assert "ended without a word" in next(run for run in campaigns if run.status == "KILLED").tags["outcome_reason"]
+
+
+def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Server) -> None:
+    remote = Place(place.folder, place.cache, server.uri)
+    parent = remote.start(**LONG)
+    wait_for_epochs(remote, parent, 1)
+    server.kill()
+    output, _ = parent.communicate(timeout=240)
+    assert parent.returncode == 3, output
+    assert "block 1: ok" in output
+    assert "block 2: ok" in output
+    assert "replay --journal" in output
+    server.start()
+    for _ in range(2):  # the second time changes nothing
+        told = remote.call(*remote.command("replay")[:4], f"--journal={remote.journal}")
+        assert told.returncode == 0, told.stdout + told.stderr
+        runs = stored(remote)
+        assert {name: [run.status for run in found] for name, found in runs.items() if "features" not in name} == {
+            "captioning demo": ["FINISHED"],
+            "pytorch · block 1": ["FINISHED"],
+            "pytorch · block 2": ["FINISHED"],
+        }
+        history = Store(remote.uri)._client.get_metric_history(runs["pytorch · block 2"][0].run_id, "train/loss")
+        assert [point.step for point in history] == list(range(1, 41))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(folder)], capture_output=True).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_ends_the_cell_and_keeps_what_is_finished(place: Place, small_disk: Path) -> None:
+    parent = place.start(**{**LONG, "journal": str(small_disk / "journal"), "blocks": "3"})
+
+    def first_is_done() -> bool:
+        folders = journal.campaigns(small_disk / "journal") if (small_disk / "journal").exists() else []
+        found = list(journal.read_all(folders[-1])) if folders else []
+        keys = {record.run: record.tags.get("cell") for record in found if isinstance(record, RunOpened)}
+        return any(isinstance(record, RunClosed) and keys.get(record.run) == "block-001-pytorch" for record in found)
+
+    wait_for(first_is_done, 120)
+    with (small_disk / "ballast").open("wb") as file, pytest.raises(OSError, match="No space left"):  # noqa: PT012
+        while True:
+            file.write(b"x" * 65_536)
+            file.flush()
+    output, _ = parent.communicate(timeout=180)
+    assert parent.returncode == 1, output
+    assert "No space left on device" in output
+    assert "Traceback" not in output
+    runs = stored(place)
+    assert runs["pytorch · block 1"][0].status == "FINISHED"
+    assert runs["pytorch · block 2"][0].status == "FAILED"
+    assert "No space left" in runs["pytorch · block 2"][0].tags["outcome_reason"]
+    assert runs["pytorch · block 3"][0].status == "FAILED", "the campaign went on"
+
+    (small_disk / "ballast").unlink()
+    resumed = place.resume(small_disk / "journal")
+    assert resumed.returncode == 3, resumed.stdout + resumed.stderr
+    statuses = {name: sorted(run.status for run in found) for name, found in stored(place).items()}
+    assert statuses["pytorch · block 2"] == ["FAILED", "FINISHED"]
+    assert statuses["pytorch · block 3"] == ["FAILED", "FINISHED"]
