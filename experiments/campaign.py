@@ -28,7 +28,19 @@ from experiments.workloads.contract import CellSpec, Job, Prepared
 from tracking import journal, provenance, sensors
 from tracking.errors import EvenhandError, WrongCall
 from tracking.journal import Journal, JournalError
-from tracking.records import Artifact, DatasetUsed, Kind, Metrics, Outcome, Point, Record, RunClosed, RunOpened, Tags
+from tracking.records import (
+    BETWEEN_WARNINGS,
+    Artifact,
+    DatasetUsed,
+    Kind,
+    Metrics,
+    Outcome,
+    Point,
+    Record,
+    RunClosed,
+    RunOpened,
+    Tags,
+)
 from tracking.sensors import Sampler
 from tracking.store import Store, note, schema, source
 from tracking.upload import Uploader
@@ -92,7 +104,7 @@ class Campaign:
         for warning in warnings:
             self._display.say(f"! {warning}", style="bold yellow")
         if warnings:
-            self.write(Tags(self._run, {"warnings": " · ".join(self.warnings)}))
+            self.write(Tags(self._run, {"warnings": BETWEEN_WARNINGS.join(self.warnings)}))
 
     # ---- one process
 
@@ -127,6 +139,8 @@ class Campaign:
             journal=str(self._journal.folder.resolve()),
             folder=f"cells/{key}/{run[:8]}",
             checkpoint=str((self._journal.folder / "cells" / key / "checkpoint").resolve()),
+            experiment=self.experiment,
+            campaign=self.run_id,
         )
 
     def _measured(self, spec: CellSpec, name: str, tags: Mapping[str, str]) -> bool:
@@ -202,6 +216,7 @@ class Campaign:
             "settings_hash": settings_hash(logged),
             **self.prepared.tags,
             **origin_tags(self.study, self.settings),
+            **({"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}),
         }
         return RunOpened(spec.run, now_ms(), self.experiment, name, {**common, **tags}, {**logged, "framework": spec.framework})
 
@@ -214,10 +229,9 @@ class Campaign:
     def _note(self, spec: CellSpec, latest: Mapping[str, float]) -> dict[str, str]:
         """The run's description: what it was, what it found, where it belongs."""
         from experiments.comparison import words
-        from experiments.comparison.outcomes import outcome
 
-        known = [outcome(metric) for metric in self._module.OUTCOMES]
-        found = [f"- {one.label}: **{words.quantity(latest[one.metric], one)}**" for one in known if one.metric in latest]
+        told = [one for one in self._module.OUTCOMES if one.metric in latest]
+        found = [f"- {one.label}: **{words.quantity(latest[one.metric], one)}**" for one in told]
         where = f"on `{spec.device}` with {spec.threads} threads; data `{self.prepared.dataset.name}`"
         text = f"`{spec.framework}`, {spec.stage}, {where}."
         return note("\n\n".join([text, "\n".join(found), *(f"⚠ {line}" for line in self.warnings)]))
@@ -285,11 +299,11 @@ class Campaign:
     def deliver(self, timeout_seconds: float = 120.0) -> bool:
         """Everything measured so far to the server. False if it stays away."""
         deadline = time.monotonic() + timeout_seconds
-        while journal.delivered(self._journal.folder) < self._journal.size:
+        while not self._uploader.up_to_date:
             if self._uploader.trouble or not self._uploader.is_alive() or time.monotonic() > deadline:
                 return False
             time.sleep(0.1)
-        return not self._journal.waiting()
+        return True
 
     def close(self, outcome: Outcome, reason: str = "", tags: Mapping[str, str] | None = None) -> bool:
         """Ends the campaign's run and delivers what can be delivered."""

@@ -1,6 +1,6 @@
 """The child: one cell in one process with one framework. A JSON in on standard input, records out on standard output.
 
-MLflow is never imported here; whatever the frameworks print goes to standard error.
+MLflow is not imported here unless its own autologging is asked for; whatever the frameworks print goes to standard error.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
 
 from experiments.workloads.contract import CellSpec
 from models.contract import ModelError
 from models.frameworks import open_framework
 from tracking.errors import EvenhandError
-from tracking.records import Artifact, Metrics, Outcome, Point, Record, RunClosed, to_line
+from tracking.records import Artifact, Kind, Metrics, Outcome, Point, Record, RunClosed, to_line
 
 PROGRESS_SECONDS = 0.2
 
@@ -70,7 +71,8 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
             seed=spec.settings["seed"] * 1_000 + spec.block,
         )
         stage = importlib.import_module(f"experiments.workloads.{spec.workload}.{spec.stage}")
-        stage.run(spec, framework, output)
+        with _autologging(spec):
+            stage.run(spec, framework, output)
         outcome, reason = Outcome.OK, ""
     except KeyboardInterrupt:
         outcome, reason = Outcome.INTERRUPTED, "stopped while it ran"
@@ -80,6 +82,16 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         traceback.print_exc()
         outcome, reason = _classify(error)
     return RunClosed(spec.run, int(time.time() * 1_000), outcome, " ".join(reason.split())[:1_000])
+
+
+def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
+    """MLflow enters this process only where its own autologging is asked for; its cost is then part of what is measured."""
+    if spec.stage != "train" or spec.settings.get("autolog") != "mlflow":
+        return nullcontext()
+    from tracking.store import keras_autologging
+
+    tags = {"kind": Kind.AUTOLOG, "campaign": spec.campaign, "framework": spec.framework, "block": str(spec.block)}
+    return keras_autologging(spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags)
 
 
 def _classify(error: Exception) -> tuple[Outcome, str]:

@@ -56,7 +56,6 @@ def _compared(campaign: Campaign, study: ModuleType) -> tuple[Comparison | None,
         campaign.folder / "report",
         title=f"{study.TITLE} · {settings.preset}",
         runs=frame,
-        warnings=campaign.warnings,
         published=study.PUBLISHED,
         published_source=study.SOURCE,
     )

@@ -26,7 +26,7 @@ class JournalError(EvenhandError):
 class Journal:
     """The folder of one campaign: `campaign.json` (asked), `records.jsonl` (measured), `cells/` (files).
 
-    One writing process at a time, enforced by a lock on the file. Lines are whole or absent: a torn last line is cut off on opening.
+    One writing process at a time, enforced by a lock on the file. Lines are whole or absent: a torn last line is cut off.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+# What is said loudly stands in the tag `warnings` of campaigns and cells, with this between.
+BETWEEN_WARNINGS = " · "
 VANISHED = "its process ended without a word (killed, or the machine went down)"
 
 
@@ -19,6 +21,7 @@ class Kind(StrEnum):
     CAMPAIGN = "campaign"
     EXTRACTION = "extraction"
     CELL = "cell"
+    AUTOLOG = "autolog"
 
 
 class Outcome(StrEnum):

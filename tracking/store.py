@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,17 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
         input_example=pd.DataFrame([record.example]),
         pip_requirements=list(record.requirements),
     )
+
+
+@contextmanager
+def keras_autologging(experiment: str, name: str, tags: Mapping[str, str]) -> Iterator[None]:
+    """MLflow's own autologging of Keras' `fit`, into a run beside the cell's: its params (`epochs`, …) would clash with ours."""
+    import mlflow.keras
+
+    mlflow.set_experiment(experiment)
+    mlflow.keras.autolog(log_models=False, log_datasets=False, silent=True)
+    with mlflow.start_run(run_name=name, tags=dict(tags)):
+        yield
 
 
 def source(entry_point: str, commit: str) -> dict[str, str]:

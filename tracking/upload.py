@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
 from tracking import journal
 from tracking.journal import Journal
+from tracking.records import Record
 from tracking.store import HEARTBEAT_SECONDS, Store, Unreachable
 
 IDLE_SECONDS = 1.0
@@ -28,6 +30,7 @@ class Uploader(threading.Thread):
         self._finish = threading.Event()
         self._wake = threading.Event()
         self._next_beat = 0.0
+        self._sent_waiting: list[Record] = []
         self.refused: list[str] = []
         self.trouble = ""
 
@@ -56,19 +59,24 @@ class Uploader(threading.Thread):
         self.join(timeout_seconds)
         return not self.is_alive() and not self.trouble
 
+    @property
+    def up_to_date(self) -> bool:
+        """Whether the server has all that was written so far."""
+        return self._offset == self._journal.size and self._sent_waiting == self._journal.waiting()
+
     def _deliver(self) -> bool:
         records, offset = journal.read(self._journal.folder, self._offset)
-        waiting = [] if records else self._journal.waiting()
-        if not records and not waiting:
-            return False
-        self.refused += self._store.apply(records or waiting, self._journal.folder)
-        if offset != self._offset:
+        if records:
+            self.refused += self._store.apply(records, self._journal.folder)
             self._offset = offset
-            try:
+            with contextlib.suppress(OSError):  # a full disk: the next process sends these again, which changes nothing
                 journal.mark_delivered(self._journal.folder, offset)
-            except OSError:  # a full disk: the next process sends these records again, which changes nothing
-                pass
-        return bool(records)
+            return True
+        waiting = self._journal.waiting()
+        if waiting != self._sent_waiting:
+            self.refused += self._store.apply(waiting, self._journal.folder)
+            self._sent_waiting = waiting
+        return False
 
     def _beat(self) -> None:
         if time.monotonic() >= self._next_beat and not self._finish.is_set():

@@ -11,6 +11,7 @@ from experiments.comparison import gates
 from experiments.comparison.estimates import Values
 from experiments.comparison.findings import Value
 from experiments.comparison.gates import natural
+from tracking.records import BETWEEN_WARNINGS
 
 HUGE = 1.7e308  # MLflow keeps infinities as the greatest float
 TOLD = ("machine", "model", "dataset", "team", "campaign", "settings_hash", "params.device", "params.threads", "params.precision")
@@ -67,10 +68,9 @@ def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
 
 def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
     """What must be said loudly, before any figure."""
-    found = []
-    if "tags.weights" in frame.columns and frame["tags.weights"].astype(str).str.startswith("random").any():
-        found.append("The weights are RANDOM, not trained: compare speed and memory, read nothing from quality.")
+    told = frame["tags.warnings"].dropna() if "tags.warnings" in frame.columns else []
+    found = [line for text in dict.fromkeys(told) for line in str(text).split(BETWEEN_WARNINGS) if line]
     for column, what in (("tags.environment", "environments (machine and packages)"), ("tags.commit", "commits of this code")):
         if column in frame.columns and (count := frame[column].nunique()) > 1:
             found.append(f"The runs come from {count} {what}; inside every block there is one.")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))

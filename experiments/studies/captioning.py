@@ -5,9 +5,10 @@ Source: PyTorch against TensorFlow for image captioning (Arizona State Universit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from experiments.comparison.outcomes import outcome
 from experiments.settings import CampaignSettings, setting
 
 TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"
@@ -73,23 +74,23 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 # What is judged, in the order of the report; every one needs values on both sides.
 OUTCOMES = (
-    "train/examples_per_second",
-    "train/images_per_second",
-    "train/step_seconds",
-    "train/first_step_seconds",
-    "train/total_seconds",
-    "memory/peak_rss_bytes",
-    "memory/peak_device_bytes",
-    "energy/joules_per_example",
-    "inference/latency_seconds_p50",
-    "inference/latency_seconds_p95",
-    "inference/latency_seconds_p99",
-    "inference/batch_8/latency_seconds_p50",
-    "val/loss",
-    "val/bleu1",
-    "val/bleu2",
-    "val/bleu3",
-    "val/bleu4",
+    replace(outcome("train/examples_per_second"), unit="captions/s"),
+    outcome("train/images_per_second"),
+    outcome("train/step_seconds"),
+    outcome("train/first_step_seconds"),
+    outcome("train/total_seconds"),
+    outcome("memory/peak_rss_bytes"),
+    outcome("memory/peak_device_bytes"),
+    outcome("energy/joules_per_example"),
+    outcome("inference/latency_seconds_p50"),
+    outcome("inference/latency_seconds_p95"),
+    outcome("inference/latency_seconds_p99"),
+    outcome("inference/batch_8/latency_seconds_p50"),
+    outcome("val/loss"),
+    outcome("val/bleu1"),
+    outcome("val/bleu2"),
+    outcome("val/bleu3"),
+    outcome("val/bleu4"),
 )
 
 PUBLISHED = (

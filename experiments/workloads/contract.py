@@ -64,6 +64,8 @@ class CellSpec:
     journal: str
     folder: str
     checkpoint: str
+    experiment: str = ""
+    campaign: str = ""
 
     @property
     def path(self) -> Path:

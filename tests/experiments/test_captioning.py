@@ -197,7 +197,7 @@ def test_the_captioner_loads_in_a_fresh_process_and_captions_a_picture(
 @pytest.mark.usefixtures("finished")
 def test_features_are_not_extracted_twice(place: Place) -> None:
     done = place.run(blocks="1", frameworks="pytorch", images="40")
-    assert "features" not in done.stdout
+    assert "features ·" not in done.stdout
     assert done.returncode == 3
     assert "Traceback" not in done.stdout + done.stderr
 
@@ -212,10 +212,19 @@ def test_synthetic_data_time_the_papers_decoder(place: Place) -> None:
     assert "losses and BLEU mean nothing" in done.stdout
 
 
+def test_mlflows_own_autologging_of_fit_is_kept_beside_the_cell(place: Place) -> None:
+    done = place.run(frameworks="keras-tensorflow", blocks="1", autolog="mlflow")
+    assert done.returncode == 3, done.stdout + done.stderr
+    runs = {run.tags["kind"]: run for run in Store(place.uri).runs("captioning")}
+    assert "loss" in runs["autolog"].metrics
+    assert runs["autolog"].tags["campaign"] == runs["cell"].tags["campaign"]
+    assert "loss" not in runs["cell"].metrics
+
+
 def test_help_answers_at_once_and_without_a_framework() -> None:
     code = "import sys; from experiments.__main__ import main; main(['captioning', '--help']); print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     modules = done.stdout.splitlines()[-1]
     assert "batch_size" in done.stdout
-    for heavy in ("'torch'", "'tensorflow'", "'keras'", "'mlflow'", "'numpy'", "'pandas'"):
+    for heavy in ("'torch'", "'tensorflow'", "'keras'", "'mlflow'", "'pandas'", "'scipy'"):
         assert heavy not in modules

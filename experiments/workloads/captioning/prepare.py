@@ -15,6 +15,7 @@ from tracking.errors import WrongCall
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
     """Indexes the data and plans the extraction. Raises WrongCall for data, weights or a cache that cannot serve."""
+    _check_autolog(settings)
     cache = Path(settings.cache).resolve()
     data = _data(settings, cache, progress)
     _check_batches(settings, data)
@@ -62,12 +63,13 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
 
 def _data(settings: Settings, cache: Path, progress: Progress) -> CaptionData:
     if settings.data == "synthetic":
-        steps = settings.steps_per_epoch or 200
+        captions_needed = int((settings.steps_per_epoch or 200) * settings.batch_size / captions.TRAINING_SHARE)
+        total = max(64, captions_needed + settings.batch_size)
         return synthetic.synthetic(
             vocabulary=settings.vocabulary,
             length=settings.length,
-            captions=max(64, int(steps * settings.batch_size / 0.85) + settings.batch_size),
-            images=1_024,
+            captions=total,
+            images=min(1_024, total // 2),
             seed=settings.seed,
             cache=cache,
         )
@@ -88,6 +90,14 @@ def _weights(settings: Settings) -> tuple[Source, tuple[str, ...]]:
         return source, ()
     why = "" if settings.weights == "random" else " because no ImageNet checkpoint can be had here"
     return source, (f"DenseNet-201 has RANDOM weights{why}: compare speed and memory, do not read caption quality from this",)
+
+
+def _check_autolog(settings: Settings) -> None:
+    plain = [name for name in settings.frameworks if not name.startswith("keras-")]
+    if settings.autolog == "mlflow" and plain:
+        raise WrongCall(
+            f"autolog=mlflow records Keras' fit alone, nothing of {plain[0]}; choose keras-* frameworks or leave autolog out"
+        )
 
 
 def _check_batches(settings: Settings, data: CaptionData) -> None:

@@ -1,0 +1,48 @@
+"""A child: captions a second of `sequence` over those of `prefix`, steps in turn in one process, at Flickr8k's published sizes."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from experiments.datasets import caption_batches
+from experiments.datasets.synthetic import features, synthetic
+from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights
+from models.frameworks import open_framework
+
+VOCABULARY, LENGTH, CAPTIONS, ROUNDS, WARMUP = 8_485, 34, 32, 8, 2
+
+
+def main(name: str, cache: str) -> None:
+    framework = open_framework(name, device="cpu", threads=2, precision="float32", seed=0)
+    data = synthetic(vocabulary=VOCABULARY, length=LENGTH, captions=640, images=64, seed=0, cache=Path(cache))
+    spec = CaptionDecoderSpec(VOCABULARY, LENGTH)
+    network = framework.build("caption_decoder", spec)
+    framework.load_weights(network, initial_weights(spec, np.random.default_rng(0)))
+    optimiser = framework.optimiser(network, "adam", 1e-3)
+    batches = {
+        kind: list(
+            caption_batches.epoch(
+                data, features(data), split="train", batch_size=CAPTIONS, formulation=kind, steps=ROUNDS + WARMUP
+            )
+        )
+        for kind in caption_batches.FORMULATIONS
+    }
+    seconds: dict[str, list[float]] = {"prefix": [], "sequence": []}
+    for step in range(ROUNDS + WARMUP):
+        for kind, found in seconds.items():
+            began = time.perf_counter()
+            float(framework.train_step(network, optimiser, batches[kind][step]))
+            framework.synchronise()
+            found.append(time.perf_counter() - began)
+    prefix, sequence = (statistics.median(found[WARMUP:]) for found in seconds.values())
+    print(f"{name}: prefix {prefix * 1e3:.0f} ms, sequence {sequence * 1e3:.0f} ms a step of {CAPTIONS} captions")
+    print(f"RATIO={prefix / sequence:.2f}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
