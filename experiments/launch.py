@@ -46,10 +46,9 @@ def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
     journal.write_campaign(records.folder, kept)
     records.append(opened)
     campaign = Campaign(study, settings, prepared, records, display)
-    for path in prepared.files:
-        copy = records.folder / path.name
-        copy.write_bytes(path.read_bytes())
-        campaign.keep_file(copy)
+    for name, text in prepared.files.items():
+        (records.folder / name).write_text(text, encoding="utf-8")
+        campaign.keep_file(records.folder / name)
     return campaign
 
 

@@ -68,8 +68,8 @@ def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
 
 def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
     """What must be said loudly, before any figure."""
-    told = frame["tags.warnings"].dropna() if "tags.warnings" in frame.columns else []
-    found = [line for text in dict.fromkeys(told) for line in str(text).split(BETWEEN_WARNINGS) if line]
+    told: list[str] = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
+    found = [line for text in dict.fromkeys(told) for line in text.split(BETWEEN_WARNINGS) if line]
     for column, what in (("tags.environment", "environments (machine and packages)"), ("tags.commit", "commits of this code")):
         if column in frame.columns and (count := frame[column].nunique()) > 1:
             found.append(f"The runs come from {count} {what}; inside every block there is one.")

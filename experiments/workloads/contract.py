@@ -37,7 +37,7 @@ class DatasetInfo:
 class Prepared:
     """What the parent found out before any cell runs. `inputs` go to every cell; `before` run once, ahead of the blocks.
 
-    `warnings` are said in the terminal, in the tag `warnings` and on top of the report. `files` become campaign artifacts.
+    `warnings` are said in the terminal, in the tag `warnings` and on top of the report. `files`: name → text, the campaign's artifacts.
     """
 
     dataset: DatasetInfo
@@ -45,7 +45,7 @@ class Prepared:
     before: tuple[Job, ...] = ()
     warnings: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
-    files: tuple[Path, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A child: captions a second of `sequence` over those of `prefix`, steps in turn in one process, at Flickr8k's published sizes."""
+"""A child: captions/s of `sequence` over `prefix`, steps in turn in one process, at Flickr8k's published sizes."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from experiments.datasets import captions, synthetic
@@ -23,9 +24,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     if settings.data == "synthetic":
         warning = "synthetic features and captions: times are real, losses and BLEU mean nothing"
         inputs = {**common, "features": str(data.folder / "features.npy")}
-        return Prepared(
-            _info(data), inputs, warnings=(warning,), tags={"features": "synthetic"}, files=(data.folder / "vocabulary.json",)
-        )
+        return Prepared(_info(data), inputs, warnings=(warning,), tags={"features": "synthetic"}, files=_files(data))
 
     source, warnings = _weights(settings)
     entries = {name: features.entry(cache, data, source, settings.image_size, name) for name in settings.frameworks}
@@ -42,7 +41,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         before=jobs,
         warnings=(*warnings, *_broken(data)),
         tags={"weights": source.text, "features": baseline.key},
-        files=(data.folder / "vocabulary.json",),
+        files=_files(data),
     )
 
 
@@ -126,6 +125,12 @@ def _info(data: CaptionData) -> DatasetInfo:
         "broken_images": len(data.broken),
     }
     return DatasetInfo(data.name, data.digest, data.source, counts, {"image": "string", "caption": "string"})
+
+
+def _files(data: CaptionData) -> dict[str, str]:
+    left_out = {"images": dict(data.broken), "rows": data.dropped}
+    vocabulary = (data.folder / "vocabulary.json").read_text(encoding="utf-8")
+    return {"vocabulary.json": vocabulary, "broken_images.json": json.dumps(left_out, indent=1)}
 
 
 def _broken(data: CaptionData) -> tuple[str, ...]:

@@ -25,9 +25,7 @@ KEYS = [
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A report of two levels, one run failed, with everything that can be passed."""
-    table = frame(
-        factors={"tensorflow": 1.2}, tags={"warnings": "DenseNet-201 has RANDOM weights", "not_available.cpu_energy": "no RAPL"}
-    )
+    table = frame(factors={"tensorflow": 1.2}, tags={"warnings": "RANDOM weights", "not_available.cpu_energy": "no RAPL"})
     table.loc[table["run_id"] == "c1-7-pytorch", ["status", "outcome", "outcome_reason"]] = [
         "FAILED",
         "failed",
