@@ -105,6 +105,9 @@ def _campaign(
     except Interrupted as error:
         campaign.close(Outcome.INTERRUPTED, str(error))
         raise
+    except KeyboardInterrupt:
+        campaign.close(Outcome.INTERRUPTED, "stopped while the report was written")
+        raise Interrupted(f"stopped while the report was written; finish it with resume={campaign.run_id}") from None
     except Exception as error:
         campaign.close(Outcome.FAILED, f"{type(error).__name__}: {error}")
         raise

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import json
 import os
+import shutil
 import signal
 import time
 import uuid
@@ -77,7 +78,7 @@ class Campaign:
     # ---- the whole
 
     def run(self) -> bool:
-        """Preflight, what comes before the blocks, then every cell that is not there yet. True if all ended well."""
+        """What comes before the blocks, then every cell that is not there yet. True if all ended well."""
         with self._signals():
             done = finished_cells(self._journal.folder)
             cells = [cell for cell in self._plan() if cell.key not in done]
@@ -274,8 +275,9 @@ class Campaign:
         def remember(number: int, _: object) -> None:
             self._stop_signal = signal.Signals(number).name
 
-        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, remember) for number in handled}
+        # What was ignored when we were started (nohup, a shell's background job) stays ignored.
+        wanted = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+        before = {number: signal.signal(number, remember) for number in wanted}
         try:
             yield
         finally:
@@ -365,8 +367,6 @@ def settings_hash(logged: Mapping[str, str]) -> str:
 
 
 def _forget_checkpoint(spec: CellSpec) -> None:
-    import shutil
-
     shutil.rmtree(spec.checkpoint, ignore_errors=True)
 
 

@@ -25,6 +25,9 @@ from tracking.journal import Journal
 from tracking.records import VANISHED, Kind, Outcome, RunClosed, RunOpened
 from tracking.store import MODEL_TRAINING, Store, note
 
+# Where `mlflow run` opens its runs unless it is told otherwise.
+LAUNCHES = "Default"
+
 
 def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
     """Checks everything, then opens the campaign's run. Raises WrongCall."""
@@ -144,12 +147,13 @@ def _open_run(store: Store, study: str, settings: CampaignSettings, prepared: Pr
     module = importlib.import_module(f"experiments.studies.{study}")
     here = os.environ.get("MLFLOW_RUN_ID", "")
     chosen = store.experiment_name(here) if here else ""
-    experiment = chosen if chosen not in ("", "Default") else study
+    experiment = chosen if chosen not in ("", LAUNCHES) else study
     store.experiment_id(experiment)
     store.describe_experiment(
         experiment, f"**{module.TITLE}**\n\nOne campaign per launch, a run a cell; the verdict is in the campaign's report."
     )
-    store.close_stale(experiment, _is_alive)
+    for place in {experiment, LAUNCHES}:
+        store.close_stale(place, _is_alive)
     tags = {
         "kind": Kind.CAMPAIGN,
         "dataset": prepared.dataset.name,

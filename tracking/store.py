@@ -20,6 +20,7 @@ from tracking.records import (
     VANISHED,
     Artifact,
     DatasetUsed,
+    Kind,
     Metrics,
     ModelSaved,
     Outcome,
@@ -268,13 +269,12 @@ class Store:
 
         alive(host, pid): whether that process is known to run; asked only for campaigns without a fresh heartbeat.
         """
-        running = [run for run in self.runs(experiment, "attributes.status = 'RUNNING'") if "origin" in run.tags]
-        campaigns = {run.run_id: run for run in running if run.tags.get("kind") == "campaign"}
-        fresh = {id for id, run in campaigns.items() if _is_fresh(run, alive)}
+        running = [run for run in self.runs(experiment, "attributes.status = 'RUNNING'") if run.tags.get("kind") in set(Kind)]
+        owners = {run.tags.get("campaign", run.run_id) for run in running}
+        fresh = {owner for owner in owners if (run := self.run(owner)) and run.status == "RUNNING" and _is_fresh(run, alive)}
         closed = []
         for run in running:
-            owner = run.tags.get("campaign", run.run_id)
-            if owner in fresh or (owner not in campaigns and _is_fresh(run, alive)):
+            if run.tags.get("campaign", run.run_id) in fresh:
                 continue
             self._close(run.run_id, RunClosed(run.run_id, int(time.time() * 1_000), Outcome.INTERRUPTED, VANISHED), Path())
             closed.append(run.run_id)
@@ -350,9 +350,8 @@ def schema(columns: Mapping[str, str]) -> str:
 
 
 def _is_fresh(run: StoredRun, alive: Callable[[str, str], bool]) -> bool:
-    if time.time() - float(run.tags.get(HEARTBEAT, run.start_ms / 1_000)) < STALE_SECONDS:
-        return alive(run.tags.get("host", ""), run.tags.get("pid", ""))
-    return False
+    beaten = float(run.tags.get(HEARTBEAT, run.start_ms / 1_000))
+    return time.time() - beaten < STALE_SECONDS and alive(run.tags.get("host", ""), run.tags.get("pid", ""))
 
 
 def _stored(run: Any) -> StoredRun:

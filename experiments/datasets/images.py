@@ -7,7 +7,7 @@ divided by its standard deviation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
-
-from experiments.datasets.captions import CaptionData
 
 MEAN: NDArray[np.float32] = np.array([0.485, 0.456, 0.406], np.float32)
 STANDARD_DEVIATION: NDArray[np.float32] = np.array([0.229, 0.224, 0.225], np.float32)
@@ -35,11 +33,13 @@ class ImageBatch(NamedTuple):
     broken: list[tuple[int, str]]
 
 
-def batches(data: CaptionData, *, size: int, batch: int, start: int = 0, threads: int = 1) -> Iterator[ImageBatch]:
-    """The images from `start` on, in the data set's order, `batch` at a time; `threads` decode at once."""
+def batches(
+    folder: Path, images: Sequence[str], *, size: int, batch: int, start: int = 0, threads: int = 1
+) -> Iterator[ImageBatch]:
+    """Images below `folder` from `start` on, `batch` at a time (the last may be smaller). `threads` decode at once."""
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        for first in range(start, len(data.images), batch):
-            paths = [Path(data.source, path) for path in data.images[first : first + batch]]
+        for first in range(start, len(images), batch):
+            paths = [folder / path for path in images[first : first + batch]]
             pixels = np.zeros((len(paths), size, size, 3), np.float32)
             broken = []
             for row, result in enumerate(pool.map(lambda path: _pixels_or_problem(path, size), paths)):

@@ -35,9 +35,10 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the parent found out before any cell runs. `inputs` go to every cell; `before` run once, ahead of the blocks.
+    """What the parent found out. `inputs` go to every cell; `before` run once, ahead of the blocks.
 
-    `warnings` are said in the terminal, in the tag `warnings` and on top of the report. `files`: name → text, the campaign's artifacts.
+    `warnings` are said in the terminal, in the tag `warnings` and on top of the report.
+    `files`: name → text, the campaign's artifacts.
     """
 
     dataset: DatasetInfo

@@ -32,7 +32,9 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     examples: list[int] = []
     began = time.time()
     size = spec.settings["extraction_batch_size"]
-    for first, pixels, unreadable in images.batches(data, size=spec.inputs["image_size"], batch=size, start=start):
+    for first, pixels, unreadable in images.batches(
+        Path(data.source), data.images, size=spec.inputs["image_size"], batch=size, start=start
+    ):
         begin = time.perf_counter()
         pooled = _infer_whole(framework, network, pixels, size)
         seconds.append(time.perf_counter() - begin)

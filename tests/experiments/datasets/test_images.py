@@ -27,7 +27,7 @@ def _colour(*rgb: int) -> NDArray[np.float32]:
 
 
 def test_batches_cover_the_images_in_order(data: CaptionData) -> None:
-    found = list(batches(data, size=24, batch=3))
+    found = list(batches(Path(data.source), data.images, size=24, batch=3))
     assert [(batch.first, batch.pixels.shape) for batch in found] == [
         (0, (3, 24, 24, 3)),
         (3, (3, 24, 24, 3)),
@@ -39,8 +39,8 @@ def test_batches_cover_the_images_in_order(data: CaptionData) -> None:
 
 
 def test_resumed_from_the_middle_and_with_threads(data: CaptionData) -> None:
-    whole = np.concatenate([batch.pixels for batch in batches(data, size=24, batch=7)])
-    resumed = list(batches(data, size=24, batch=2, start=3, threads=3))
+    whole = np.concatenate([batch.pixels for batch in batches(Path(data.source), data.images, size=24, batch=7)])
+    resumed = list(batches(Path(data.source), data.images, size=24, batch=2, start=3, threads=3))
     assert [batch.first for batch in resumed] == [3, 5]
     np.testing.assert_array_equal(np.concatenate([batch.pixels for batch in resumed]), whole[3:])
 
@@ -50,7 +50,7 @@ def test_images_that_broke_since_are_zeros(data: CaptionData) -> None:
     cut, gone = (Path(data.source, data.images[number]) for number in (2, 4))
     cut.write_bytes(cut.read_bytes()[:-1500])
     gone.unlink()
-    (batch,) = batches(data, size=24, batch=10)
+    (batch,) = batches(Path(data.source), data.images, size=24, batch=10)
     assert [image for image, _ in batch.broken] == [2, 4]
     assert "truncated" in batch.broken[0][1]
     assert batch.broken[1][1] == "missing"
