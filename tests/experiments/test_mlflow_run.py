@@ -1,0 +1,82 @@
+"""`mlflow run . -e captioning`: the runner's own run leads to the campaign; a killed runner takes the campaign along."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests.conftest import QUICK, ROOT, Place, wait_for
+from tracking.store import Store
+
+
+def command(place: Place, *options: str, **given: str) -> list[str]:
+    settings = {**QUICK, "cache": str(place.cache), "journal": str(place.journal), "frameworks": "pytorch", **given}
+    parameters = [part for name, value in settings.items() for part in ("-P", f"{name}={value}")]
+    return [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning", "--env-manager", "local", *options, *parameters]
+
+
+def test_a_launch_in_default_leads_to_its_campaign(place: Place) -> None:
+    done = place.call(*command(place, blocks="1"))
+    assert done.returncode == 0, done.stdout + done.stderr  # the runner would take 3 (no verdict) for a failure
+    store = Store(place.uri)
+    campaign = next(run for run in store.runs("captioning") if run.tags["kind"] == "campaign")
+    launch = next(iter(store.runs("Default")))
+    assert launch.tags["kind"] == "launch"
+    assert launch.tags["campaign"] == campaign.run_id
+    assert campaign.run_id in launch.tags["mlflow.note.content"]
+    assert launch.status == campaign.status == "FINISHED"
+
+
+def test_a_launch_in_an_experiment_of_the_users_choice_is_the_campaign(place: Place) -> None:
+    done = place.call(*command(place, "--experiment-name", "mine", blocks="1", warmup_steps="2"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = {run.tags["kind"]: run for run in Store(place.uri).runs("mine")}
+    assert set(runs) >= {"campaign", "cell"}
+    assert runs["cell"].tags["campaign"] == runs["campaign"].run_id
+    assert runs["campaign"].params["warmup_steps"] == "2"
+    assert runs["campaign"].params["learning_rate"] == "0.001"
+
+
+def test_a_wrong_parameter_is_one_line(place: Place) -> None:
+    done = place.call(*command(place, epohcs="3"))
+    assert done.returncode == 1  # the runner's own code for any failure
+    assert "evenhand: there is no setting 'epohcs'; did you mean epochs?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_killed_runner_takes_the_campaign_along(place: Place) -> None:
+    launched = command(place, blocks="2", epochs="40")
+    runner = subprocess.Popen(
+        launched, env=place.environment, cwd=place.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    def started() -> bool:
+        assert runner.poll() is None
+        return any(run.tags["kind"] == "cell" for run in Store(place.uri).runs("captioning"))
+
+    wait_for(started, 120)
+    children = psutil.Process(runner.pid).children(recursive=True)
+    runner.send_signal(signal.SIGKILL)
+    runner.wait()
+    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children), 60)
+    runs = {run.tags["kind"]: run for run in Store(place.uri).runs("captioning")}
+    assert runs["campaign"].status == "KILLED"
+    assert runs["cell"].status == "KILLED"
+    assert "SIGTERM" in runs["campaign"].tags["outcome_reason"]
+
+
+@pytest.mark.slow
+def test_every_framework_and_variant_runs_the_study(place: Place) -> None:
+    from models.frameworks import available, missing
+
+    names = [name for name in available() if not missing(name)]
+    done = place.call(*command(place, frameworks=",".join(names), blocks="1"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
+    assert {run.tags["framework"] for run in cells if run.status == "FINISHED"} == set(names)
+    losses = [run.metrics["check/initial_loss"] for run in cells]
+    assert max(losses) - min(losses) < 1e-5 * min(losses)
