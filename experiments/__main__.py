@@ -120,6 +120,7 @@ def _campaign(
 def _tell(campaign: Campaign, conclusion: Conclusion, display: Display) -> None:
     from experiments.comparison import report
 
+    display.rest()
     if conclusion.comparison:
         display.console.print(report.terminal(conclusion.comparison))
     for line in campaign.warnings:

@@ -41,6 +41,10 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._progress.stop()
 
+    def rest(self) -> None:
+        """No more bars: what follows is read, not watched."""
+        self._progress.stop()
+
     def say(self, text: str, style: str = "") -> None:
         self.console.print(text, style=style or None, markup=False)
 

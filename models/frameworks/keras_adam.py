@@ -25,24 +25,37 @@ class TorchAdam(optimizers.Optimizer):  # type: ignore[misc]
         self._means, self._squares = self.add_optimizer_variables(variables, ["exp_avg", "exp_avg_sq"])
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        gradient = _dense(gradient)
         index = self._get_variable_index(variable)
         mean, square = self._means[index], self._squares[index]
-        self.assign(mean, mean + (1 - self.beta_1) * (gradient - mean))
-        self.assign(square, self.beta_2 * square + (1 - self.beta_2) * ops.square(gradient))
-
         step = ops.cast(self.iterations + 1, variable.dtype)
         correction_1 = -ops.expm1(step * log(self.beta_1))  # 1 - beta^step, which float32 would cancel to four digits
-        correction_2 = -ops.expm1(step * log(self.beta_2))
-        denominator = ops.sqrt(square) / ops.sqrt(correction_2) + self.epsilon
+        root_2 = ops.sqrt(-ops.expm1(step * log(self.beta_2)))
         rate = ops.cast(learning_rate, variable.dtype) / correction_1
-        self.assign_sub(variable, rate * mean / denominator)
+        if config.backend() == "tensorflow":
+            self._fused(gradient, variable, mean, square, rate * root_2, self.epsilon * root_2)
+            return
+        self.assign(mean, mean + (1 - self.beta_1) * (gradient - mean))
+        self.assign(square, self.beta_2 * square + (1 - self.beta_2) * ops.square(gradient))
+        self.assign_sub(variable, rate * mean / (ops.sqrt(square) / root_2 + self.epsilon))
 
+    def _fused(self, gradient: Any, variable: Any, mean: Any, square: Any, rate: Any, epsilon: Any) -> None:
+        """TensorFlow's own kernel, which adds `epsilon` before the bias correction: both given so that the result is the same.
 
-def _dense(gradient: Any) -> Any:
-    """TensorFlow's embedding gradients are rows with repetitions: dense, the repeated rows are summed."""
-    if config.backend() != "tensorflow":
-        return gradient
-    import tensorflow as tf
+        rate·m / (sqrt(v) + epsilon), top and bottom over sqrt(1 - beta_2^t), is algorithm 1. Embedding gradients come as rows
+        with repetitions: made dense, the repeated rows are summed.
+        """
+        import tensorflow as tf
 
-    return tf.convert_to_tensor(gradient)
+        none = tf.zeros([], variable.dtype)  # powers of beta: the correction is in `rate` already
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=mean.handle,
+            v=square.handle,
+            beta1_power=none,
+            beta2_power=none,
+            lr=rate,
+            beta1=tf.constant(self.beta_1, variable.dtype),
+            beta2=tf.constant(self.beta_2, variable.dtype),
+            epsilon=epsilon,
+            grad=tf.convert_to_tensor(gradient),
+        )

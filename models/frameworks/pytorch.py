@@ -54,7 +54,7 @@ class Adapter(Framework):
     def optimiser(self, network: nn.Module, name: str, learning_rate: float) -> torch.optim.Optimizer:
         if name not in ("adam", "adam-stock"):
             raise ModelError(f"no optimiser {name!r}; have adam, adam-stock")
-        return torch.optim.Adam(network.named_parameters(), lr=learning_rate)
+        return torch.optim.Adam(network.named_parameters(), lr=learning_rate, fused=name == "adam")
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> Weights:
         names = optimiser.param_groups[0]["param_names"]

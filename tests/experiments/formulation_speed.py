@@ -1,4 +1,4 @@
-"""A child: captions/s of `sequence` over `prefix`, steps in turn in one process, at Flickr8k's published sizes."""
+"""A child: captions/s of `sequence` over `prefix`, steps in turn in one process, at a published size."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from experiments.datasets.synthetic import features, synthetic
 from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights
 from models.frameworks import open_framework
 
-VOCABULARY, LENGTH, CAPTIONS, ROUNDS, WARMUP = 8_485, 34, 32, 8, 2
+CAPTIONS, ROUNDS, WARMUP = 32, 8, 2
 
 
-def main(name: str, cache: str) -> None:
+def main(name: str, vocabulary: int, length: int, cache: str) -> None:
     framework = open_framework(name, device="cpu", threads=2, precision="float32", seed=0)
-    data = synthetic(vocabulary=VOCABULARY, length=LENGTH, captions=640, images=64, seed=0, cache=Path(cache))
-    spec = CaptionDecoderSpec(VOCABULARY, LENGTH)
+    data = synthetic(vocabulary=vocabulary, length=length, captions=640, images=64, seed=0, cache=Path(cache))
+    spec = CaptionDecoderSpec(vocabulary, length)
     network = framework.build("caption_decoder", spec)
     framework.load_weights(network, initial_weights(spec, np.random.default_rng(0)))
     optimiser = framework.optimiser(network, "adam", 1e-3)
@@ -40,9 +40,10 @@ def main(name: str, cache: str) -> None:
             framework.synchronise()
             found.append(time.perf_counter() - began)
     prefix, sequence = (statistics.median(found[WARMUP:]) for found in seconds.values())
-    print(f"{name}: prefix {prefix * 1e3:.0f} ms, sequence {sequence * 1e3:.0f} ms a step of {CAPTIONS} captions")
+    print(f"{name}, {vocabulary} words, length {length}, {CAPTIONS} captions a step:", end=" ")
+    print(f"prefix {prefix * 1e3:.0f} ms, sequence {sequence * 1e3:.0f} ms")
     print(f"RATIO={prefix / sequence:.2f}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

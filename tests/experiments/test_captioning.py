@@ -234,6 +234,7 @@ def test_synthetic_data_time_the_papers_decoder(place: Place) -> None:
     assert "losses and BLEU mean nothing" in done.stdout
 
 
+@pytest.mark.slow
 def test_mlflows_own_autologging_of_fit_is_kept_beside_the_cell(place: Place) -> None:
     done = place.run(frameworks="keras-tensorflow", blocks="1", autolog="mlflow")
     assert done.returncode == 3, done.stdout + done.stderr

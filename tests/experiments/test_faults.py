@@ -50,7 +50,7 @@ def stored(place: Place) -> dict[str, list[StoredRun]]:
     return found
 
 
-LONG = {"frameworks": "pytorch", "epochs": "40", "steps_per_epoch": "4", "blocks": "2"}
+LONG = {"frameworks": "pytorch", "epochs": "25", "steps_per_epoch": "4", "blocks": "2"}
 
 
 def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_continues_from_the_checkpoint(place: Place) -> None:
@@ -76,7 +76,7 @@ def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_con
     assert len(again["pytorch · block 2"]) == 1, "what was finished is not run again"
     newest = next(run for run in again["pytorch · block 1"] if run.status == "FINISHED")
     history = Store(place.uri)._client.get_metric_history(newest.run_id, "val/loss")
-    assert [point.step for point in history] == list(range(1, 41))
+    assert [point.step for point in history] == list(range(1, 26))
     earlier = {point.step: point.value for point in Store(place.uri)._client.get_metric_history(first.run_id, "val/loss")}
     kept = [history[step - 1].value == value for step, value in earlier.items()]
     assert all(kept), "epochs before the kill are kept, not trained again"
@@ -122,6 +122,7 @@ def test_a_killed_parent_takes_its_child_along_and_the_next_campaign_closes_what
     assert len(runs["pytorch · block 2"]) == 1
 
 
+@pytest.mark.slow
 def test_a_new_campaign_closes_the_runs_of_a_vanished_one(place: Place) -> None:
     parent = place.start(**LONG)
     wait_for_epochs(place, parent, 1)
@@ -156,7 +157,7 @@ def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Ser
             "pytorch · block 2": ["FINISHED"],
         }
         history = Store(remote.uri)._client.get_metric_history(runs["pytorch · block 2"][0].run_id, "train/loss")
-        assert [point.step for point in history] == list(range(1, 41))
+        assert [point.step for point in history] == list(range(1, 26))
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ def test_a_launch_in_default_leads_to_its_campaign(place: Place) -> None:
     assert launch.status == campaign.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_a_launch_in_an_experiment_of_the_users_choice_is_the_campaign(place: Place) -> None:
     done = place.call(*command(place, "--experiment-name", "mine", blocks="1", warmup_steps="2"))
     assert done.returncode == 0, done.stdout + done.stderr
