@@ -334,6 +334,7 @@ def origin_tags(study: str, settings: CampaignSettings) -> dict[str, str]:
     return {
         "machine": provenance.fingerprint(),
         "environment": provenance.environment_digest(),
+        **provenance.surroundings(),
         **{name: text for name, text in optional.items() if text},
         **source(study, commit),
     }

@@ -71,6 +71,14 @@ def environment_digest() -> str:
     return _digest({"machine": machine(), "packages": packages()})
 
 
+def surroundings() -> dict[str, str]:
+    """What the two digests stand for, as tags that people can read and compare by: `cpu`, `gpu`, `version.torch`, …"""
+    here = machine()
+    hardware = {"cpu": f"{here['cores']} × {here['cpu']}", "gpu": ", ".join(here["gpus"])}
+    versions = {f"version.{name}": version for name, version in packages().items()}
+    return {name: text for name, text in {**hardware, **versions}.items() if text}
+
+
 def commit() -> str:
     """The commit of this checkout, with `+changes` if the work tree differs; empty outside of git."""
     try:

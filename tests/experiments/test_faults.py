@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -160,16 +159,7 @@ def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Ser
         assert [point.step for point in history] == list(range(1, 26))
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(folder)], capture_output=True).returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["40m"], indirect=True)
 def test_a_disk_that_fills_up_ends_the_cell_and_keeps_what_is_finished(place: Place, small_disk: Path) -> None:
     parent = place.start(**{**LONG, "journal": str(small_disk / "journal"), "blocks": "3"})
 

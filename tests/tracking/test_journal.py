@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,16 +78,7 @@ def test_an_unwritable_folder_is_a_wrong_call() -> None:
         Journal(Path("/proc/nothing"))
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], capture_output=True).returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["64k"], indirect=True)
 def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     kept = Journal(small_disk)
     written: list[Record] = []
