@@ -36,6 +36,11 @@ def main(arguments: Sequence[str]) -> int:
         return DONE
     name, *rest = arguments
     try:
+        if name == "replay" and set(rest) & {"-h", "--help"}:
+            print(
+                "replay: tells a tracking server what a journal holds, once\n\n  --journal DIR   a campaign's folder, or all of them"
+            )
+            return DONE
         if name == "replay":
             return _replay(options(rest))
         study = studies.load(name)
@@ -48,6 +53,12 @@ def main(arguments: Sequence[str]) -> int:
         return WRONG_CALL
     except EvenhandError as error:
         print(f"evenhand: {error}", file=sys.stderr)
+        return FAILED
+    except OSError as error:
+        print(f"evenhand: {error.strerror or error}: {error.filename or 'no file named'}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("evenhand: stopped; what was finished is in the journal, continue with resume=last", file=sys.stderr)
         return FAILED
 
 
@@ -80,10 +91,7 @@ def _study(name: str, given: dict[str, str]) -> int:
     module = studies.load(name)
     settings = settings_.parse(module.Settings, module.PRESETS, given)
     with Display() as display:
-        try:
-            return _campaign(name, settings, given, display, by_runner=by_runner)
-        except KeyboardInterrupt:
-            raise EvenhandError("stopped before the first cell; nothing was measured") from None
+        return _campaign(name, settings, given, display, by_runner=by_runner)
 
 
 def _campaign(
@@ -93,6 +101,7 @@ def _campaign(
     from experiments.campaign import Interrupted
     from tracking.records import Outcome
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # outside the blocks too, a run must end with its reason
     if settings.resume:
         campaign = launch.resume(name, settings.resume, given, Path(settings.journal).resolve(), display)
     else:

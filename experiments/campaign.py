@@ -84,9 +84,11 @@ class Campaign:
             cells = [cell for cell in self._plan() if cell.key not in done]
             self._warn(self.prepared.warnings)
             self._display.expect(len(self.prepared.before) + len(cells))
-            results = [self._job(job) for job in self.prepared.before]
-            if not all(results):
-                raise EvenhandError("feature extraction failed; the reason stands above and in the extraction's run")
+            results = []
+            for job in self.prepared.before:
+                results.append(self._job(job))
+                if job.framework == self.settings.frameworks[0] and not results[-1]:
+                    raise EvenhandError("the baseline's feature extraction failed, which all cells need; the reason stands above")
             self._warn(self._after_extraction())
             results += [self._cell(cell) for cell in cells]
         return all(results)
@@ -164,6 +166,8 @@ class Campaign:
             f"{name}: {closed.outcome}{f' ({closed.reason})' if closed.reason else ''}, {time.monotonic() - began:.0f} s",
             good=good,
         )
+        self._uploader.wake()
+        self.deliver(30.0)  # packing a model while the next cell is timed would be seen in its times
         self._tell_trouble()
         self._check_stop()
         return good
@@ -190,12 +194,13 @@ class Campaign:
         ended = child.ended()
         self._summarise_sensors(spec.run, sampler, windows)
         self.write(Tags(spec.run, self._note(spec, latest)))
+        if closed and closed.outcome == Outcome.OK:
+            return closed
         if self._full_disk:
             return _failed(spec.run, self._full_disk)
         if self._stop_signal:
             return dataclasses.replace(ended, outcome=Outcome.INTERRUPTED, reason=f"the campaign got {self._stop_signal}")
-        if closed is None or closed.outcome != Outcome.OK:
-            self.write(Artifact(spec.run, f"{spec.folder}/output.log"))
+        self.write(Artifact(spec.run, f"{spec.folder}/output.log"))
         return closed or ended
 
     # ---- records

@@ -17,11 +17,13 @@ from tracking.errors import EvenhandError
 
 @dataclass
 class Past:
-    """What a training has behind it: seconds of every step, metrics by epoch, total training seconds."""
+    """What a training has behind it: seconds of every step, the steps at which processes began, metrics by epoch, totals."""
 
     seconds: list[float] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     by_epoch: list[dict[str, float]] = field(default_factory=list)
     total_seconds: float = 0.0
+    peak_rss_bytes: float = 0.0
 
 
 class Checkpoint:

@@ -51,16 +51,24 @@ def _compared(campaign: Campaign, study: ModuleType) -> tuple[Comparison | None,
         comparison = compare(frame, baseline=settings.frameworks[0], outcomes=study.OUTCOMES, margin=settings.margin)
     except WrongCall as error:  # only one framework was asked for, or only one of them ended well
         return None, [f"No verdict: {error}."], None
-    path = report.write(
-        comparison,
-        campaign.folder / "report",
-        title=f"{study.TITLE} · {settings.preset}",
-        runs=frame,
-        published=study.PUBLISHED,
-        published_source=study.SOURCE,
-    )
+    found = words.sentences(comparison)
+    try:
+        path = report.write(
+            comparison,
+            campaign.folder / "report",
+            title=f"{study.TITLE} · {settings.preset}",
+            runs=frame,
+            published=study.PUBLISHED,
+            published_source=study.SOURCE,
+        )
+    except OSError as error:
+        return (
+            comparison,
+            [*found, f"No report: {error.strerror}: {campaign.folder}; write it later with resume={campaign.run_id}."],
+            None,
+        )
     campaign.keep_file(path.parent)
-    return comparison, words.sentences(comparison), path
+    return comparison, found, path
 
 
 def from_journal(folder: Path) -> Iterable[StoredRun]:

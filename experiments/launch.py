@@ -21,7 +21,7 @@ from experiments.workloads.contract import CellSpec, Prepared
 from models import frameworks
 from tracking import journal
 from tracking.errors import WrongCall
-from tracking.journal import Journal
+from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, Kind, Outcome, RunClosed, RunOpened
 from tracking.store import MODEL_TRAINING, Store, note
 
@@ -38,7 +38,6 @@ def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
     run = uuid.uuid4().hex
     opened, run_id = _open_run(store, study, settings, prepared, run)
     _link_launch(store, opened.experiment, run_id)
-    records = Journal(Path(settings.journal).resolve() / run_id)
     kept = {
         "study": study,
         "run": run,
@@ -46,11 +45,18 @@ def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
         "experiment": opened.experiment,
         "settings": dataclasses.asdict(settings),
     }
-    journal.write_campaign(records.folder, kept)
-    records.append(opened)
+    try:
+        records = Journal(Path(settings.journal).resolve() / run_id)
+        journal.write_campaign(records.folder, kept)
+        records.append(opened)
+        for name, text in prepared.files.items():
+            (records.folder / name).write_text(text, encoding="utf-8")
+    except (OSError, JournalError) as error:
+        reason = f"no journal can be kept in {settings.journal}: {error}"
+        store.apply([RunClosed(run, now_ms(), Outcome.FAILED, reason)], Path())
+        raise WrongCall(f"{reason}; choose another folder for it (journal=DIR)") from None
     campaign = Campaign(study, settings, prepared, records, display)
-    for name, text in prepared.files.items():
-        (records.folder / name).write_text(text, encoding="utf-8")
+    for name in prepared.files:
         campaign.keep_file(records.folder / name)
     return campaign
 
@@ -61,12 +67,13 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     kept = journal.read_campaign(folder)
     module = importlib.import_module(f"experiments.studies.{study}")
     settings: CampaignSettings = settings_.from_values(module.Settings, kept["settings"])
-    texts = settings_.as_text(settings)
-    for name, text in given.items():
-        if name not in SILENT and texts.get(name) != text:
-            raise WrongCall(
-                f"resume: {name} was {texts.get(name)} when the campaign began and cannot become {text}; start a new one for that"
-            )
+    wanted_now = settings_.parse(module.Settings, module.PRESETS, given)
+    for name in set(given) - SILENT:
+        before, now = getattr(settings, name), getattr(wanted_now, name)
+        if before != now:
+            was = settings_.to_text(before)
+            raise WrongCall(f"resume: {name} was {was} when the campaign began and cannot become {given[name]}; start a new one")
+    settings = dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in set(given) & {"cache", "journal"}})
     prepared = prepare(study, settings, display)
     store = Store()
     store.check()
@@ -185,9 +192,9 @@ def _whereabouts() -> dict[str, str]:
     return {"host": platform.node(), "pid": str(os.getpid()), "heartbeat": str(int(time.time()))}
 
 
-def _is_alive(host: str, pid: str) -> bool:
+def _is_alive(host: str, pid: str) -> bool | None:
     if host != platform.node() or not pid.isdigit():
-        return True  # not ours to say: the heartbeat decides
+        return None  # not ours to say: the heartbeat decides
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

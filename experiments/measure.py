@@ -33,9 +33,11 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     output.metrics({**parameters, "check/initial_loss": _loss(framework, network, [next(iter(task.validation()))])})
 
     past = _train(task, spec, framework, network, optimiser, output)
-    training = Values("train", tuple(past.seconds), (task.examples_a_step,) * len(past.seconds), settings["warmup_steps"])
+    training = Values(
+        "train", tuple(past.seconds), (task.examples_a_step,) * len(past.seconds), settings["warmup_steps"], tuple(past.starts)
+    )
     summary = timing.summarise_training(training, past.total_seconds)
-    summary |= task.derived(summary) | _memory(framework)
+    summary |= task.derived(summary) | _memory(framework, past)
     output.metrics(summary, step=len(past.seconds))
 
     answers = _infer(task, spec, framework, network, output)
@@ -61,17 +63,19 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     past = checkpoint.load(framework, network, optimiser)
     for step, values in enumerate(past.by_epoch, start=1):
         output.metrics(values, step=step)
-    began = time.time()
+    began, already = time.time(), len(past.seconds)
+    past.starts.append(already)
     for epoch in range(len(past.by_epoch), epochs):
         losses, seconds = _epoch(task, epoch, epochs, framework, network, optimiser, past, output)
         validation = _loss(framework, network, task.validation())
         past.by_epoch.append({"train/loss": float(np.mean(losses)), "val/loss": validation})
         past.total_seconds += seconds
+        past.peak_rss_bytes = max(past.peak_rss_bytes, peak_rss_bytes())
         output.metrics(past.by_epoch[-1], step=epoch + 1)
         if not np.isfinite(validation):
             raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {validation}; a smaller learning_rate may help")
         checkpoint.save(framework, network, optimiser, past)
-    output.window("train", began, time.time(), len(past.seconds) * task.examples_a_step)
+    output.window("train", began, time.time(), (len(past.seconds) - already) * task.examples_a_step)
     return past
 
 
@@ -124,9 +128,9 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
     return found
 
 
-def _memory(framework: Framework) -> dict[str, float]:
+def _memory(framework: Framework, past: Past) -> dict[str, float]:
     device = framework.peak_device_bytes()
-    return {"memory/peak_rss_bytes": peak_rss_bytes()} | ({} if device is None else {"memory/peak_device_bytes": device})
+    return {"memory/peak_rss_bytes": past.peak_rss_bytes} | ({} if device is None else {"memory/peak_device_bytes": device})
 
 
 def peak_rss_bytes() -> float:
@@ -166,5 +170,5 @@ def write_values(path: Path, phases: list[Values]) -> None:
         columns["step"] += range(count)
         columns["seconds"] += values.seconds
         columns["examples"] += values.examples
-        columns["warmup"] += [step < values.warmup for step in range(count)]
+        columns["warmup"] += values.is_warmup
     pq.write_table(pa.table(columns), path)

@@ -26,7 +26,9 @@ class Child:
     def __init__(self, spec: CellSpec, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+        # The runner's run is the parent's: MLflow's own autologging in the child would continue it.
+        inherited = {name: text for name, text in os.environ.items() if name not in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")}
+        environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "experiments.cell"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,8 @@ def check(settings: CampaignSettings) -> None:
     for field in dataclasses.fields(settings):
         value, rules = getattr(settings, field.name), field.metadata
         for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, float) and not math.isfinite(one):
+                raise WrongCall(f"{field.name}={one} is not a finite number")
             if rules.get("choices") and one not in rules["choices"]:
                 raise WrongCall(f"{field.name}={one} is not known; choose {', '.join(rules['choices'])}")
             if rules.get("least") is not None and one < rules["least"]:

@@ -14,12 +14,26 @@ EARNED_AT = {50: 6, 95: 72, 99: 368}
 
 @dataclass(frozen=True)
 class Values:
-    """Raw times of one phase, in order: seconds and examples a step; the first `warmup` of them are not summarised."""
+    """Raw times of one phase, in order: seconds and examples a step.
+
+    `warmup` steps after each of `starts` (the steps at which a process began: a resumed training has several) are not summarised.
+    """
 
     phase: str
     seconds: tuple[float, ...]
     examples: tuple[int, ...]
     warmup: int
+    starts: tuple[int, ...] = (0,)
+
+    @property
+    def is_warmup(self) -> tuple[bool, ...]:
+        return tuple(any(start <= step < start + self.warmup for start in self.starts) for step in range(len(self.seconds)))
+
+    @property
+    def steady(self) -> tuple[list[float], list[int]]:
+        """Seconds and examples of the steps that count."""
+        kept = [step for step, warm in enumerate(self.is_warmup) if not warm]
+        return [self.seconds[step] for step in kept], [self.examples[step] for step in kept]
 
 
 class Stopwatch:
@@ -48,7 +62,7 @@ def percentiles(seconds: Sequence[float]) -> dict[int, float]:
 
 def summarise_training(values: Values, total_seconds: float) -> dict[str, float]:
     """Metrics of a training's steps: the first apart, median and p95 of the rest, throughput as total over total."""
-    steady, examples = values.seconds[values.warmup :], values.examples[values.warmup :]
+    steady, examples = values.steady
     metrics = {"train/first_step_seconds": values.seconds[0], "train/total_seconds": total_seconds}
     if steady:
         metrics["train/step_seconds"] = float(np.median(steady))
@@ -60,9 +74,9 @@ def summarise_training(values: Values, total_seconds: float) -> dict[str, float]
 
 def summarise_requests(values: Values, prefix: str = "inference") -> dict[str, float]:
     """Metrics of answered requests: first call apart, earned percentiles of the rest, throughput as total over total."""
-    steady = values.seconds[values.warmup :]
+    steady, examples = values.steady
     metrics = {f"{prefix}/latency_seconds_p{q}": value for q, value in percentiles(steady).items()}
     metrics[f"{prefix}/first_call_seconds"] = values.seconds[0]
     if steady:
-        metrics[f"{prefix}/examples_per_second"] = sum(values.examples[values.warmup :]) / sum(steady)
+        metrics[f"{prefix}/examples_per_second"] = sum(examples) / sum(steady)
     return metrics

@@ -84,7 +84,7 @@ def commit() -> str:
     try:
         head = _git("rev-parse", "HEAD")
         return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return ""
 
 

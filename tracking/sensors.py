@@ -6,6 +6,7 @@ A sensor that is missing is named with its reason in `missing`, never a zero.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ RAPL = Path("/sys/class/powercap")
 
 @dataclass(frozen=True)
 class Sample:
-    """What all sensors said at one moment; `counters_joules` only ever rise."""
+    """What all sensors said at one moment; `counters_joules` rise until they wrap around."""
 
     time_seconds: float
     values: dict[str, float]
@@ -142,7 +143,11 @@ class Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._stop_now.wait(self._period_seconds):
-            sample = self._sensors.read()
+            try:
+                sample = self._sensors.read()
+            except Exception as error:  # a driver's fault ends its readings, not the campaign
+                self.missing["sensors"] = f"stopped after {len(self.samples)} samples: {error}"
+                return
             self.samples.append(sample)
             self._on_sample(sample)
 
@@ -167,10 +172,15 @@ def summarise(samples: list[Sample], start_seconds: float, end_seconds: float, e
             metrics[f"{name}/temperature_celsius_mean"] = float(np.mean(values))
             metrics[f"{name}/temperature_celsius_max"] = max(values)
     if len(inside) > 1 and inside[0].counters_joules:
-        joules = sum(inside[-1].counters_joules[name] - first for name, first in inside[0].counters_joules.items())
+        joules = sum(_risen([sample.counters_joules[name] for sample in inside]) for name in inside[0].counters_joules)
         seconds = inside[-1].time_seconds - inside[0].time_seconds
         metrics["power/watts_mean"] = joules / seconds
         metrics["energy/joules"] = joules / seconds * (end_seconds - start_seconds)
         if examples:
             metrics["energy/joules_per_example"] = metrics["energy/joules"] / examples
     return metrics
+
+
+def _risen(readings: list[float]) -> float:
+    """How far a counter rose; a step in which it wrapped around counts nothing, rather than a negative amount."""
+    return sum(max(0.0, later - earlier) for earlier, later in itertools.pairwise(readings))

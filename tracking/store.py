@@ -38,7 +38,7 @@ HEARTBEAT = "heartbeat"
 # Without it the UI opens its view for language models.
 MODEL_TRAINING = "workflowType=machine_learning"
 HEARTBEAT_SECONDS = 15
-STALE_SECONDS = 90
+STALE_SECONDS = 600
 
 # A dead server must cost seconds, not MLflow's default of four minutes a call: the journal already holds the record.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -142,10 +142,12 @@ class Store:
         refused: list[str] = []
         for run, of_run in groupby(records, key=lambda record: record.run):
             for kind, group in groupby(of_run, key=type):
-                try:
-                    self._apply(run, kind, list(group), folder)
-                except Rejected as error:
-                    refused.append(f"{kind.__name__} of {run}: {error}")
+                alike = list(group)
+                for some in [alike] if kind in (Metrics, Tags) else [[record] for record in alike]:
+                    try:
+                        self._apply(run, kind, some, folder)
+                    except (Rejected, WrongCall) as error:
+                        refused.append(f"{kind.__name__} of {run}: {error}")
         return refused
 
     def _apply(self, run: str, kind: type, records: list[Any], folder: Path) -> None:
@@ -220,7 +222,10 @@ class Store:
         experiment = self._ask(self._client.get_run, run_id).info.experiment_id
         made = self._ask(self._client.create_logged_model, experiment, name=record.name, source_run_id=run_id)
         with tempfile.TemporaryDirectory() as temporary:
-            _save_model(Path(temporary) / "model", Model(run_id=run_id, model_id=made.model_id), record, folder / record.data)
+            try:
+                _save_model(Path(temporary) / "model", Model(run_id=run_id, model_id=made.model_id), record, folder / record.data)
+            except (MlflowException, OSError) as error:
+                raise Rejected(f"the model could not be packed: {error}") from error
             self._ask(self._client.log_model_artifacts, made.model_id, f"{temporary}/model")
         self._ask(self._client.finalize_logged_model, made.model_id, LoggedModelStatus.READY)
         self._ask(self._client.log_outputs, run_id, [LoggedModelOutput(made.model_id, step=0)])
@@ -237,6 +242,9 @@ class Store:
 
     def reopen(self, run_id: str) -> None:
         """Sets a run that ended early back to RUNNING, for a resumed campaign."""
+        run = self._ask(self._client.get_run, run_id)
+        for tag in {"outcome", "outcome_reason"} & set(run.data.tags):
+            self._ask(self._client.delete_tag, run_id, tag)
         self._ask(self._client.update_run, run_id, status="RUNNING")
 
     def beat(self, run_id: str) -> None:
@@ -264,10 +272,10 @@ class Store:
         """The cell runs of a campaign."""
         return self.runs(experiment, f"tags.campaign = '{run_id}'")
 
-    def close_stale(self, experiment: str, alive: Callable[[str, str], bool]) -> list[str]:
+    def close_stale(self, experiment: str, alive: Callable[[str, str], bool | None]) -> list[str]:
         """Ends runs whose process has vanished (kill -9, power loss) as KILLED, with their reason. Returns their ids.
 
-        alive(host, pid): whether that process is known to run; asked only for campaigns without a fresh heartbeat.
+        alive(host, pid): whether that process runs; None where that cannot be known from here and the heartbeat decides.
         """
         running = [run for run in self.runs(experiment, "attributes.status = 'RUNNING'") if run.tags.get("kind") in set(Kind)]
         owners = {run.tags.get("campaign", run.run_id) for run in running}
@@ -301,6 +309,10 @@ class Store:
             if error.get_http_status_code() in (400, 404, 409) and "failed with exception" not in text:
                 raise Rejected(text[:300]) from error
             raise Unreachable(text[:300]) from error
+        except requests.HTTPError as error:
+            text = " ".join(str(error).split())[:300]
+            status = error.response.status_code if error.response is not None else 500
+            raise (Rejected if 400 <= status < 500 and status not in (408, 429) else Unreachable)(text) from error
         except (requests.RequestException, OSError) as error:
             raise Unreachable(" ".join(str(error).split())[:300]) from error
 
@@ -335,7 +347,7 @@ def keras_autologging(experiment: str, name: str, tags: Mapping[str, str]) -> It
 
 def source(entry_point: str, commit: str) -> dict[str, str]:
     """The tags behind the UI's columns `Created by` and `Source`."""
-    who = {"mlflow.user": getpass.getuser(), "mlflow.source.name": f"evenhand {entry_point}", "mlflow.source.type": "PROJECT"}
+    who = {"mlflow.user": _user(), "mlflow.source.name": f"evenhand {entry_point}", "mlflow.source.type": "PROJECT"}
     return {**who, **({"mlflow.source.git.commit": commit.partition("+")[0]} if commit else {})}
 
 
@@ -344,14 +356,23 @@ def note(text: str) -> dict[str, str]:
     return {"mlflow.note.content": text[:7_900]}
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return str(os.getuid())
+
+
 def schema(columns: Mapping[str, str]) -> str:
     """MLflow's JSON of a dataset's columns, for the UI."""
     return json.dumps({"mlflow_colspec": [{"type": kind, "name": name, "required": True} for name, kind in columns.items()]})
 
 
-def _is_fresh(run: StoredRun, alive: Callable[[str, str], bool]) -> bool:
-    beaten = float(run.tags.get(HEARTBEAT, run.start_ms / 1_000))
-    return time.time() - beaten < STALE_SECONDS and alive(run.tags.get("host", ""), run.tags.get("pid", ""))
+def _is_fresh(run: StoredRun, alive: Callable[[str, str], bool | None]) -> bool:
+    known = alive(run.tags.get("host", ""), run.tags.get("pid", ""))
+    if known is not None:
+        return known
+    return time.time() - float(run.tags.get(HEARTBEAT, run.start_ms / 1_000)) < STALE_SECONDS
 
 
 def _stored(run: Any) -> StoredRun:

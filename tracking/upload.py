@@ -9,7 +9,7 @@ import time
 from tracking import journal
 from tracking.journal import Journal
 from tracking.records import Record
-from tracking.store import HEARTBEAT_SECONDS, Store, Unreachable
+from tracking.store import HEARTBEAT_SECONDS, Rejected, Store
 
 IDLE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
@@ -44,8 +44,8 @@ class Uploader(threading.Thread):
                 self.trouble, pause = "", IDLE_SECONDS
                 if more:
                     continue
-            except Unreachable as error:
-                self.trouble = str(error)
+            except Exception as error:  # this thread must outlive whatever MLflow raises: the journal waits for it
+                self.trouble = str(error) or type(error).__name__
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             if finishing:
                 return
@@ -57,7 +57,11 @@ class Uploader(threading.Thread):
         self._finish.set()
         self._wake.set()
         self.join(timeout_seconds)
-        return not self.is_alive() and not self.trouble
+        return not self.is_alive() and not self.trouble and self.up_to_date
+
+    def wake(self) -> None:
+        """Delivers now what has been written, instead of within a second."""
+        self._wake.set()
 
     @property
     def up_to_date(self) -> bool:
@@ -80,5 +84,6 @@ class Uploader(threading.Thread):
 
     def _beat(self) -> None:
         if time.monotonic() >= self._next_beat and not self._finish.is_set():
-            self._store.beat(self._run_id)
+            with contextlib.suppress(Rejected):  # somebody deleted the campaign's run
+                self._store.beat(self._run_id)
             self._next_beat = time.monotonic() + HEARTBEAT_SECONDS

@@ -67,9 +67,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "validation_captions": 128,
         "inference_requests": 80,
     },
-    "flickr8k-paper": {"split": "random", "vocabulary": 8_485, "length": 34},
-    "flickr30k-paper": {"split": "random", "vocabulary": 18_313, "length": 74},
-    "coco-paper": {"split": "random", "vocabulary": 26_443, "length": 49},
+    "flickr8k-paper": {"data": "", "split": "random", "vocabulary": 8_485, "length": 34},
+    "flickr30k-paper": {"data": "", "split": "random", "vocabulary": 18_313, "length": 74},
+    "coco-paper": {"data": "", "split": "random", "vocabulary": 26_443, "length": 49},
 }
 
 # What is judged, in the order of the report; every one needs values on both sides.

@@ -64,6 +64,7 @@ def test_bad_data(place: Place, make: Callable[[Path], str], message: str) -> No
         ({"data": "/nowhere/at/all"}, "no folder /nowhere/at/all"),
         ({"data": "."}, "captions.txt"),
         ({"frameworks": "pytorch,tensorfloww"}, "no framework 'tensorfloww'; did you mean tensorflow"),
+        ({"preset": "coco-paper"}, "preset=coco-paper needs its data: data=FOLDER"),
         ({"preset": "huge"}, "no preset 'huge'; have demo"),
         ({"batchsize": "3"}, "no setting 'batchsize'; did you mean batch_size?"),
         ({"batch_size": "100000"}, "batch_size=100000 is more than the"),

@@ -38,6 +38,7 @@ def test_the_papers_presets_have_the_papers_settings() -> None:
         ({"epochs": "many"}, "epochs=many is not a whole number"),
         ({"learning_rate": "fast"}, "learning_rate=fast is not a number"),
         ({"batch_size": "0"}, "batch_size=0 is too small; at least 1"),
+        ({"learning_rate": "nan"}, "learning_rate=nan is not a finite number"),
         ({"margin": "3"}, "margin=3.0 is too large; at most 0.5"),
         ({"formulation": "words"}, "formulation=words is not known; choose prefix, sequence"),
         ({"frameworks": ""}, "frameworks is empty"),

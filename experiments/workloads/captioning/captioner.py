@@ -22,8 +22,6 @@ from models.frameworks import open_framework
 from tracking import provenance
 from tracking.records import ModelSaved
 
-PACKAGES = ("numpy", "pillow", "safetensors", "torch", "torchvision", "keras", "tensorflow", "jax")
-
 
 def save(cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecoderSpec, data: CaptionData) -> ModelSaved:
     """Writes the folder `captioner` of the cell and returns the record that makes it an MLflow model."""
@@ -41,7 +39,13 @@ def save(cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecode
     (folder / "captioner.json").write_text(json.dumps(described, indent=1))
     picture = str(Path(data.source, data.images[int(data.images_of("validation")[0])])) if data.images else "picture.jpg"
     return ModelSaved(
-        cell.run, "captioner", __name__, f"{cell.folder}/captioner", {"image": picture}, "caption", _requirements(framework.name)
+        cell.run,
+        "captioner",
+        __name__,
+        f"{cell.folder}/captioner",
+        {"image": picture},
+        "caption",
+        _requirements(framework.name, cell.inputs.get("weights", "")),
     )
 
 
@@ -54,10 +58,14 @@ def _carry(weights: str, folder: Path) -> str:
     return copy.name
 
 
-def _requirements(framework: str) -> tuple[str, ...]:
-    unused = {"tensorflow", "keras", "jax"} if framework.startswith("pytorch") else {"torch", "torchvision"}
-    have = provenance.versions_of(PACKAGES)
-    return tuple(f"{name}=={version}" for name, version in have.items() if name not in unused)
+def _requirements(framework: str, weights: str) -> tuple[str, ...]:
+    backends = {"pytorch": "torch", "tensorflow": "tensorflow"}
+    backend = backends.get(framework.partition("+")[0]) or framework.removeprefix("keras-")
+    keras = set() if backend == "torch" and not framework.startswith("keras") else {"keras"}
+    # torch also reads torchvision's checkpoints, in a process of its own.
+    reading = {"torch", "torchvision"} if weights not in ("", "random") or backend == "torch" else set()
+    needed = {"numpy", "pillow", "safetensors", "pandas", backend, *keras, *reading}
+    return tuple(f"{name}=={version}" for name, version in provenance.versions_of(sorted(needed)).items())
 
 
 def _load_pyfunc(path: str) -> Captioner:

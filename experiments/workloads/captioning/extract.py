@@ -42,8 +42,9 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
         array[first : first + len(pixels)] = pooled
         array.flush()
         broken |= dict(unreadable)
-        features.mark_done(folder, first + len(pixels), broken, complete=first + len(pixels) == len(data.images))
+        features.mark_done(folder, first + len(pixels), broken)
         output.progress("features", first + len(pixels), len(data.images))
+    features.mark_done(folder, len(data.images), broken, complete=True)
     output.window("features", began, time.time(), sum(examples))
     _report(
         spec,
@@ -72,10 +73,11 @@ def _report(spec: CellSpec, framework: Framework, values: Values, broken: dict[s
     steady = values.seconds[values.warmup :]
     metrics = {
         "features/images": float(sum(values.examples)),
-        "features/first_batch_seconds": values.seconds[0],
         "features/total_seconds": sum(values.seconds),
         "memory/peak_rss_bytes": peak_rss_bytes(),
     }
+    if values.seconds:
+        metrics["features/first_batch_seconds"] = values.seconds[0]
     if steady:
         metrics["features/images_per_second"] = sum(values.examples[values.warmup :]) / sum(steady)
     if (device := framework.peak_device_bytes()) is not None:

@@ -85,7 +85,7 @@ def open_for_writing(folder: Path, images: int) -> np.memmap[Any, np.dtype[np.fl
     return np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(images, SIZE))
 
 
-def mark_done(folder: Path, rows: int, broken: dict[int, str], *, complete: bool) -> None:
+def mark_done(folder: Path, rows: int, broken: dict[int, str], *, complete: bool = False) -> None:
     """After the rows are on disk; each file replaced as a whole."""
     for name, text in {"broken_images.json": json.dumps(broken, indent=1), "done": str(rows)}.items():
         (folder / f".{name}").write_text(text)

@@ -61,6 +61,8 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
 
 
 def _data(settings: Settings, cache: Path, progress: Progress) -> CaptionData:
+    if not settings.data:
+        raise WrongCall(f"preset={settings.preset} needs its data: data=FOLDER, or data=synthetic to time its decoder alone")
     if settings.data == "synthetic":
         captions_needed = int((settings.steps_per_epoch or 200) * settings.batch_size / captions.TRAINING_SHARE)
         total = max(64, captions_needed + settings.batch_size)

@@ -95,8 +95,7 @@ class Captioning:
         """BLEU-1…4 (0–100, sacrebleu) on held-out pictures: greedy under the plain names, beam search beside it."""
         from sacrebleu.metrics import BLEU
 
-        images = self._data.images_of("validation", self._broken)
-        images = images[: self._settings["bleu_images"] or len(images)]
+        images = self._captioned()[: self._settings["bleu_images"] or None]
         references = [self._data.references(int(image)) for image in images]
         most = max(map(len, references))
         transposed = [[captions[i] if i < len(captions) else None for captions in references] for i in range(most)]
@@ -113,8 +112,10 @@ class Captioning:
         """Captions with their pictures, and the captioner as a model that loads elsewhere."""
         self._data.vocabulary.save(self._cell.path / "vocabulary.json")
         output.artifact("vocabulary.json")
-        images = self._data.images_of("validation", self._broken)
-        if self._settings["data"] != "synthetic":
+        images = self._captioned()
+        if self._settings["data"] == "synthetic":
+            return
+        if len(images):
             rows = samples.rows(self._data, images, self._answers)
             samples.write(self._cell.path, rows, f"{framework.name}, block {self._cell.block}")
             output.artifact("captions.html")
@@ -123,6 +124,11 @@ class Captioning:
         if keep == "all" or (keep == "first" and self._cell.block == 1):
             record = captioner.save(self._cell, framework, network, self.spec, self._data)
             output.record(record)
+
+    def _captioned(self) -> Array:
+        """Held-out pictures that somebody has captioned with at least one known word."""
+        captions = self._data.captions_of("validation", self._broken)
+        return np.unique(self._data.caption_image[captions])
 
     def _captions(self, framework: Framework, network: Any, images: Array, beams: int) -> list[str]:
         found: list[str] = []
