@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from experiments import settings as settings_
 from experiments import studies
+from experiments.commands import COMMANDS, Compare, Replay
 from models.contract import ModelError
 from tracking.errors import EvenhandError, WrongCall
 
@@ -28,38 +29,41 @@ usage: python -m experiments NAME --setting value …        (or: mlflow run . -
 
 
 def main(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        commands = [f"  {name:16} {studies.load(name).TITLE}" for name in studies.available()]
-        print(
-            USAGE, "experiments:", *commands, "other:", "  replay           tell a tracking server what a journal holds", sep="\n"
-        )
-        return DONE
-    name, *rest = arguments
     try:
-        if name == "replay" and set(rest) & {"-h", "--help"}:
-            print(
-                "replay: tells a tracking server what a journal holds, once\n\n  --journal DIR   a campaign's folder, or all of them"
-            )
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(USAGE, "experiments:", *map(_listed, studies.available()), "other:", *map(_listed, COMMANDS), sep="\n")
             return DONE
-        if name == "replay":
-            return _replay(options(rest))
-        study = studies.load(name)
-        if "--help" in rest or "-h" in rest:
-            print(f"{study.TITLE}\n\nsettings:\n{settings_.help_text(study.Settings, study.PRESETS)}")
+        name, *rest = arguments
+        if set(rest) & {"-h", "--help"}:
+            print(_help(name))
             return DONE
-        return _study(name, options(rest))
+        return _command(name, options(rest)) if name in COMMANDS else _study(name, options(rest))
     except (WrongCall, ModelError) as error:
         print(f"evenhand: {error}", file=sys.stderr)
         return WRONG_CALL
     except EvenhandError as error:
         print(f"evenhand: {error}", file=sys.stderr)
         return FAILED
+    except BrokenPipeError:  # the reader has seen enough
+        sys.stdout = None
+        return DONE
     except OSError as error:
         print(f"evenhand: {error.strerror or error}: {error.filename or 'no file named'}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("evenhand: stopped; what was finished is in the journal, continue with resume=last", file=sys.stderr)
         return FAILED
+
+
+def _listed(name: str) -> str:
+    return f"  {name:16} {COMMANDS[name].title if name in COMMANDS else studies.load(name).TITLE}"
+
+
+def _help(name: str) -> str:
+    if name in COMMANDS:
+        return f"{COMMANDS[name].title}\n\nsettings:\n{settings_.help_text(COMMANDS[name].settings, {})}"
+    study = studies.load(name)
+    return f"{study.TITLE}\n\nsettings:\n{settings_.help_text(study.Settings, study.PRESETS)}"
 
 
 def options(arguments: Sequence[str]) -> dict[str, str]:
@@ -81,22 +85,58 @@ def options(arguments: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def _command(name: str, given: dict[str, str]) -> int:
+    settings = settings_.parse(COMMANDS[name].settings, {}, given)
+    return _replay(settings) if name == "replay" else _compare(settings)
+
+
+def _replay(settings: Replay) -> int:
+    from experiments.replay import replay
+
+    return DONE if replay(Path(settings.journal)) else FAILED
+
+
+def _compare(settings: Compare) -> int:
+    from experiments.compare import compare
+    from experiments.comparison import report
+    from experiments.console import Display, errors
+
+    with Display() if settings.format == "table" else Display(errors()) as display:
+        compared = compare(settings, display.step)
+        display.rest()
+        comparison = compared.answer.comparison
+        if settings.format == "table":
+            display.console.print(report.terminal(comparison))
+            _tell_found(compared.answer.sentences, comparison.warnings, display)
+            display.say(f"\nreport     {compared.answer.report}")
+        else:
+            print(compared.answer.text(settings.format), end="")
+    if compared.trouble:
+        print(f"evenhand: the report is on disk, but not on the server: {compared.trouble}", file=sys.stderr)
+        return FAILED
+    if settings.format == "table":
+        display.say(f"MLflow UI  {compared.page}")
+    return DONE if comparison.has_verdict or _by_runner() else NO_VERDICT
+
+
 def _study(name: str, given: dict[str, str]) -> int:
     from experiments.cell import die_with_parent
     from experiments.console import Display
 
-    by_runner = "MLFLOW_RUN_ID" in os.environ
-    if by_runner:
+    if _by_runner():
         die_with_parent(signal.SIGTERM)  # a killed `mlflow run` must not leave a campaign behind
     module = studies.load(name)
     settings = settings_.parse(module.Settings, module.PRESETS, given)
     with Display() as display:
-        return _campaign(name, settings, given, display, by_runner=by_runner)
+        return _campaign(name, settings, given, display)
 
 
-def _campaign(
-    name: str, settings: settings_.CampaignSettings, given: dict[str, str], display: Display, *, by_runner: bool
-) -> int:
+def _by_runner() -> bool:
+    """Whether `mlflow run` started this process; it takes every exit code but 0 for a failure."""
+    return "MLFLOW_RUN_ID" in os.environ
+
+
+def _campaign(name: str, settings: settings_.CampaignSettings, given: dict[str, str], display: Display) -> int:
     from experiments import launch
     from experiments.campaign import Interrupted
     from tracking.records import Outcome
@@ -110,7 +150,7 @@ def _campaign(
         all_ok = campaign.run()
         from experiments.conclude import conclude
 
-        conclusion = conclude(campaign, studies.load(name), all_ok=all_ok)
+        conclusion = conclude(campaign, studies.load(name), display.step, all_ok=all_ok)
     except Interrupted as error:
         campaign.close(Outcome.INTERRUPTED, str(error))
         raise
@@ -123,20 +163,18 @@ def _campaign(
     _tell(campaign, conclusion, display)
     if not all_ok:
         return FAILED
-    return DONE if conclusion.has_verdict or by_runner else NO_VERDICT  # MLflow's runner takes every other code for a failure
+    return DONE if conclusion.has_verdict or _by_runner() else NO_VERDICT
 
 
 def _tell(campaign: Campaign, conclusion: Conclusion, display: Display) -> None:
     from experiments.comparison import report
 
     display.rest()
-    if conclusion.comparison:
-        display.console.print(report.terminal(conclusion.comparison))
-    for line in campaign.warnings:
-        display.say(f"! {line}", style="bold yellow")
-    for line in conclusion.sentences:
-        display.say(line)
-    display.say(f"\nreport     {conclusion.report or 'none: nothing to compare'}")
+    if conclusion.answer:
+        display.console.print(report.terminal(conclusion.answer.comparison), *conclusion.answer.extra.tables)
+    _tell_found(conclusion.sentences, campaign.warnings, display)
+    path = conclusion.answer.report if conclusion.answer else None
+    display.say(f"\nreport     {path or 'none: nothing to compare'}")
     if conclusion.delivered:
         display.say(f"MLflow UI  {campaign.store.page(campaign.experiment, campaign.run_id)}")
     else:
@@ -145,13 +183,11 @@ def _tell(campaign: Campaign, conclusion: Conclusion, display: Display) -> None:
         )
 
 
-def _replay(given: dict[str, str]) -> int:
-    from experiments.replay import replay
-
-    unknown = set(given) - {"journal"}
-    if unknown:
-        raise WrongCall(f"replay has no setting '{sorted(unknown)[0]}'; it takes journal=DIR")
-    return replay(Path(given.get("journal", ".evenhand/journal")))
+def _tell_found(sentences: Sequence[str], warnings: Sequence[str], display: Display) -> None:
+    for line in warnings:
+        display.say(f"! {line}", style="bold yellow")
+    for line in sentences:
+        display.say(line)
 
 
 if __name__ == "__main__":

@@ -12,19 +12,20 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from experiments import design
+from experiments import design, treatments
 from experiments import settings as settings_
 from experiments.console import Display
 from experiments.design import Cell
 from experiments.process import Child
 from experiments.settings import CampaignSettings
+from experiments.treatments import Treatment
 from experiments.workloads.contract import CellSpec, Job, Prepared
 from tracking import journal, provenance, sensors
 from tracking.errors import EvenhandError, WrongCall
@@ -66,6 +67,7 @@ class Campaign:
         self.warnings = list(prepared.warnings)
         self._module: ModuleType = importlib.import_module(f"experiments.studies.{study}")
         self._journal, self._run, self._display = records, kept["run"], display
+        self.treatments = {one.name: one for one in treatments.of(self._module, settings)}
         self.device = resolve_device(settings.device)
         self._threads = settings.threads or os.cpu_count() or 1
         self.store = Store()
@@ -95,7 +97,7 @@ class Campaign:
 
     def _plan(self) -> list[Cell]:
         rng = np.random.default_rng([self.settings.seed, 1])
-        return design.blocks(self.settings.frameworks, self.settings.blocks, rng)
+        return design.blocks(tuple(self.treatments), self.settings.blocks, rng)
 
     def _after_extraction(self) -> tuple[str, ...]:
         prepare = importlib.import_module(f"experiments.workloads.{self._module.WORKLOAD}.prepare")
@@ -114,30 +116,34 @@ class Campaign:
     def _job(self, job: Job) -> bool:
         tags = {"kind": Kind.EXTRACTION, "framework": job.framework}
         name = f"features · {job.framework}"
-        spec = self._spec(job.stage, job.framework, 0, f"extraction-{job.framework}", job.inputs)
-        return self._measured(spec, name, tags)
+        treatment = Treatment(job.framework, job.framework, job.stage)
+        spec = self._spec(treatment, 0, f"extraction-{job.framework}", job.inputs)
+        return self._measured(spec, treatment, name, tags)
 
     def _cell(self, cell: Cell) -> bool:
+        treatment = self.treatments[cell.treatment]
         tags = {
             "kind": Kind.CELL,
-            "framework": cell.treatment,
+            "framework": treatment.framework,
+            "treatment": treatment.name,
             "block": str(cell.block),
             "order_in_block": str(cell.order_in_block),
+            **({"control": treatment.control} if treatment.control else {}),
         }
-        spec = self._spec("train", cell.treatment, cell.block, cell.key, self.prepared.inputs)
-        return self._measured(spec, f"{cell.treatment} · block {cell.block}", {**tags, "cell": cell.key})
+        spec = self._spec(treatment, cell.block, cell.key, self.prepared.inputs)
+        return self._measured(spec, treatment, f"{treatment.name} · block {cell.block}", {**tags, "cell": cell.key})
 
-    def _spec(self, stage: str, framework: str, block: int, key: str, inputs: Mapping[str, Any]) -> CellSpec:
+    def _spec(self, treatment: Treatment, block: int, key: str, inputs: Mapping[str, Any]) -> CellSpec:
         run = uuid.uuid4().hex
         return CellSpec(
             run=run,
             workload=self._module.WORKLOAD,
-            stage=stage,
-            framework=framework,
+            stage=treatment.stage,
+            framework=treatment.framework,
             device=self.device,
             threads=self._threads,
             block=block,
-            settings={k: v for k, v in dataclasses.asdict(self.settings).items() if k not in SILENT},
+            settings={k: v for k, v in {**dataclasses.asdict(self.settings), **treatment.settings}.items() if k not in SILENT},
             inputs=dict(inputs),
             journal=str(self._journal.folder.resolve()),
             folder=f"cells/{key}/{run[:8]}",
@@ -146,16 +152,16 @@ class Campaign:
             campaign=self.run_id,
         )
 
-    def _measured(self, spec: CellSpec, name: str, tags: Mapping[str, str]) -> bool:
+    def _measured(self, spec: CellSpec, treatment: Treatment, name: str, tags: Mapping[str, str]) -> bool:
         """Opens the run, listens to the child until it ends, closes the run with its outcome."""
         self._check_stop()
         self._full_disk = ""
-        self.write(self._opened(spec, name, tags))
+        self.write(self._opened(spec, treatment, name, tags))
         self.write(self._dataset(spec.run))
         self._display.begin(name)
         began = time.monotonic()
         try:
-            closed = self._listen(spec)
+            closed = self._listen(spec, sensed=treatment.sensed)
         except OSError as error:
             closed = _failed(spec.run, f"the cell could not be started: {error}")
         if spec.stage == "train" and closed.outcome == Outcome.OK:
@@ -172,12 +178,12 @@ class Campaign:
         self._check_stop()
         return good
 
-    def _listen(self, spec: CellSpec) -> RunClosed:
+    def _listen(self, spec: CellSpec, *, sensed: bool) -> RunClosed:
         child = Child(spec, spec.path / "output.log")
         closed: RunClosed | None = None
         windows: list[dict[str, Any]] = []
         latest: dict[str, float] = {}
-        with self._sensing(spec.run, child.pid) as sampler:
+        with self._sensing(spec.run, child.pid) if sensed else nullcontext() as sampler:
             while child.open:
                 for message in child.listen(LISTEN_SECONDS):
                     if isinstance(message, RunClosed):
@@ -192,7 +198,8 @@ class Campaign:
                 if self._stop_signal or self._full_disk:
                     child.stop()
         ended = child.ended()
-        self._summarise_sensors(spec.run, sampler, windows)
+        if sampler:
+            self._summarise_sensors(spec.run, sampler, windows)
         self.write(Tags(spec.run, self._note(spec, latest)))
         if closed and closed.outcome == Outcome.OK:
             return closed
@@ -212,8 +219,9 @@ class Campaign:
         except JournalError as error:
             self._full_disk = str(error)
 
-    def _opened(self, spec: CellSpec, name: str, tags: Mapping[str, str]) -> RunOpened:
-        logged = {k: v for k, v in settings_.as_text(self.settings).items() if k not in SILENT}
+    def _opened(self, spec: CellSpec, treatment: Treatment, name: str, tags: Mapping[str, str]) -> RunOpened:
+        own = dataclasses.replace(self.settings, **treatment.settings)
+        logged = {k: v for k, v in settings_.as_text(own).items() if k not in SILENT}
         logged |= {"device": self.device, "threads": str(self._threads)}
         common = {
             "campaign": f"run:{self._run}",
@@ -327,6 +335,11 @@ class Campaign:
         """A file or folder below the journal's as an artifact of the campaign's run."""
         self.write(Artifact(self._run, str(path.relative_to(self._journal.folder)), folder))
 
+    def keep_metrics(self, values: Mapping[str, float]) -> None:
+        """Metrics of the campaign's own run."""
+        if values:
+            self.write(Metrics(self._run, tuple(Point(key, value, 0, now_ms()) for key, value in values.items())))
+
     @property
     def folder(self) -> Path:
         return self._journal.folder
@@ -367,7 +380,7 @@ def finished_cells(folder: Path) -> set[str]:
 
 def settings_hash(logged: Mapping[str, str]) -> str:
     """Equal where all settings but the compared ones are: whatever does not change a measurement is left out."""
-    left_out = {"frameworks", "framework", "preset", "blocks", "team", "margin", "save_model"}
+    left_out = {"frameworks", "framework", "preset", "blocks", "team", "margin", "save_model", "protocol", "aa", "inject_delay"}
     kept = sorted((k, v) for k, v in logged.items() if k not in left_out)
     return hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:12]
 

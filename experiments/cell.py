@@ -86,12 +86,13 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
 
 def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
     """MLflow enters this process only where its own autologging is asked for; its cost is then part of what is measured."""
-    if spec.stage != "train" or spec.settings.get("autolog") != "mlflow":
+    if spec.stage not in ("train", "loop") or spec.settings.get("autolog") != "mlflow":
         return nullcontext()
-    from tracking.store import keras_autologging
+    from tracking.store import autologging
 
     tags = {"kind": Kind.AUTOLOG, "campaign": spec.campaign, "framework": spec.framework, "block": str(spec.block)}
-    return keras_autologging(spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags)
+    flavour = "keras" if spec.framework.startswith("keras-") else "pytorch"
+    return autologging(flavour, spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags)
 
 
 def _classify(error: Exception) -> tuple[Outcome, str]:

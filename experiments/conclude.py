@@ -4,71 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 from experiments.campaign import Campaign
-from experiments.comparison import compare, report, words
-from experiments.comparison.findings import Comparison
+from experiments.comparison import raw
 from experiments.comparison.query import table
+from experiments.judgement import Answer, Question, Telling, answer
+from experiments.workloads.contract import Progress
 from tracking import journal
 from tracking.errors import WrongCall
-from tracking.records import Kind, Metrics, Outcome, RunClosed, RunOpened, StoredRun, Tags
+from tracking.records import Artifact, Kind, Metrics, Outcome, RunClosed, RunOpened, StoredRun, Tags
 from tracking.store import Unreachable, note
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a campaign found, in order of telling. `comparison` and `report` are None where there is nothing to compare.
+    """What a campaign found. `answer` is None where there is nothing to compare; `sentences` say so then.
 
     `delivered`: whether the tracking server has all of it.
     """
 
-    comparison: Comparison | None
+    answer: Answer | None
     sentences: list[str]
-    report: Path | None
     delivered: bool
 
     @property
     def has_verdict(self) -> bool:
-        return self.comparison is not None and self.comparison.has_verdict
+        return self.answer is not None and self.answer.comparison.has_verdict
 
 
-def conclude(campaign: Campaign, study: ModuleType, *, all_ok: bool) -> Conclusion:
+def conclude(campaign: Campaign, study: ModuleType, progress: Progress, *, all_ok: bool) -> Conclusion:
     """Compares, writes the report into the journal and the campaign's run, describes that run, and closes it."""
-    comparison, found, path = _compared(campaign, study)
-    tags = {"verdict": " ".join(found)[:1_000], **note(_description(study.TITLE, campaign, found))}
+    try:
+        found = _answer(campaign, study, progress)
+        sentences = found.sentences
+        campaign.keep_metrics(found.extra.metrics)
+        if found.report is None:
+            sentences = [*sentences, f"{found.trouble}; write it later with resume={campaign.run_id}."]
+        else:
+            campaign.keep_file(found.report.parent)
+    except WrongCall as error:  # only one framework was asked for, or only one of them ended well
+        found, sentences = None, [f"No verdict: {error}."]
+    tags = {"verdict": " ".join(sentences)[:1_000], **note(_description(study.TITLE, campaign, sentences))}
     outcome, reason = (Outcome.OK, "") if all_ok else (Outcome.FAILED, "some cells failed; resume runs them again")
-    return Conclusion(comparison, found, path, campaign.close(outcome, reason, tags))
+    return Conclusion(found, sentences, campaign.close(outcome, reason, tags))
 
 
-def _compared(campaign: Campaign, study: ModuleType) -> tuple[Comparison | None, list[str], Path | None]:
+def _answer(campaign: Campaign, study: ModuleType, progress: Progress) -> Answer:
     settings = campaign.settings
     online = campaign.deliver()
     runs = campaign.store.children(campaign.run_id, campaign.experiment) if online else from_journal(campaign.folder)
-    frame = table(list(runs))
-    try:
-        comparison = compare(frame, baseline=settings.frameworks[0], outcomes=study.OUTCOMES, margin=settings.margin)
-    except WrongCall as error:  # only one framework was asked for, or only one of them ended well
-        return None, [f"No verdict: {error}."], None
-    found = words.sentences(comparison)
-    try:
-        path = report.write(
-            comparison,
-            campaign.folder / "report",
-            title=f"{study.TITLE} · {settings.preset}",
-            runs=frame,
-            published=study.PUBLISHED,
-            published_source=study.SOURCE,
-        )
-    except OSError as error:
-        return (
-            comparison,
-            [*found, f"No report: {error.strerror}: {campaign.folder}; write it later with resume={campaign.run_id}."],
-            None,
-        )
-    campaign.keep_file(path.parent)
-    return comparison, found, path
+    question = Question(
+        factor=getattr(study, "FACTOR", "framework"),
+        baseline=next(iter(campaign.treatments)),
+        outcomes=study.OUTCOMES,
+        margin=settings.margin,
+        spans=getattr(study, "SPANS", ()),
+        protocol=settings.protocol,
+    )
+    also = getattr(study, "also", None)
+    telling = Telling(
+        f"{study.TITLE} · {settings.preset}",
+        study.PUBLISHED,
+        study.SOURCE,
+        also=(lambda comparison: also(settings, comparison, progress)) if also else None,
+    )
+    steps = partial(raw.fetch, campaign.store) if online else partial(raw.from_files, paths=_values(campaign.folder))
+    return answer(question, table(list(runs)), campaign.folder / "report", telling, steps)
+
+
+def _values(folder: Path) -> dict[str, Path]:
+    """The steps of every run in the journal's own folder."""
+    files = (record for record in journal.read_all(folder) if isinstance(record, Artifact))
+    return {one.run: folder / one.path for one in files if one.path.endswith(f"/{raw.VALUES}")}
 
 
 def from_journal(folder: Path) -> Iterable[StoredRun]:

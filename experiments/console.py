@@ -12,6 +12,11 @@ QUIET_SECONDS = 15.0
 PLAIN_WIDTH = 160
 
 
+def errors() -> Console:
+    """Standard error, where standard output is for another program to read."""
+    return Console(highlight=False, soft_wrap=True, stderr=True)
+
+
 class Display:
     """A bar for the campaign and one for what runs now. Without a terminal: a plain line for a finished cell, and every 15 s."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ class Cell:
     @property
     def key(self) -> str:
         """A name that is unique in its campaign and serves as a folder's."""
-        return f"block-{self.block:03d}-{self.treatment}"
+        return f"block-{self.block:03d}-{re.sub(r'[^A-Za-z0-9+.-]+', '-', self.treatment)}"
 
 
 def blocks(treatments: Sequence[str], count: int, rng: np.random.Generator) -> list[Cell]:

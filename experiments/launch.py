@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from experiments import settings as settings_
+from experiments import treatments
 from experiments.campaign import SILENT, Campaign, now_ms, origin_tags, resolve_device
 from experiments.console import Display
+from experiments.opening import LAUNCHES, chosen_experiment, link_launch, open_run
 from experiments.process import Child
 from experiments.settings import CampaignSettings
 from experiments.workloads.contract import CellSpec, Prepared
@@ -23,10 +25,7 @@ from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, Kind, Outcome, RunClosed, RunOpened
-from tracking.store import MODEL_TRAINING, Store, note
-
-# Where `mlflow run` opens its runs unless it is told otherwise.
-LAUNCHES = "Default"
+from tracking.store import Store
 
 
 def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
@@ -37,7 +36,7 @@ def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
     preflight(study, settings, prepared, display)
     run = uuid.uuid4().hex
     opened, run_id = _open_run(store, study, settings, prepared, run)
-    _link_launch(store, opened.experiment, run_id)
+    link_launch(store, opened.experiment, run_id)
     kept = {
         "study": study,
         "run": run,
@@ -82,7 +81,7 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     store.adopt(kept["run_id"], kept["run"])
     store.reopen(kept["run_id"])
     store.tag(kept["run_id"], _whereabouts())
-    _link_launch(store, kept["experiment"], kept["run_id"])
+    link_launch(store, kept["experiment"], kept["run_id"])
     _close_unfinished(records, store)
     return Campaign(study, settings, prepared, records, display)
 
@@ -111,7 +110,9 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
         _check_writable(Path(folder))
     workload = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare")
     prepared: Prepared = workload.prepare(settings, display.step)
-    return prepared
+    treatments.of(module, settings)  # raises for what it does not know
+    warnings = getattr(module, "warnings", None)
+    return dataclasses.replace(prepared, warnings=(*prepared.warnings, *warnings(settings))) if warnings else prepared
 
 
 def preflight(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> None:
@@ -150,11 +151,8 @@ def _drain(child: Child) -> RunClosed:
 
 
 def _open_run(store: Store, study: str, settings: CampaignSettings, prepared: Prepared, run: str) -> tuple[RunOpened, str]:
-    """Adopts the run that `mlflow run` opened if the user chose its experiment; else opens one in the study's."""
     module = importlib.import_module(f"experiments.studies.{study}")
-    here = os.environ.get("MLFLOW_RUN_ID", "")
-    chosen = store.experiment_name(here) if here else ""
-    experiment = chosen if chosen not in ("", LAUNCHES) else study
+    experiment = chosen_experiment(store, study)
     store.experiment_id(experiment)
     store.describe_experiment(
         experiment, f"**{module.TITLE}**\n\nOne campaign per launch, a run a cell; the verdict is in the campaign's report."
@@ -169,23 +167,8 @@ def _open_run(store: Store, study: str, settings: CampaignSettings, prepared: Pr
         **origin_tags(study, settings),
         **_whereabouts(),
     }
-    if here and experiment == chosen:
-        store.adopt(here, run)
     params = {name: text for name, text in settings_.as_text(settings).items() if name not in SILENT and text}
-    opened = RunOpened(run, now_ms(), experiment, f"{study} {settings.preset}", tags, params)
-    store.apply([opened], Path())
-    run_id = store.run_id(run)
-    assert run_id is not None
-    return opened, run_id
-
-
-def _link_launch(store: Store, experiment: str, run_id: str) -> None:
-    """The run that `mlflow run` opened, where it is not the campaign's own, leads to it."""
-    here = os.environ.get("MLFLOW_RUN_ID", run_id)
-    if here != run_id:
-        address = f"#/experiments/{store.experiment_id(experiment)}/runs/{run_id}?{MODEL_TRAINING}"
-        text = f"This launch's campaign is [run {run_id}]({address}) in the experiment **{experiment}**."
-        store.tag(here, {"kind": Kind.LAUNCH, "campaign": run_id, **note(text)})
+    return open_run(store, RunOpened(run, now_ms(), experiment, f"{study} {settings.preset}", tags, params))
 
 
 def _whereabouts() -> dict[str, str]:

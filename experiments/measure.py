@@ -59,6 +59,7 @@ def _check_parameters(task: Task, framework: Framework, network: Any) -> dict[st
 
 def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optimiser: Any, output: Output) -> Past:
     epochs = spec.settings["epochs"]
+    delay = spec.settings["inject_delay"]
     checkpoint = Checkpoint(Path(spec.checkpoint), spec.settings)
     past = checkpoint.load(framework, network, optimiser)
     for step, values in enumerate(past.by_epoch, start=1):
@@ -66,7 +67,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     began, already = time.time(), len(past.seconds)
     past.starts.append(already)
     for epoch in range(len(past.by_epoch), epochs):
-        losses, seconds = _epoch(task, epoch, epochs, framework, network, optimiser, past, output)
+        losses, seconds = _epoch(task, epoch, epochs, framework, network, optimiser, past, delay, output)
         validation = _loss(framework, network, task.validation())
         past.by_epoch.append({"train/loss": float(np.mean(losses)), "val/loss": validation})
         past.total_seconds += seconds
@@ -80,7 +81,15 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
 
 
 def _epoch(
-    task: Task, epoch: int, epochs: int, framework: Framework, network: Any, optimiser: Any, past: Past, output: Output
+    task: Task,
+    epoch: int,
+    epochs: int,
+    framework: Framework,
+    network: Any,
+    optimiser: Any,
+    past: Past,
+    delay: float,
+    output: Output,
 ) -> tuple[list[float], float]:
     last_live = time.monotonic()
     done_before = len(past.seconds)
@@ -93,7 +102,7 @@ def _epoch(
             rate = task.examples_a_step / watch.seconds[-1]
             output.metrics({"live/loss": loss, "live/examples_per_second": rate}, step=done_before + step)
 
-    watch = Stopwatch(on_step)
+    watch = Stopwatch(on_step, delay)
     began = time.perf_counter()
     framework.train_epoch(network, optimiser, task.training(epoch), watch)
     seconds = time.perf_counter() - began
@@ -118,6 +127,7 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
             framework.synchronise()
             start = time.perf_counter()
             task.answer(framework, network, request)
+            timing.hold_up(start, spec.settings["inject_delay"])
             seconds.append(time.perf_counter() - start)
             output.progress(f"inference, batch {size}", index, count)
         values = Values(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), 1)

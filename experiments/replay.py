@@ -12,8 +12,8 @@ from tracking.errors import WrongCall
 from tracking.store import Store
 
 
-def replay(folder: Path) -> int:
-    """`folder`: one campaign's journal or a folder of several. Returns the exit code. Raises WrongCall, Unreachable."""
+def replay(folder: Path) -> bool:
+    """`folder`: one campaign's journal or a folder of several. False if the server refused any. Raises WrongCall, Unreachable."""
     folders = (
         [folder] if (folder / journal.RECORDS).exists() else [path.parent for path in sorted(folder.glob(f"*/{journal.RECORDS}"))]
     )
@@ -33,4 +33,4 @@ def replay(folder: Path) -> int:
     for line in refused:
         console.print(f"! refused by the server: {line}", markup=False)
     console.print(f"{len(folders)} journal{'s' if len(folders) != 1 else ''} told to {store.uri}", markup=False)
-    return 1 if refused else 0
+    return not refused

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tracking.errors import WrongCall
 
-T = TypeVar("T", bound="CampaignSettings")
+T = TypeVar("T")
 
 
 def setting(
@@ -34,6 +34,11 @@ class CampaignSettings:
     seed: int = setting(0, "of the data, the initial weights, the order of steps and cells", least=0)
     device: str = setting("auto", "auto takes the GPU if there is one", choices=("auto", "cpu", "cuda"))
     threads: int = setting(0, "CPU threads of every framework alike; 0: one for each core", least=0)
+    aa: bool = setting(False, "the baseline once more in every block: it must come out as equal (A/A)")
+    inject_delay: float = setting(
+        0.0, "the baseline once more in every block, each step slowed by this share (5%): it must be found", least=0, most=10
+    )
+    protocol: str = setting("sound", "paper: the published procedure is shown beside the verdicts", choices=("sound", "paper"))
     margin: float = setting(0.03, "the smallest ratio that matters, fixed before measuring", least=0.001, most=0.5)
     team: str = setting("", "whose runs these are (tag team)")
     journal: str = setting(".evenhand/journal", "folder that keeps every record before the server does")
@@ -42,24 +47,31 @@ class CampaignSettings:
 
 
 def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:
-    """Settings from text: defaults, then the preset's, then what was given. Raises WrongCall, one line."""
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    """Settings from text: defaults, the preset's (where there are any), then what was given. Raises WrongCall, one line."""
+    fields = {field.name: field for field in _fields(kind)}
     for name in given:
         if name not in fields:
             raise WrongCall(f"there is no setting '{name}'{_suggestion(name, fields)}")
-    preset = given.get("preset", "demo")
-    if preset not in presets:
-        raise WrongCall(f"there is no preset '{preset}'; have {', '.join(presets)}")
+    chosen: dict[str, Any] = {}
+    if presets:
+        preset = given.get("preset", "demo")
+        if preset not in presets:
+            raise WrongCall(f"there is no preset '{preset}'; have {', '.join(presets)}")
+        chosen = {**presets[preset], "preset": preset}
     types_ = typing.get_type_hints(kind)
     values = {name: convert(name, text, types_[name]) for name, text in given.items()}
-    settings = kind(**{**presets[preset], "preset": preset, **values})
+    settings = kind(**{**chosen, **values})
     check(settings)
     return settings
 
 
-def check(settings: CampaignSettings) -> None:
+def _fields(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(settings)
+
+
+def check(settings: Any) -> None:
     """Raises WrongCall for the first value out of range."""
-    for field in dataclasses.fields(settings):
+    for field in _fields(settings):
         value, rules = getattr(settings, field.name), field.metadata
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, float) and not math.isfinite(one):
@@ -70,7 +82,7 @@ def check(settings: CampaignSettings) -> None:
                 raise WrongCall(f"{field.name}={one} is too small; at least {rules['least']}")
             if rules.get("most") is not None and one > rules["most"]:
                 raise WrongCall(f"{field.name}={one} is too large; at most {rules['most']}")
-        if isinstance(value, tuple) and not value:
+        if isinstance(value, tuple) and not value and field.default:
             raise WrongCall(f"{field.name} is empty; name at least one")
         if isinstance(value, tuple) and len(set(value)) < len(value):
             raise WrongCall(f"{field.name}={','.join(map(str, value))} names one twice")
@@ -89,14 +101,14 @@ def convert(name: str, text: str, kind: Any) -> Any:
             return text.lower() in ("true", "yes", "1")
         raise WrongCall(f"{name}={text} is neither true nor false")
     try:
-        return kind(text)
+        return float(text[:-1]) / 100 if kind is float and text.endswith("%") else kind(text)
     except ValueError:
         raise WrongCall(f"{name}={text} is not {'a whole number' if kind is int else 'a number'}") from None
 
 
 def as_text(settings: Any) -> dict[str, str]:
     """Every setting as MLflow logs it."""
-    return {field.name: to_text(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+    return {field.name: to_text(getattr(settings, field.name)) for field in _fields(settings)}
 
 
 def to_text(value: Any) -> str:
@@ -109,19 +121,19 @@ def to_text(value: Any) -> str:
 
 def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     """Settings from JSON values, as the journal keeps them."""
-    known = {field.name for field in dataclasses.fields(kind)}
+    known = {field.name for field in _fields(kind)}
     kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
     return kind(**kept)
 
 
-def help_text(kind: type[CampaignSettings], presets: Mapping[str, Mapping[str, Any]]) -> str:
+def help_text(kind: type[Any], presets: Mapping[str, Mapping[str, Any]]) -> str:
     """One line a setting, with its default, and one a preset."""
     lines = []
-    for field in dataclasses.fields(kind):
+    for field in _fields(kind):
         default = "" if field.default is MISSING else to_text(field.default)
         choices = f" ({', '.join(field.metadata['choices'])})" if field.metadata.get("choices") else ""
         lines.append(f"  --{field.name + ' ' + (default or '…'):34} {field.metadata['help']}{choices}")
-    lines.append("\npresets:")
+    lines += ["\npresets:"] if presets else []
     for name, values in presets.items():
         lines.append(f"  {name:20} " + (" ".join(f"{key}={to_text(value)}" for key, value in values.items()) or "the defaults"))
     return "\n".join(lines)

@@ -37,10 +37,14 @@ class Values:
 
 
 class Stopwatch:
-    """Times steps between `begin` and `end`; the caller has synchronised the device. `on_step(steps, loss)` is not timed."""
+    """Times steps between `begin` and `end`; the caller has synchronised the device. `on_step(steps, loss)` is not timed.
 
-    def __init__(self, on_step: Callable[[int, float], None]) -> None:
+    delay: every step is made longer by this share of it, for a control that must be found.
+    """
+
+    def __init__(self, on_step: Callable[[int, float], None], delay: float = 0.0) -> None:
         self._on_step = on_step
+        self._delay = delay
         self._began = 0.0
         self.seconds: list[float] = []
         self.losses: list[float] = []
@@ -49,9 +53,18 @@ class Stopwatch:
         self._began = time.perf_counter()
 
     def end(self, loss: float) -> None:
+        hold_up(self._began, self._delay)
         self.seconds.append(time.perf_counter() - self._began)
         self.losses.append(loss)
         self._on_step(len(self.seconds), loss)
+
+
+def hold_up(began: float, share: float) -> None:
+    """Waits for this share of the time since `began`, awake: a sleep would let the processor rest."""
+    if share:
+        until = time.perf_counter() + share * (time.perf_counter() - began)
+        while time.perf_counter() < until:
+            pass
 
 
 def percentiles(seconds: Sequence[float]) -> dict[int, float]:

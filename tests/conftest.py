@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.tracking.postgres import MISSING, Postgres
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -94,8 +97,11 @@ def place(tmp_path: Path, shared_cache: Path) -> Place:
 class Server:
     """`mlflow server` on loopback, in a process group that can be killed and started again on the same port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, backend: str = "", workers: int = 1, options: tuple[str, ...] = ()) -> None:
         self._folder = folder
+        self._options = options
+        self._workers = workers
+        self.backend = backend or f"sqlite:///{folder}/server.db"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -103,10 +109,12 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        command += ["--backend-store-uri", f"sqlite:///{self._folder}/server.db"]
-        command += ["--artifacts-destination", str(self._folder / "kept")]
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--workers", str(self._workers), "--artifacts-destination", str(self._folder / "kept")]
+        command += self._options
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        environment |= {"MLFLOW_BACKEND_STORE_URI": self.backend, "MLFLOW_FLASK_SERVER_SECRET_KEY": uuid.uuid4().hex}
+        environment["MLFLOW_AUTH_ADMIN_PASSWORD"] = uuid.uuid4().hex  # asked for by `--app-name basic-auth` alone
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
@@ -130,6 +138,26 @@ def server(tmp_path: Path) -> Iterator[Server]:
     folder = tmp_path / "server"
     folder.mkdir()
     running = Server(folder)
+    yield running
+    running.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server for the whole session; each test makes databases of its own in it."""
+    if MISSING:
+        pytest.skip(MISSING)
+    running = Postgres()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def postgres_server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
+    """`mlflow server` on an empty PostgreSQL database."""
+    folder = tmp_path / "postgres-server"
+    folder.mkdir()
+    running = Server(folder, postgres.database(f"mlflow_{uuid.uuid4().hex[:8]}"))
     yield running
     running.kill()
 

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     EXTRACTION = "extraction"
     CELL = "cell"
     AUTOLOG = "autolog"
+    COMPARISON = "comparison"
 
 
 class Outcome(StrEnum):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import getpass
+import importlib
 import json
 import logging
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -34,11 +37,13 @@ from tracking.records import (
 
 POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
+NAMED = 8
 HEARTBEAT = "heartbeat"
 # Without it the UI opens its view for language models.
 MODEL_TRAINING = "workflowType=machine_learning"
 HEARTBEAT_SECONDS = 15
 STALE_SECONDS = 600
+PAGE_SECONDS = 120  # a page of full runs takes a server seconds, and one that answers several readers longer
 
 # A dead server must cost seconds, not MLflow's default of four minutes a call: the journal already holds the record.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -65,7 +70,9 @@ from mlflow.entities import (  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
 from mlflow.models import Model, ModelSignature  # noqa: E402
 from mlflow.types.schema import ColSpec, Schema  # noqa: E402
+from mlflow.utils.credentials import get_default_host_creds  # noqa: E402
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME  # noqa: E402
+from mlflow.utils.rest_utils import http_request, verify_rest_response  # noqa: E402
 
 logging.getLogger("mlflow").setLevel(logging.ERROR)
 
@@ -93,6 +100,11 @@ class Store:
         try:
             self._ask(self._client.search_experiments, max_results=1)
         except EvenhandError as error:
+            if "error code 401" in str(error) or "error code 403" in str(error):
+                raise WrongCall(
+                    f"tracking server {self.uri} asks for a name and a password that may read it; "
+                    "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN)"
+                ) from None
             raise WrongCall(
                 f"tracking store {self.uri} cannot be used: {error}; set MLFLOW_TRACKING_URI to one that can"
             ) from None
@@ -251,16 +263,88 @@ class Store:
         """Says that the process behind a run is alive; `close_stale` listens."""
         self.tag(run_id, {HEARTBEAT: str(int(time.time()))})
 
-    def runs(self, experiment: str, condition: str = "", *, page: int = 1_000) -> Iterator[StoredRun]:
-        """All runs of an experiment that MLflow's filter language selects, page by page."""
-        found = self._ask(self._client.get_experiment_by_name, experiment)
-        token: str | None = None
-        while found is not None:
-            runs = self._ask(self._client.search_runs, [found.experiment_id], condition, max_results=page, page_token=token)
-            yield from map(_stored, runs)
-            token = runs.token
-            if not token:
-                return
+    def experiment_ids(self, names: Sequence[str]) -> list[str]:
+        """The ids of experiments that must be there. Raises WrongCall naming those that are."""
+        found = {name: self._experiment_named(name) for name in names}
+        for name in (name for name, experiment in found.items() if experiment is None):
+            have = sorted(experiment.name for experiment in self._ask(self._client.search_experiments))
+            close = difflib.get_close_matches(name, have, n=1)
+            told = ", ".join(have[:NAMED]) + (f" and {len(have) - NAMED} more" if len(have) > NAMED else "")
+            hint = f"did you mean '{close[0]}'? " if close else ""
+            raise WrongCall(f"no experiment '{name}' on {self.uri}; {hint}have {told or 'none at all'}")
+        return [str(experiment.experiment_id) for experiment in found.values()]
+
+    def _experiment_named(self, name: str) -> Any:
+        """The experiment, or None where there is none or it is deleted."""
+        found = self._ask(self._client.get_experiment_by_name, name)
+        return found if found and found.lifecycle_stage == "active" else None
+
+    def runs(
+        self,
+        experiments: str | Sequence[str],
+        condition: str = "",
+        *,
+        page: int = 500,
+        progress: Callable[[int, int | None], None] | None = None,
+    ) -> Iterator[StoredRun]:
+        """All runs of experiments that MLflow's filter language selects, each once; none of an experiment that is not there.
+
+        While the caller works on one page the next is fetched. progress(runs so far, None) is called after every page: how many
+        are to come, MLflow does not say. Raises Rejected for a condition that does not parse.
+        """
+        names = [experiments] if isinstance(experiments, str) else experiments
+        places = [str(found.experiment_id) for name in names if (found := self._experiment_named(name))]
+        seen: set[str] = set()
+        with ThreadPoolExecutor(1) as background:
+            ahead = background.submit(self._page, places, condition, page, "") if places else None
+            while ahead:
+                found, token = ahead.result()
+                ahead = background.submit(self._page, places, condition, page, token) if token else None
+                # A run that begins in between moves the others to later pages.
+                new = [run for run in found if run.run_id not in seen]
+                seen.update(run.run_id for run in new)
+                if progress:
+                    progress(len(seen), None)
+                yield from new
+
+    def _page(self, places: Sequence[str], condition: str, size: int, token: str) -> tuple[list[StoredRun], str]:
+        """Some runs, and the token of the next page, empty on the last."""
+        if not self.uri.startswith("http"):
+            runs = self._ask(self._client.search_runs, places, condition, max_results=size, page_token=token or None)
+            return [_stored(run) for run in runs], runs.token or ""
+        wanted = {"experiment_ids": places, "filter": condition, "max_results": size, "page_token": token}
+        search = "/api/2.0/mlflow/runs/search"
+        answer = self._ask(lambda: self._http("POST", search, json=wanted, timeout=PAGE_SECONDS).json())
+        return [_from_json(run) for run in answer.get("runs", ())], answer.get("next_page_token", "")
+
+    def _http(self, method: str, endpoint: str, **named: Any) -> requests.Response:
+        """An answer of the server as it came: MLflow's client takes ten times as long to make its entities of it."""
+        answer: requests.Response = http_request(get_default_host_creds(self.uri), endpoint, method, **named)
+        if answer.status_code != 200:
+            verify_rest_response(answer, endpoint)  # raises what the server says
+        return answer
+
+    def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
+        """Every point of a metric as (time in ms, value), as MLflow orders them; none where there is no such metric."""
+        return [(point.timestamp, point.value) for point in self._ask(self._client.get_metric_history, run_id, key)]
+
+    def file(self, run_id: str, path: str, folder: Path) -> Path | None:
+        """Downloads an artifact to folder/run_id/path; None if the run has no such file. May be called from several threads."""
+        target = folder / run_id / path
+        try:
+            if not self.uri.startswith("http"):
+                beside = self._ask(self._client.list_artifacts, run_id, path.rpartition("/")[0] or None)
+                if not any(one.path == path and not one.is_dir for one in beside):
+                    return None
+                target.parent.mkdir(parents=True, exist_ok=True)
+                return Path(self._ask(self._client.download_artifacts, run_id, path, str(folder / run_id)))
+            # MLflow's own download asks three times as often.
+            answer = self._ask(self._http, "GET", "/get-artifact", params={"run_id": run_id, "path": path})
+        except Rejected:
+            return None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(answer.content)
+        return target
 
     def run(self, run_id: str) -> StoredRun | None:
         try:
@@ -305,7 +389,7 @@ class Store:
         try:
             return call(*arguments, **named)
         except MlflowException as error:
-            text = " ".join(str(error).split())
+            text = " ".join(str(error).split()).removeprefix("INVALID_PARAMETER_VALUE: ")
             if error.get_http_status_code() in (400, 404, 409) and "failed with exception" not in text:
                 raise Rejected(text[:300]) from error
             raise Unreachable(text[:300]) from error
@@ -335,12 +419,14 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
 
 
 @contextmanager
-def keras_autologging(experiment: str, name: str, tags: Mapping[str, str]) -> Iterator[None]:
-    """MLflow's own autologging of Keras' `fit`, into a run beside the cell's: its params (`epochs`, …) would clash with ours."""
-    import mlflow.keras
+def autologging(flavour: str, experiment: str, name: str, tags: Mapping[str, str]) -> Iterator[None]:
+    """MLflow's own autologging, into a run beside the cell's: its params (`epochs`, …) would clash with ours.
 
+    flavour: `keras` (its `fit`) or `pytorch` (Lightning's `Trainer.fit`; of a plain loop it logs nothing).
+    """
+    module = importlib.import_module(f"mlflow.{flavour}")
     mlflow.set_experiment(experiment)
-    mlflow.keras.autolog(log_models=False, log_datasets=False, silent=True)
+    module.autolog(log_models=False, log_datasets=False, silent=True)
     with mlflow.start_run(run_name=name, tags=dict(tags)):
         yield
 
@@ -379,6 +465,17 @@ def _stored(run: Any) -> StoredRun:
     info, data = run.info, run.data
     return StoredRun(
         info.run_id, info.run_name, info.status, info.start_time, info.end_time, data.params, data.metrics, data.tags
+    )
+
+
+def _from_json(run: Mapping[str, Any]) -> StoredRun:
+    """A run as the REST API tells it: numbers that JSON does not know are text there, and what is empty may be absent."""
+    info, data = run["info"], run.get("data", {})
+    params, tags = ({one["key"]: one.get("value", "") for one in data.get(kind, ())} for kind in ("params", "tags"))
+    metrics = {one["key"]: float(one.get("value", 0.0)) for one in data.get("metrics", ())}
+    end_ms = info.get("end_time") or None
+    return StoredRun(
+        info["run_id"], info.get("run_name", ""), info["status"], info.get("start_time", 0), end_ms, params, metrics, tags
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def compare(
     outcomes: Iterable[str | Outcome] | None = None,
     margin: float = 0.03,
     strata: Sequence[str] = (),
+    spans: Sequence[str] = (),
     all_pairs: bool = False,
 ) -> Comparison:
     """Compares the levels of a factor over paired blocks and gives a verdict, with its reason, for every outcome.
@@ -28,13 +30,26 @@ def compare(
     tags.*, and metrics under their own names (seconds, bytes, examples per second).
     factor, strata: columns, or bare names of params or tags; strata are never pooled.
     baseline: the level that the others are told against, by default the first in order; all_pairs judges every pair.
+    spans: settings that differ with the factor by its nature, as a harness comes with its framework.
     outcomes: metric names or `Outcome`s; default: all that the runs have.
     margin: the smallest ratio that matters; 0.03 is 3 %.
     Raises WrongCall where the call is at fault; data that cannot be compared give rows that say why.
     """
+    from experiments.comparison import controls
     from experiments.comparison.verdict import judge
 
-    return judge(table, factor=factor, baseline=baseline, outcomes=outcomes, margin=margin, strata=strata, all_pairs=all_pairs)
+    wanted = None if outcomes is None else list(outcomes)
+    comparison = judge(
+        controls.without(table),
+        factor=factor,
+        baseline=baseline,
+        outcomes=wanted,
+        margin=margin,
+        strata=strata,
+        spans=spans,
+        all_pairs=all_pairs,
+    )
+    return replace(comparison, controls=controls.judged(table, outcomes=wanted, margin=margin))
 
 
 __all__ = ["compare"]

@@ -14,7 +14,10 @@ from tracking.errors import WrongCall
 
 # Settings that cannot change what a cell measures, or that name what is compared.
 IMMATERIAL = frozenset(
-    {"frameworks", "framework", "preset", "blocks", "team", "margin", "save_model", "journal", "cache", "resume"},
+    {
+        *("frameworks", "framework", "preset", "blocks", "team", "margin", "protocol", "aa"),
+        *("save_model", "journal", "cache", "resume"),
+    },
 )
 INSIDE_A_BLOCK = (("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits"))
 NAMED = 4
@@ -47,7 +50,7 @@ class Runs:
 
 def column_of(table: pd.DataFrame, name: str) -> str:
     """The column of a factor or stratum: as given, else among params, else among tags. Raises WrongCall naming what there is."""
-    for column in (name, f"params.{name}", f"tags.{name}"):
+    for column in (name, f"params.{name}", f"tags.{name}", name.removeprefix("tags.")):
         if column in table.columns:
             return column
     have = sorted(str(c) for c in table.columns if not str(c).startswith("tags.mlflow") and "/" not in str(c))
@@ -65,7 +68,8 @@ def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str
         frame = frame[frame["kind"].isna() | frame["kind"].isin(["cell", ""])]
     if frame.empty:
         raise WrongCall("no runs to compare: none of those selected is a cell run (tag kind=cell)")
-    frame = frame.assign(**_own_columns(frame, factor, block, strata))
+    # the copy puts columns of a kind side by side: rows are taken many times from here on
+    frame = frame.assign(**_own_columns(frame, factor, block, strata)).copy()
     reasons = pd.Series(_reasons(frame, factor, block), index=frame.index)
     unusable = reasons != ""
     excluded = [_exclusion(run, why) for (_, run), why in zip(frame[unusable].iterrows(), reasons[unusable], strict=True)]
@@ -130,16 +134,20 @@ def _reason(status: str, outcome: str, told: str, level: str, pair: str, factor:
 def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
     """One run a cell: where settings, block and level are the same, the one that began last."""
     same = ["stratum", "pair", "level", *(c for c in ("settings_hash", "model", "dataset") if c in frame.columns)]
-    repeated = frame.sort_values("sequence").duplicated(same, keep="last").reindex(frame.index)
+    repeated = frame[[*same, "sequence"]].sort_values("sequence").duplicated(same, keep="last").reindex(frame.index)
     reason = "a later run of the same cell is used instead"
     return frame[~repeated], [_exclusion(run, reason) for _, run in frame[repeated].iterrows()]
 
 
-def incomparable(frame: pd.DataFrame, factor: str) -> str:
-    """Why the runs of one stratum must not be pooled: settings or machines differ. Empty if nothing speaks against it."""
+def incomparable(frame: pd.DataFrame, factor: str, spans: Sequence[str] = ()) -> str:
+    """Why the runs of one stratum must not be pooled: settings or machines differ. Empty if nothing speaks against it.
+
+    spans: settings that differ with the factor by its nature.
+    """
     plain = factor.removeprefix("params.").removeprefix("tags.")
-    settings = [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in IMMATERIAL | {plain}]
-    who = [c for c in ("framework", "model", "dataset") if c in frame.columns and c != plain]
+    free = IMMATERIAL | {plain, *spans}
+    settings = [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in free]
+    who = [c for c in ("framework", "model", "dataset") if c in frame.columns and c not in (plain, *spans)]
     if found := _varying(frame, [*who, *sorted(settings)]):
         return f"settings differ apart from {factor}: {found}; select one, or name it in strata"
     if plain == "framework" and (found := _varying(frame, ["settings_hash"])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import pandas as pd
@@ -13,6 +14,8 @@ OWN_COLUMNS = (
     *("settings_hash", "machine", "team", "outcome", "outcome_reason"),
 )
 COUNTS = ("block", "order_in_block")
+NAMED = dict.fromkeys((*OWN_COLUMNS, *COUNTS))
+FIRST = ("run_id", "name", "status", "start_ms", "end_ms", *OWN_COLUMNS, *COUNTS)
 
 
 def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
@@ -20,8 +23,17 @@ def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
 
     What a run does not have is missing (NaN or None), never zero.
     """
-    rows = [_row(run) for run in runs]
-    frame = pd.DataFrame(rows, columns=_columns(rows))
+    columns: dict[str, list[object]] = {name: [] for name in FIRST}
+    count = 0
+    for run in runs:
+        for name, value in _row(run).items():
+            column = columns.setdefault(name, [])
+            column += [math.nan] * (count - len(column))  # the runs before did not have it
+            column.append(value)
+        count += 1
+    for column in columns.values():
+        column += [math.nan] * (count - len(column))
+    frame = pd.DataFrame(columns, dtype=None if count else object)
     frame = frame.astype(dict.fromkeys(OWN_COLUMNS, object))  # a column that no run fills stays one of text
     for name in COUNTS:
         frame[name] = pd.to_numeric(frame[name], errors="coerce")
@@ -36,13 +48,7 @@ def _row(run: StoredRun) -> dict[str, object]:
         "start_ms": run.start_ms,
         "end_ms": run.end_ms,
     }
-    row |= {name: run.tags[name] for name in (*OWN_COLUMNS, *COUNTS) if name in run.tags}
+    row |= {name: run.tags[name] for name in NAMED if name in run.tags}
     row |= {f"params.{key}": value for key, value in run.params.items()}
-    row |= {f"tags.{key}": value for key, value in run.tags.items() if key not in (*OWN_COLUMNS, *COUNTS)}
+    row |= {f"tags.{key}": value for key, value in run.tags.items() if key not in NAMED}
     return row | dict(run.metrics)
-
-
-def _columns(rows: Iterable[dict[str, object]]) -> list[str]:
-    first = ("run_id", "name", "status", "start_ms", "end_ms", *OWN_COLUMNS, *COUNTS)
-    others = {key: None for row in rows for key in row if key not in first}
-    return [*first, *others]

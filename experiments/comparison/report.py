@@ -18,8 +18,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.comparison import words
-from experiments.comparison.findings import DETERMINISTIC, EQUIVALENT, NOT_COMPARABLE, WITHIN_MARGIN, Comparison, Finding, Row
+from experiments.comparison import raw as raw_values
+from experiments.comparison import steady, words
+from experiments.comparison.findings import (
+    DETERMINISTIC,
+    EQUIVALENT,
+    NOT_COMPARABLE,
+    WITHIN_MARGIN,
+    Comparison,
+    Control,
+    Finding,
+    Row,
+    Summary,
+)
 from experiments.comparison.outcomes import outcome as outcome_of
 from experiments.comparison.surroundings import medians
 from experiments.comparison.words import sentences
@@ -28,8 +39,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.comparison.figures import Figure
+    from experiments.comparison.raw import RawRun
 
 SCHEMA_VERSION = 1
+FIRST_SIZES = "params.inference_batch_sizes"
 FILES = ("report.html", "report.md", "comparison.csv", "comparison.json")
 
 
@@ -62,16 +75,19 @@ def write(
     published: Sequence[Mapping[str, str]] = (),
     published_source: str = "",
     samples: Sequence[Sample] = (),
+    raw: Sequence[RawRun] = (),
 ) -> Path:
     """Writes report.html, report.md, comparison.csv, comparison.json and figures/ into the folder; returns the HTML file's path.
 
     runs: the table that was compared, for published figures of metrics that were not judged.
     warnings are told loudly, on top; notes quietly, at the end.
     published: mappings with `what`, `published` and `metric` (may be empty).
+    raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them.
     """
-    from experiments.comparison import figures
+    from experiments.comparison import batches, figures
 
-    drawn = figures.draw(comparison)
+    curves = batches.curves(comparison, first_batch_size(runs, raw))
+    drawn = figures.draw(comparison, raw, curves)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for figure in drawn:
         (folder / "figures" / f"{figure.name}.svg").write_text(_standalone(figure.svg), encoding="utf-8")
@@ -82,6 +98,8 @@ def write(
         "notes": list(notes),
         "published": [_beside(comparison, one, runs) for one in published],
         "published_source": published_source,
+        "curves": curves,
+        **_steps_told(comparison, raw),
         "samples": [(base64.b64encode(sample.picture).decode(), sample.reference, sample.answers) for sample in samples],
     }
     (folder / "report.html").write_text(_render("report.html.j2", comparison, drawn, told), encoding="utf-8")
@@ -100,6 +118,15 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "rows": [dataclasses.asdict(row) for row in comparison.rows],
         "excluded": [dataclasses.asdict(exclusion) for exclusion in comparison.excluded],
         "environment": {level: dict(facts) for level, facts in comparison.environment.items()},
+        "summaries": [
+            {name: value for name, value in dataclasses.asdict(summary).items() if name != "outcome"}
+            for summary in comparison.summaries
+        ],
+        "rests_on": {what: list(names) for what, names in comparison.rests_on.items()},
+        "controls": [
+            {"name": one.name, "expected": one.expected, "rows": [dataclasses.asdict(row) for row in one.comparison.rows]}
+            for one in comparison.controls
+        ],
     }
 
 
@@ -158,6 +185,14 @@ def _class(finding: Finding) -> str:
     return {True: "better", False: "worse", None: "differs"}[finding.good]
 
 
+def _class_of_summary(summary: Summary) -> str:
+    if not summary.judged:
+        return "open"
+    if summary.verdict in (EQUIVALENT, WITHIN_MARGIN, DETERMINISTIC):
+        return "alike"
+    return {True: "better", False: "worse", None: "differs"}[summary.good]
+
+
 def _several(comparison: Comparison) -> bool:
     """Whether there are more comparisons than one: every line then names its level."""
     return len({(finding.row.a, finding.row.b) for finding in comparison.findings}) > 1
@@ -201,6 +236,40 @@ def _beside(comparison: Comparison, one: Mapping[str, str], runs: pd.DataFrame |
     )
 
 
+def first_batch_size(runs: pd.DataFrame | None, raw: Sequence[RawRun]) -> int | None:
+    """The inference batch size whose metrics have none in their key; None where the runs do not say or do not agree."""
+    sizes = {next(iter(raw_values.of_inference(run)), 0) for run in raw} - {0}
+    if runs is not None and FIRST_SIZES in runs.columns:
+        sizes |= {int(text.partition(",")[0]) for text in runs[FIRST_SIZES].dropna().astype(str) if text[:1].isdecimal()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _steps_told(comparison: Comparison, raw: Sequence[RawRun]) -> dict[str, Any]:
+    """What the report says of the steps of the runs that were read."""
+    place = {level: at for at, level in enumerate(comparison.levels)}
+    found = steady.of_runs(sorted(raw, key=lambda run: place.get(run.level, len(place))))
+    read = len(found)
+    return {
+        "steadiness": found,
+        "steady_kinds": steady.KINDS,
+        "steady_lines": steady.by_level(found),
+        "steady_none": [one for one in found if one.steady.kind == "no steady state"],
+        "unread": [run for run in raw if run.trouble],
+        "of_runs": f"all {read:,} runs" if read >= comparison.n_runs else f"{read:,} of {comparison.n_runs:,} runs",
+    }
+
+
+def _told_of(control: Control) -> str:
+    """How many outcomes a control called different."""
+    tested, apart = len(control.tested), len(control.told_apart)
+    if not tested:
+        return "Nothing could be judged."
+    told = f"{apart} of {tested} judged outcomes {'was' if apart == 1 else 'were'} called different"
+    if control.name.startswith("A/A"):
+        return f"{told}: a rate of false alarms of {words.percent(apart / tested)}."
+    return f"{told}: {words.joined([finding.outcome.label for finding in control.told_apart]) or 'the slow-down was not found'}."
+
+
 def _standalone(svg: str) -> str:
     namespace = "http://www.w3.org/2000/svg"
     return f'<?xml version="1.0" encoding="utf-8"?>\n{svg.replace("<svg ", f"""<svg xmlns="{namespace}" """, 1)}\n'
@@ -216,6 +285,7 @@ def _render(template: str, comparison: Comparison, drawn: Sequence[Figure], told
         lstrip_blocks=True,
     )
     environment.filters |= {"cell": _markdown_cell, "classed": _class, "p": words.p_value, "number": words.number}
+    environment.filters["classed_summary"] = _class_of_summary
     several = _several(comparison)
     facts = list(dict.fromkeys(name for values in comparison.environment.values() for name in values))
     return environment.get_template(template).render(
@@ -233,6 +303,7 @@ def _render(template: str, comparison: Comparison, drawn: Sequence[Figure], told
         facts=facts,
         words=words,
         name=_name,
+        told_of=_told_of,
     )
 
 

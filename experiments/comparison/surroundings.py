@@ -23,15 +23,16 @@ UNTOLD_TAGS = (
 
 def numbers(frame: pd.DataFrame, metric: str) -> Values:
     """A metric of every run as floats: NaN where it is missing, infinite where MLflow was given infinity."""
-    values = np.array(pd.to_numeric(frame[metric], errors="coerce"), dtype=np.float64)
+    column = frame[metric]
+    values = np.array(column if column.dtype == np.float64 else pd.to_numeric(column, errors="coerce"), dtype=np.float64)
     return np.where(np.abs(values) >= HUGE, np.copysign(np.inf, values), values)
 
 
 def values(frame: pd.DataFrame, metric: str) -> tuple[Value, ...]:
     """Every finite value of a metric in the order in which the runs began."""
-    ordered = frame.sort_values("sequence")
-    columns = [ordered[name] for name in ("level", "stratum", "block_label", "sequence")]
-    found = zip(*columns, numbers(ordered, metric), strict=True)
+    order = np.argsort(frame["sequence"].to_numpy(), kind="stable")
+    columns = [frame[name].to_numpy()[order] for name in ("level", "stratum", "block_label", "sequence")]
+    found = zip(*columns, numbers(frame, metric)[order], strict=True)
     return tuple(Value(level, stratum, block, int(at), float(v)) for level, stratum, block, at, v in found if np.isfinite(v))
 
 
@@ -57,6 +58,16 @@ def environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str, dict[st
             if texts := sorted({str(value) for value in inside[column].dropna().unique()} - {""}, key=natural):
                 told[level][column.split(".", 1)[-1]] = ", ".join(texts)
     return told
+
+
+def rests_on(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """The machines, teams and campaigns that the runs came from; empty where the runs do not say."""
+    return {f"{column}s": _distinct(frame, column) for column in ("machine", "team", "campaign")}
+
+
+def _distinct(frame: pd.DataFrame, column: str) -> tuple[str, ...]:
+    values = frame[column].dropna().unique() if column in frame.columns else ()
+    return tuple(sorted({str(value) for value in values} - {""}, key=natural))
 
 
 def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:

@@ -17,6 +17,7 @@ from experiments.comparison.findings import (
     DETERMINISTIC,
     EQUIVALENT,
     INCONCLUSIVE,
+    LEAST_BLOCKS,
     NOT_COMPARABLE,
     WITHIN_MARGIN,
     Comparison,
@@ -27,9 +28,8 @@ from experiments.comparison.findings import (
 from experiments.comparison.gates import Exclusion, natural
 from experiments.comparison.outcomes import HIDDEN, Outcome, place
 from experiments.comparison.outcomes import outcome as outcome_of
+from experiments.comparison.strata import summaries
 from tracking.errors import WrongCall
-
-LEAST_BLOCKS = 6
 
 
 def judge(
@@ -41,6 +41,7 @@ def judge(
     margin: float = 0.03,
     block: str = "block",
     strata: Sequence[str] = (),
+    spans: Sequence[str] = (),
     family: str = "report",
     all_pairs: bool = False,
 ) -> Comparison:
@@ -48,6 +49,7 @@ def judge(
 
     table: one row a run; settings as `params.X`, tags as `tags.X`, metrics under their own names (see `query.table`).
     factor, strata: columns, or bare names looked up among params, then tags. outcomes: default all that the runs have.
+    spans: settings that differ with the factor by its nature (a harness comes with its framework).
     margin: the ratio that matters, fixed before measuring. family: what Holm's correction spans, `report` or `stratum`.
     Raises WrongCall for a call that cannot be carried out; data that cannot be compared give rows that say why.
     """
@@ -66,7 +68,7 @@ def judge(
     for stratum in sorted(set(runs.frame["stratum"]), key=natural):
         inside = runs.frame[runs.frame["stratum"] == stratum]
         for a, b in couples:
-            found, left_out = _compare(inside, a, b, factor, wanted, margin, stratum)
+            found, left_out = _compare(inside, a, b, factor, spans, wanted, margin, stratum)
             findings += found
             excluded += left_out
     order = {level: at for at, level in enumerate(levels)}
@@ -85,6 +87,8 @@ def judge(
         missing_sensors=surroundings.missing_sensors(runs.frame),
         warnings=surroundings.warnings(runs.frame),
         n_runs=len(runs.frame),
+        summaries=summaries(findings),
+        rests_on=surroundings.rests_on(runs.frame),
     )
 
 
@@ -109,10 +113,17 @@ def _outcomes(frame: pd.DataFrame, wanted: Iterable[str | Outcome] | None) -> tu
 
 
 def _compare(
-    frame: pd.DataFrame, a: str, b: str, factor: str, outcomes: Sequence[Outcome], margin: float, stratum: str
+    frame: pd.DataFrame,
+    a: str,
+    b: str,
+    factor: str,
+    spans: Sequence[str],
+    outcomes: Sequence[Outcome],
+    margin: float,
+    stratum: str,
 ) -> tuple[list[Finding], list[Exclusion]]:
     both = frame[frame["level"].isin([a, b])]
-    why = _missing_side(both, a, b) or gates.incomparable(both, factor)
+    why = _missing_side(both, a, b) or gates.incomparable(both, factor, spans)
     rows = [_blank(outcome, factor, a, b, margin, stratum) for outcome in outcomes]
     if not why:
         first, second, excluded = gates.pairs(both, a, b)
@@ -177,12 +188,12 @@ def _measure(row: Row, outcome: Outcome, first: pd.DataFrame, second: pd.DataFra
 def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Values, b: Values) -> Finding:
     """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
     ratio = outcome.kind == "ratio"
-    shifts = _shifts(pairs, ratio)
+    shifts = Finding(row, outcome, pairs).shifts
     constant = len(pairs) > 1 and estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
     interval = _back(estimates.mean(shifts), ratio)
     if constant:
         interval = Estimate(interval.value, interval.value, interval.value)
-    bound, tests = _bound(row), len(pairs) >= LEAST_BLOCKS and not constant
+    bound, tests = row.bound, len(pairs) >= LEAST_BLOCKS and not constant
     tested = significance.paired_t(shifts) if tests else None
     tost = significance.tost_paired(shifts, -bound, bound) if tests else None
     within = tost.p < ALPHA if tost else bool(abs(shifts.mean()) < bound)
@@ -227,7 +238,7 @@ def _decided(finding: Finding, tests: int) -> Finding:
     verdict, reason = _decide(finding, tests)
     more = None
     if verdict == INCONCLUSIVE and finding.row.p is not None:
-        more = _more_blocks(_shifts(finding.pairs, finding.row.kind == "ratio"), _bound(finding.row))
+        more = _more_blocks(finding.shifts, finding.row.bound)
         helps = (
             f"about {more} more block{'s' if more > 1 else ''} would settle it"
             if more
@@ -247,7 +258,7 @@ def _decide(finding: Finding, tests: int) -> tuple[str, str]:
     if row.p is None:
         same = abs(shift) <= estimates.ROUNDING * (1.0 if row.kind == "ratio" else abs(finding.a_value or 0.0))
         return DETERMINISTIC, f"{'identical' if same else 'the same difference'} in all {row.n_blocks} blocks: nothing to test"
-    if finding.different and (low > _bound(row) or high < -_bound(row)):
+    if finding.different and (low > row.bound or high < -row.bound):
         return finding.outcome.words[shift > 0], "the interval lies beyond the margin"
     if row.equivalent:
         return (WITHIN_MARGIN if finding.different else EQUIVALENT), "TOST: any difference is smaller than the margin"
@@ -284,17 +295,6 @@ def _detectable(shifts: Values, ratio: bool, constant: bool) -> float | None:
         return None
     found = significance.minimum_detectable(float(shifts.std(ddof=1)), len(shifts))
     return math.expm1(min(found, 700.0)) if ratio else found
-
-
-def _shifts(pairs: Sequence[Pair], ratio: bool) -> Values:
-    """b against a in every block, on the scale of the test."""
-    a, b = np.array([pair.a for pair in pairs]), np.array([pair.b for pair in pairs])
-    return estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
-
-
-def _bound(row: Row) -> float:
-    """The margin on the scale of the test; a ratio's is the same for a against b and b against a."""
-    return math.log1p(row.margin) if row.kind == "ratio" else row.margin
 
 
 def _shift(row: Row, value: float | None) -> float:

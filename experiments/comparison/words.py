@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.comparison.findings import (
     DETERMINISTIC,
@@ -13,7 +13,10 @@ from experiments.comparison.findings import (
     NOT_COMPARABLE,
     WITHIN_MARGIN,
     Comparison,
+    Control,
     Finding,
+    Row,
+    Summary,
 )
 from experiments.comparison.outcomes import Outcome
 
@@ -122,7 +125,7 @@ def effect(finding: Finding) -> str:
     row, turned = finding.row, finding.times
     if row.estimate is None:
         return NONE
-    if all(pair.a == pair.b for pair in finding.pairs) or row.reason.startswith("identical"):
+    if (finding.pairs and all(pair.a == pair.b for pair in finding.pairs)) or row.reason.startswith("identical"):
         return "identical"
     if turned is None:
         return _difference(row.estimate, finding)
@@ -247,10 +250,107 @@ def sentences(comparison: Comparison) -> list[str]:
         return [f"No verdict: {first.row.reason}.", *seen]
     if len(grouped(comparison)) == 1:
         return [sentence(finding) for finding in chosen]
+    together = [summary_sentence(summary) for summary in comparison.summaries if _is_headline(summary, chosen)]
     pairs: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in chosen:
         pairs.setdefault((finding.row.stratum, finding.row.a, finding.row.b), []).append(finding)
-    return [_in_one(group) for group in pairs.values()]
+    return [*together, *(_in_one(group) for group in pairs.values())]
+
+
+def _is_headline(summary: Summary, chosen: Sequence[Finding]) -> bool:
+    told = (summary.metric, summary.a, summary.b)
+    return any((finding.row.metric, finding.row.a, finding.row.b) == told for finding in chosen)
+
+
+def summary_sentence(summary: Summary) -> str:
+    """What the strata say together, said of b against the baseline a."""
+    like, label = _like_a_finding(summary), summary.outcome.label
+    told = f"95 % interval {summary_interval(summary)}"
+    seen = f"{_than(like)} ({told})"
+    if summary.verdict == DETERMINISTIC:
+        seen = f"{_than(like)} in every stratum"
+    elif summary.verdict == EQUIVALENT:
+        seen = f"{label}: {summary.b} and {summary.a} are equivalent within {margin(like)} ({effect(like)}, {told})"
+    elif summary.verdict == WITHIN_MARGIN:
+        seen = f"{seen}, a difference within the margin of {margin(like)}"
+    elif summary.verdict == INCONCLUSIVE and summary.different:
+        seen = f"{seen}, {summary.reason.partition(', ')[2]}"
+    elif summary.verdict == INCONCLUSIVE:
+        seen = f"{label}: no verdict, {summary.reason}; seen: {seen}"
+    return f"Over {strata(summary)}: {seen}{heterogeneity(summary, before=', ')}."
+
+
+def strata(summary: Summary) -> str:
+    """3 strata (machine=a, b, c): what is before every name is said once."""
+    parts = [name.partition("=") for name in summary.strata]
+    shared = {key for key, _, _ in parts}
+    once = len(shared) == 1 and not any("=" in value for _, _, value in parts)
+    names = f"{shared.pop()}={', '.join(value for _, _, value in parts)}" if once else "; ".join(summary.strata)
+    return f"{summary.n_strata} strata ({names})"
+
+
+def summary_effect(summary: Summary) -> str:
+    """The mean over strata in words: 1.42× faster, +1.2 points."""
+    return effect(_like_a_finding(summary))
+
+
+def summary_interval(summary: Summary) -> str:
+    """The interval of what `summary_effect` says; empty where there is nothing uncertain."""
+    return _bounds(summary, summary.low, summary.high)
+
+
+def summary_prediction(summary: Summary) -> str:
+    """Where one more stratum is expected, turned as in `summary_effect`; empty below three strata."""
+    return _bounds(summary, summary.prediction_low, summary.prediction_high) if summary.n_strata > 2 else ""
+
+
+def heterogeneity(summary: Summary, before: str = "") -> str:
+    """heterogeneity I² 40 %: how much of what the strata differ by is more than chance; empty where it cannot be told."""
+    if summary.i_squared_percent is None:
+        return ""
+    return f"{before}heterogeneity I² {summary.i_squared_percent:.0f} %"
+
+
+def _bounds(summary: Summary, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "unbounded"
+    like = _like_a_finding(summary)
+    return effect_interval(replace(like, row=replace(like.row, ci_low=low, ci_high=high)))
+
+
+def _like_a_finding(summary: Summary) -> Finding:
+    """A summary is told in the same words as one stratum's finding."""
+    row = Row(
+        metric=summary.metric,
+        factor=summary.factor,
+        a=summary.a,
+        b=summary.b,
+        n_blocks=summary.n_blocks,
+        estimate=summary.estimate,
+        kind=summary.kind,
+        ci_low=summary.low,
+        ci_high=summary.high,
+        p=summary.p,
+        p_holm=summary.p_holm,
+        effect_size=None,
+        margin=summary.margin,
+        equivalent=summary.equivalent,
+        minimum_detectable=None,
+        verdict=summary.verdict,
+        reason=summary.reason,
+        stratum="",
+    )
+    return Finding(row, summary.outcome)
+
+
+def rests_on(comparison: Comparison) -> str:
+    """Rests on 2 machines (box, other) and 1 team (red); empty where the runs say neither."""
+    told = [
+        f"{len(names)} {what[:-1] if len(names) == 1 else what} ({', '.join(names)})"
+        for what, names in comparison.rests_on.items()
+        if names
+    ]
+    return f"Rests on {joined(told)}." if told else ""
 
 
 def _in_one(group: Sequence[Finding]) -> str:
@@ -268,6 +368,13 @@ def _brief(finding: Finding) -> str:
     name = _VERBS.get(label, label)
     doubt = "" if finding.judged else f", {row.verdict}"
     return f"{name} {effect(finding)}" + (f" ({effect_interval(finding)}{doubt})" if effect_interval(finding) else doubt)
+
+
+def control_sentence(control: Control) -> str:
+    """What came out of a control, and what had to."""
+    apart = ", ".join(finding.outcome.label for finding in control.told_apart)
+    seen = f"{len(control.told_apart)} of {len(control.tested)} outcomes called different{f' ({apart})' if apart else ''}"
+    return f"Control {control.name}: {seen}; expected: {control.expected}."
 
 
 def joined(texts: Sequence[str]) -> str:

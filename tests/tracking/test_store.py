@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.conftest import Server, wait_for
 from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import Artifact, DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, StoredRun, Tags
-from tracking.store import Store, Unreachable
+from tracking.store import Rejected, Store, Unreachable
 from tracking.upload import Uploader
 
 
@@ -145,3 +146,106 @@ def test_unreachable_is_not_refused(tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
         Store("http://127.0.0.1:9").apply(some_records(tmp_path), tmp_path)
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" in os.environ
+
+
+# ---- reading back
+
+
+def stored(run_id: str) -> StoredRun:
+    return StoredRun(run_id, run_id, "FINISHED", 1, 2, {}, {}, {})
+
+
+def test_runs_of_several_experiments_come_page_by_page_each_once(store: Store, tmp_path: Path) -> None:
+    opened = [RunOpened(f"{place}{i}", i, place, f"{place}{i}") for place in ("one", "two") for i in range(5)]
+    store.apply(opened, tmp_path)
+    told: list[tuple[int, int | None]] = []
+    names = [run.name for run in store.runs(["one", "not there", "two"], page=4, progress=lambda *seen: told.append(seen))]
+    assert sorted(names) == sorted(record.name for record in opened)
+    assert told == [(4, None), (8, None), (10, None)]
+    assert len(list(store.runs("two", "attributes.run_name != 'two3'"))) == 4
+    assert not list(store.runs("not there"))
+
+
+def test_the_next_page_is_fetched_while_the_first_is_worked_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {"": (["d", "c"], "second"), "second": (["c", "b"], "third"), "third": (["a"], "")}  # "c" was moved by a new run
+    asked: list[str] = []
+
+    def page(_places: list[str], _condition: str, _size: int, token: str) -> tuple[list[StoredRun], str]:
+        asked.append(token)
+        found, after = pages[token]
+        return [stored(run_id) for run_id in found], after
+
+    store.experiment_id("captioning")
+    monkeypatch.setattr(store, "_page", page)
+    found = store.runs("captioning")
+    first = next(found)
+    wait_for(lambda: asked == ["", "second"], 5)
+    assert [run.run_id for run in (first, *found)] == ["d", "c", "b", "a"]
+
+
+def test_a_server_and_its_database_tell_the_same_runs(server: Server, tmp_path: Path) -> None:
+    points = tuple(
+        Point(key, value, 0, 1) for key, value in (("big", math.inf), ("low", -math.inf), ("zero", 0.0), ("tiny", 5e-324))
+    )
+    more: list[Record] = [
+        RunOpened("r2", 3_000, "captioning", "é “x”", {"empty": "", "kind": "cell"}, {"nothing": "", "text": "a\nb"}),
+        Metrics("r2", points),
+    ]
+    assert Store(server.uri).apply([*some_records(tmp_path), *more], tmp_path) == []
+    over_http, direct = everything(Store(server.uri)), everything(Store(server.backend))
+    assert over_http == direct
+    assert len(direct) == 3
+    assert direct["é “x”"].end_ms is None
+    assert direct["cell"].metrics["bad"] == "NaN"
+
+
+def test_an_experiment_that_is_not_there_is_told_with_those_that_are(store: Store) -> None:
+    ids = [store.experiment_id(name) for name in ("captioning", "lenet")]
+    assert store.experiment_ids(["captioning", "lenet"]) == ids
+    with pytest.raises(WrongCall, match=r"no experiment 'captoining' on sqlite.*did you mean 'captioning'\?"):
+        store.experiment_ids(["lenet", "captoining"])
+    with pytest.raises(WrongCall, match=r"no experiment 'x' on sqlite.*; have Default, captioning, lenet$"):
+        store.experiment_ids(["x"])
+    store._client.delete_experiment(ids[1])
+    with pytest.raises(WrongCall, match="no experiment 'lenet'"):
+        store.experiment_ids(["lenet"])
+
+
+def test_a_condition_that_does_not_parse_is_refused_in_one_short_line(server: Server) -> None:
+    for uri in (server.uri, server.backend):
+        store = Store(uri)
+        store.experiment_id("captioning")
+        with pytest.raises(Rejected) as told:
+            list(store.runs("captioning", "params.batch_size == "))
+        assert str(told.value) == "Invalid clause(s) in filter string: 'params.batch_size', '=='"
+
+
+def test_one_file_of_a_run_and_the_history_of_a_metric(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "values.parquet").write_bytes(bytes(range(256)) * 1_000)
+    opened = [RunOpened(f"r{i}", 1, "captioning", f"r{i}") for i in range(8)]
+    kept = [
+        record for one in opened for record in (Artifact(one.run, "deep"), Artifact(one.run, "deep/values.parquet", "sub folder"))
+    ]
+    store = Store(server.uri)
+    assert store.apply([*opened, *kept, Metrics("r0", (Point("loss", 2.0, 0, 5), Point("loss", 1.0, 1, 6)))], tmp_path) == []
+    ids = [store.run_id(one.run) or "" for one in opened]
+    wanted = [(run_id, path) for run_id in ids for path in ("values.parquet", "sub folder/values.parquet")]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda one: store.file(*one, tmp_path / "fetched"), wanted))
+    assert len(set(found)) == len(wanted)
+    assert all(path and path.read_bytes() == bytes(range(256)) * 1_000 for path in found)
+    for missing in ((ids[0], "not.there"), (ids[0], "sub folder"), ("0" * 32, "values.parquet")):
+        assert store.file(*missing, tmp_path / "fetched") is None
+    assert store.history(ids[0], "loss") == [(5, 2.0), (6, 1.0)]
+    assert store.history(ids[0], "not there") == []
+
+
+def test_one_file_of_a_run_without_a_server(store: Store, tmp_path: Path) -> None:
+    store.apply(some_records(tmp_path), tmp_path)
+    run_id = store.run_id("r1") or ""
+    found = store.file(run_id, "note.txt", tmp_path / "fetched")
+    assert found
+    assert found.read_text() == "kept"
+    assert store.file(run_id, "not.there", tmp_path / "fetched") is None
+    assert store.file("0" * 32, "note.txt", tmp_path / "fetched") is None

@@ -101,7 +101,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(written):
     assert "@import" not in text
     assert len(found.ids) == len(set(found.ids))
     assert {one[1:] for one in found.references} <= set(found.ids)
-    assert found.tags.count("svg") == 4
+    assert found.tags.count("svg") == 5
 
 
 def test_verdict_first_then_what_it_rests_on(written):
@@ -128,7 +128,7 @@ def test_verdict_first_then_what_it_rests_on(written):
 def test_json_follows_the_schema(written):
     comparison, folder, _ = written
     found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-    assert list(found) == ["schema_version", "rows", "excluded", "environment"]
+    assert list(found) == ["schema_version", "rows", "excluded", "environment", "summaries", "rests_on", "controls"]
     assert found["schema_version"] == 1
     assert all(list(row) == KEYS for row in found["rows"])
     assert [row["estimate"] for row in found["rows"]] == [row.estimate for row in comparison.rows]
@@ -146,7 +146,8 @@ def test_csv_holds_the_rows_unrounded(written):
 def test_figures_are_files_too(written):
     _, folder, _ = written
     names = {path.name for path in (folder / "figures").iterdir()}
-    assert names == {f"{name}.{kind}" for name in ("forest", "differences", "blocks", "order") for kind in ("svg", "png")}
+    drawn = ("forest", "differences", "blocks", "memory", "order")
+    assert names == {f"{name}.{kind}" for name in drawn for kind in ("svg", "png")}
     assert (folder / "figures" / "forest.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg xmlns=" in (folder / "figures" / "forest.svg").read_text(encoding="utf-8")
 

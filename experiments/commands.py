@@ -1,0 +1,47 @@
+"""What can be asked besides the experiments: settings here, so that help answers at once; the work in the module of that name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.settings import setting
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Which finished runs are compared, and how."""
+
+    experiment: tuple[str, ...] = setting(("captioning",), "experiments by name, campaigns by run id; several with commas")
+    factor: str = setting("framework", "what is compared: any setting or tag (batch_size, tags.team, version.torch)")
+    baseline: str = setting("", "the level that the others are judged against; none: the first in order")
+    outcomes: tuple[str, ...] = setting((), "metrics; none: all that both sides have")
+    filter: str = setting("", "which runs, in MLflow's filter language: tags.team = 'vision' and params.batch_size = '32'")
+    margin: float = setting(0.03, "the smallest ratio that matters, fixed before measuring", least=0.001, most=0.5)
+    strata: tuple[str, ...] = setting((), "judged apart, never pooled, then summarised: machine,model,batch_size")
+    all_pairs: bool = setting(False, "judge every pair of levels, not only against the baseline")
+    protocol: str = setting("sound", "paper: the published procedure is shown beside the verdicts", choices=("sound", "paper"))
+    format: str = setting("table", "what is printed; the report has all of them", choices=("table", "markdown", "csv", "json"))
+    team: str = setting("", "whose comparison this is (tag team)")
+    output: str = setting(".evenhand/comparisons", "folder that gets the report, beside MLflow")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Whose records a tracking server is told."""
+
+    journal: str = setting(".evenhand/journal", "one campaign's folder, or a folder of several")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the same name as its module. `settings`: its dataclass."""
+
+    title: str
+    settings: type[Any]
+
+
+COMMANDS = {
+    "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
+    "replay": Command("Tell a tracking server what a journal holds, once", Replay),
+}

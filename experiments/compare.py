@@ -1,0 +1,141 @@
+"""Finished runs of a tracking server, whoever made them: selected, judged, and the report logged as a run of its own."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from experiments import settings as settings_
+from experiments.commands import Compare
+from experiments.comparison import raw
+from experiments.comparison.query import table
+from experiments.judgement import Answer, Question, Telling, answer
+from experiments.opening import link_launch, open_run
+from tracking import provenance
+from tracking.errors import EvenhandError, WrongCall
+from tracking.records import Artifact, Kind, Outcome, Record, RunClosed, RunOpened, StoredRun, Tags
+from tracking.store import Rejected, Store, Unreachable, note, source
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Experiments by name, and what MLflow is asked to filter their runs by: whatever matches one of `conditions`."""
+
+    experiments: tuple[str, ...]
+    conditions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The answer, and the run that holds it: its page in the UI, or why the server does not have it."""
+
+    answer: Answer
+    page: str
+    trouble: str = ""
+
+
+def compare(settings: Compare, progress: Progress) -> Compared:
+    """Raises WrongCall for a call or a selection that cannot be compared, Unreachable if the server goes away."""
+    store = Store()
+    store.check()
+    selection = select(store, settings)
+    runs = read(store, selection, progress)
+    question = Question(
+        factor=settings.factor,
+        baseline=settings.baseline or None,
+        outcomes=settings.outcomes or None,
+        margin=settings.margin,
+        strata=settings.strata,
+        all_pairs=settings.all_pairs,
+        protocol=settings.protocol,
+    )
+    title = f"{', '.join(settings.experiment)} by {settings.factor.removeprefix('tags.').removeprefix('params.')}"
+    origin = uuid.uuid4().hex
+    folder = Path(settings.output).resolve() / origin
+    steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
+    found = answer(question, runs, folder, Telling(f"Comparison: {title}"), steps)
+    if found.report is None:
+        raise EvenhandError(f"{found.trouble}; choose another folder (output=DIR)")
+    try:
+        return Compared(found, _logged(store, settings, selection, origin, title, found))
+    except (Unreachable, Rejected) as error:
+        return Compared(found, "", str(error))
+
+
+def select(store: Store, settings: Compare) -> Selection:
+    """The experiments and the filter behind the names and run ids that were given. Raises WrongCall for one that is not there."""
+    names: list[str] = []
+    campaigns: list[str] = []
+    for wanted in settings.experiment:
+        if not _RUN_ID.fullmatch(wanted):
+            names.append(wanted)
+            continue
+        if store.run(wanted) is None:
+            raise WrongCall(f"no run {wanted} on {store.uri}; give a campaign's run id, or experiments by name")
+        campaigns.append(wanted)
+        names.append(store.experiment_name(wanted))
+    if campaigns and len(campaigns) < len(settings.experiment):
+        raise WrongCall("experiment: names and campaigns' run ids do not mix; give one kind, and narrow names down with filter")
+    store.experiment_ids(names)
+    own = [settings.filter] if settings.filter else []
+    conditions = tuple(" and ".join([f"tags.campaign = '{run_id}'", *own]) for run_id in campaigns) or ("".join(own),)
+    return Selection(tuple(dict.fromkeys(names)), conditions)
+
+
+def read(store: Store, selection: Selection, progress: Progress) -> pd.DataFrame:
+    """All selected runs as a table, a row a run. Raises WrongCall if the filter does not parse or nothing matches."""
+    found: list[StoredRun] = []
+    progress("runs", 0, None)
+    for condition in selection.conditions:
+        before = len(found)
+        told = partial(_tell, progress, before)
+        try:
+            found.extend(store.runs(selection.experiments, condition, progress=told))
+        except Rejected as error:
+            example = "tags.team = 'vision' and params.batch_size = '32'"
+            raise WrongCall(f"filter {condition}: {error}; write it in MLflow's language: {example}") from None
+        if len(found) == before:
+            which = f" matches {condition}" if condition else " is there at all"
+            raise WrongCall(f"no run in {', '.join(selection.experiments)} on {store.uri}{which}; nothing to compare")
+    return table(found)
+
+
+def _tell(progress: Progress, before: int, done: int, total: int | None) -> None:
+    progress("runs", before + done, total)
+
+
+def _logged(store: Store, settings: Compare, selection: Selection, origin: str, title: str, found: Answer) -> str:
+    """The comparison as a run of the first experiment, with its report; returns its page."""
+    assert found.report is not None
+    tags = {
+        "kind": Kind.COMPARISON,
+        "machine": provenance.fingerprint(),
+        **({"team": settings.team} if settings.team else {}),
+        **source("compare", provenance.commit()),
+    }
+    params = {name: text for name, text in settings_.as_text(settings).items() if text and name not in ("output", "format")}
+    wanted = RunOpened(origin, int(time.time() * 1_000), selection.experiments[0], f"comparison: {title}", tags, params)
+    opened, run_id = open_run(store, wanted)
+    text = "\n".join(["### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."])
+    records: list[Record] = [
+        Artifact(origin, ".", ""),
+        Tags(origin, {"verdict": " ".join(found.sentences)[:1_000], **note(text)}),
+        RunClosed(origin, int(time.time() * 1_000), Outcome.OK, ""),
+    ]
+    if refused := store.apply(records, found.report.parent):
+        raise Rejected(refused[0])
+    link_launch(store, opened.experiment, run_id, "comparison")
+    return store.page(opened.experiment, run_id)
+
+
+__all__ = ["Compared", "Selection", "compare", "read", "select"]

@@ -1,0 +1,28 @@
+"""The report's figures, drawn from findings and raw values; the only importer of matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.comparison.batches import Curve
+from experiments.comparison.figures import intervals, runs, steps, tradeoffs
+from experiments.comparison.figures.canvas import Figure, Scene, colours_of
+from experiments.comparison.findings import Comparison
+from experiments.comparison.raw import RawRun
+
+MAKERS = (
+    *(intervals.forest, intervals.differences, runs.by_level, steps.latencies, tradeoffs.batches, tradeoffs.memory),
+    *(intervals.ranks, runs.in_order, steps.sensors),
+)
+
+
+def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> list[Figure]:
+    """Every figure that there is something to show in.
+
+    raw: the runs whose steps and sensors are shown; curves: `batches.curves`.
+    """
+    scene = Scene(comparison, colours_of(comparison.levels), raw, curves)
+    return [figure for maker in MAKERS if (figure := maker(scene)) is not None]
+
+
+__all__ = ["Figure", "draw"]

@@ -1,0 +1,42 @@
+"""Where a launch's own run goes: into the run that `mlflow run` opened, or beside it, linked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from tracking.records import Kind, RunOpened
+from tracking.store import MODEL_TRAINING, Store, note
+
+# Where `mlflow run` opens its runs unless it is told otherwise.
+LAUNCHES = "Default"
+
+
+def chosen_experiment(store: Store, otherwise: str) -> str:
+    """The experiment that the user gave to `mlflow run`, if one was; else `otherwise`."""
+    here = os.environ.get("MLFLOW_RUN_ID", "")
+    chosen = store.experiment_name(here) if here else ""
+    return chosen if chosen not in ("", LAUNCHES) else otherwise
+
+
+def open_run(store: Store, wanted: RunOpened) -> tuple[RunOpened, str]:
+    """Opens a run in `wanted.experiment`, or in the one that the user chose, whose run it then adopts. Returns it with its id."""
+    experiment = chosen_experiment(store, wanted.experiment)
+    opened = replace(wanted, experiment=experiment)
+    here = os.environ.get("MLFLOW_RUN_ID", "")
+    if here and store.experiment_name(here) == experiment:
+        store.adopt(here, opened.run)
+    store.apply([opened], Path())
+    run_id = store.run_id(opened.run)
+    assert run_id is not None
+    return opened, run_id
+
+
+def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaign") -> None:
+    """The run that `mlflow run` opened, where it is not the work's own, leads to it."""
+    here = os.environ.get("MLFLOW_RUN_ID", run_id)
+    if here != run_id:
+        address = f"#/experiments/{store.experiment_id(experiment)}/runs/{run_id}?{MODEL_TRAINING}"
+        text = f"This launch's {what} is [run {run_id}]({address}) in the experiment **{experiment}**."
+        store.tag(here, {"kind": Kind.LAUNCH, "campaign": run_id, **note(text)})

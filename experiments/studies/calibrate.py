@@ -1,0 +1,128 @@
+"""The tool's own error rates: simulated campaigns through the same code as real ones, and a framework against itself here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from experiments.comparison.outcomes import outcome
+from experiments.settings import setting
+from experiments.studies import captioning
+from experiments.treatments import Treatment, compared, controls
+
+if TYPE_CHECKING:
+    from experiments.comparison.calibration import Rates
+    from experiments.comparison.findings import Comparison
+    from experiments.judgement import Extra
+    from experiments.workloads.contract import Progress
+
+TITLE = "The tool's own error rates: simulated campaigns, and a framework against itself, as it is and slowed"
+WORKLOAD = "captioning"
+MODEL = "caption_decoder"
+FACTOR = "treatment"
+SPANS = ("inject_delay",)
+
+
+@dataclass(frozen=True)
+class Settings(captioning.Settings):
+    """What the calibration can be told."""
+
+    campaigns: int = setting(300, "simulated campaigns a scenario; 0: only the real cells", least=0)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {
+        "data": "synthetic",
+        "frameworks": ("pytorch",),
+        "aa": True,
+        "inject_delay": 0.05,
+        "blocks": 12,
+        "vocabulary": 2_000,
+        "length": 16,
+        "formulation": "sequence",
+        "epochs": 1,
+        "steps_per_epoch": 200,
+        "validation_captions": 32,
+        "bleu_images": 1,
+        "beams": 1,
+        "inference_batch_sizes": (1, 8),
+        "inference_requests": 100,
+        "save_model": "none",
+    },
+}
+
+OUTCOMES = (
+    outcome("train/examples_per_second"),
+    outcome("train/step_seconds"),
+    outcome("train/step_seconds_p95"),
+    outcome("train/first_step_seconds"),
+    outcome("train/total_seconds"),
+    outcome("memory/peak_rss_bytes"),
+    outcome("inference/latency_seconds_p50"),
+    outcome("inference/latency_seconds_p95"),
+    outcome("inference/examples_per_second"),
+    outcome("inference/batch_8/latency_seconds_p50"),
+    outcome("inference/batch_8/latency_seconds_p95"),
+    outcome("val/loss"),
+)
+DELAYED = ("train/step_seconds", "inference/latency_seconds_p50", "inference/batch_8/latency_seconds_p50")
+PUBLISHED = ()
+SOURCE = ""
+
+
+def treatments(settings: Settings) -> tuple[Treatment, ...]:
+    """The first framework, itself again, and itself slowed: here they are what is compared."""
+    return (compared(settings)[0], *(replace(one, control="") for one in controls(settings)))
+
+
+def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extra:
+    """What the real cells say of the tool, and the rates over simulated campaigns."""
+    from experiments.judgement import Extra
+
+    told = _told(settings, comparison)
+    if not settings.campaigns:
+        return Extra(told)
+    from experiments.comparison import calibration
+
+    rates = calibration.calibrate(
+        campaigns=settings.campaigns,
+        seed=settings.seed,
+        workers=settings.threads or os.cpu_count() or 1,
+        progress=partial(progress, "simulated campaigns"),
+    )
+    for one in calibration.meets(rates):
+        holds = "holds" if one.holds else "DOES NOT HOLD"
+        told.append(
+            f"{one.claim}: {one.measured.value:.1%} ({one.measured.low:.1%}–{one.measured.high:.1%}), {one.limit}: {holds}."
+        )
+    return Extra(told, (calibration.table(rates),), {"calibration.md": calibration.as_markdown(rates)}, _metrics(rates))
+
+
+def _metrics(rates: Sequence[Rates]) -> dict[str, float]:
+    return {
+        f"calibration/{one.noise.name.replace(' ', '_')}/{name}": getattr(one, name).value
+        for one in rates
+        for name in ("false_alarms", "false_verdicts", "coverage", "power", "power_in_report")
+    }
+
+
+def _told(settings: Settings, comparison: Comparison) -> list[str]:
+    told = []
+    for level in comparison.levels[1:]:
+        here = [finding for finding in comparison.findings if finding.row.b == level]
+        if level.endswith("A/A"):
+            wrong = [finding.outcome.label for finding in here if finding.different]
+            told.append(f"A/A on this machine: {len(wrong)} of {len(here)} outcomes called different{_named(wrong)}.")
+        else:
+            delayed = [finding for finding in here if finding.row.metric in DELAYED]
+            seen = [finding.outcome.label for finding in delayed if finding.different]
+            share = f"{100 * settings.inject_delay:g} %"
+            told.append(f"Injected {share}: found in {len(seen)} of {len(delayed)} delayed outcomes{_named(seen)}.")
+    return told
+
+
+def _named(labels: list[str]) -> str:
+    return f" ({', '.join(labels)})" if labels else ""

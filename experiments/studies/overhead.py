@@ -1,0 +1,90 @@
+"""What measuring costs: the same decoder, weights and batches trained by a bare loop, by this harness, and by the usual ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from experiments.comparison.outcomes import outcome
+from experiments.settings import setting
+from experiments.studies import captioning
+from experiments.treatments import Treatment
+from tracking.errors import WrongCall
+
+TITLE = "What measuring costs: a bare training loop against this harness and the usual trackers"
+WORKLOAD = "captioning"
+MODEL = "caption_decoder"
+FACTOR = "harness"
+SPANS = ("framework", "autolog")
+
+HARNESSES = {
+    "bare": Treatment("bare", "pytorch", "loop", {"harness": "bare"}, sensed=False),
+    "evenhand": Treatment("evenhand", "pytorch", settings={"harness": "evenhand"}, sensed=False),
+    "evenhand+sensors": Treatment("evenhand+sensors", "pytorch", settings={"harness": "evenhand+sensors"}),
+    "fit": Treatment("fit", "keras-torch", settings={"harness": "fit"}, sensed=False),
+    "fit+autolog": Treatment(
+        "fit+autolog", "keras-torch", settings={"harness": "fit+autolog", "autolog": "mlflow"}, sensed=False
+    ),
+    "lightning+autolog": Treatment(
+        "lightning+autolog", "pytorch", "loop", {"harness": "lightning+autolog", "autolog": "mlflow"}, sensed=False
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Settings(captioning.Settings):
+    """What the overhead study can be told."""
+
+    harnesses: tuple[str, ...] = setting(tuple(HARNESSES), "what is compared, the baseline first; lightning if installed")
+    harness: str = setting("", "set by the study, cell by cell")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {
+        "data": "synthetic",
+        "frameworks": ("pytorch", "keras-torch"),
+        "vocabulary": 2_000,
+        "length": 16,
+        "formulation": "sequence",
+        "epochs": 1,
+        "steps_per_epoch": 200,
+        "validation_captions": 32,
+        "bleu_images": 1,
+        "beams": 1,
+        "inference_batch_sizes": (1,),
+        "inference_requests": 2,
+        "save_model": "none",
+        "blocks": 12,
+        "margin": 0.01,
+    },
+}
+
+OUTCOMES = (
+    outcome("train/step_seconds"),
+    outcome("train/step_seconds_p95"),
+    outcome("train/first_step_seconds"),
+    outcome("train/total_seconds"),
+    outcome("memory/peak_rss_bytes"),
+    outcome("train/loss"),
+)
+PUBLISHED = ()
+SOURCE = ""
+
+
+def treatments(settings: Settings) -> tuple[Treatment, ...]:
+    """The harnesses asked for; Lightning only where it is installed. Raises WrongCall for one that is not known."""
+    for name in settings.harnesses:
+        if name not in HARNESSES:
+            raise WrongCall(f"harnesses: there is no '{name}'; have {', '.join(HARNESSES)}")
+    return tuple(HARNESSES[name] for name in settings.harnesses if name != "lightning+autolog" or _has_lightning())
+
+
+def warnings(settings: Settings) -> tuple[str, ...]:
+    if "lightning+autolog" in settings.harnesses and not _has_lightning():
+        return ("lightning+autolog is left out: lightning is not installed (pip install 'evenhand[lightning]')",)
+    return ()
+
+
+def _has_lightning() -> bool:
+    return find_spec("lightning") is not None

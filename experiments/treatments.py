@@ -1,0 +1,49 @@
+"""What the cells of a block are given: the compared frameworks, and the controls that test the measurement itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from experiments.settings import CampaignSettings
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """One cell of every block: its framework, its stage of the workload, the settings that are its own.
+
+    control: why it is there, for a cell that no verdict is asked of ("A/A"); empty for what is compared.
+    sensed: whether the sensors are read while it runs.
+    """
+
+    name: str
+    framework: str
+    stage: str = "train"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    control: str = ""
+    sensed: bool = True
+
+
+def of(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
+    """A study's own treatments, where it states them, or every framework once; then the controls that were asked for."""
+    own = getattr(study, "treatments", None)
+    return own(settings) if own else (*compared(settings), *controls(settings))
+
+
+def compared(settings: CampaignSettings) -> tuple[Treatment, ...]:
+    """Every framework as it is."""
+    return tuple(Treatment(name, name, settings={"inject_delay": 0.0}) for name in settings.frameworks)
+
+
+def controls(settings: CampaignSettings) -> tuple[Treatment, ...]:
+    """The baseline against itself, which must come out as equal, and with a known delay, which must be found."""
+    baseline = settings.frameworks[0]
+    found = []
+    if settings.aa:
+        found.append(Treatment(f"{baseline} A/A", baseline, settings={"inject_delay": 0.0}, control="A/A"))
+    if settings.inject_delay:
+        share = f"{100 * settings.inject_delay:g} %"
+        found.append(Treatment(f"{baseline} +{share}", baseline, control=f"injected {share}"))
+    return tuple(found)

@@ -1,0 +1,42 @@
+"""The decoder trained by a loop that is not ours, on the same weights and batches: what the overhead study compares with."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from itertools import chain
+
+import numpy as np
+
+from experiments import timing
+from experiments.measure import peak_rss_bytes, write_values
+from experiments.timing import Values
+from experiments.workloads.captioning.train import Captioning
+from experiments.workloads.contract import CellSpec, Output
+from models.contract import Framework
+
+
+def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    spec.path.mkdir(parents=True, exist_ok=True)
+    settings, task = spec.settings, Captioning(spec)
+    loop = importlib.import_module(f"models.loops.{settings['harness'].partition('+')[0]}")
+    network = framework.build(task.model, task.spec)
+    framework.load_weights(network, task.initial_weights())
+    optimiser = framework.optimiser(network, settings["optimizer"], settings["learning_rate"])
+    batches = chain.from_iterable(task.training(epoch) for epoch in range(settings["epochs"]))
+    output.progress(settings["harness"], 0, None)
+    began = time.perf_counter()
+    seconds, losses = loop.train(network, optimiser, batches, framework.device)
+    total_seconds = time.perf_counter() - began
+    values = Values("train", tuple(seconds), (task.examples_a_step,) * len(seconds), settings["warmup_steps"])
+    last_epoch = losses[-task.steps_per_epoch :]
+    output.metrics(
+        {
+            **timing.summarise_training(values, total_seconds),
+            "train/loss": float(np.mean(last_epoch)),
+            "memory/peak_rss_bytes": peak_rss_bytes(),
+        },
+        step=len(seconds),
+    )
+    write_values(spec.path / "values.parquet", [values])
+    output.artifact("values.parquet")

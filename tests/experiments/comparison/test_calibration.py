@@ -1,0 +1,264 @@
+"""Calibration: that it simulates what it says, that its promises hold in the small, and above all that they can break."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from experiments.comparison import calibration, compare
+from experiments.comparison.calibration import MAIN, METRICS, SCENARIOS, Noise, calibrate, meets, simulate
+from experiments.comparison.findings import ALPHA
+from tracking.errors import WrongCall
+
+STILL = Noise("still", run_sd=0.0, step_sd=0.0)
+BY_NAME = {noise.name: noise for noise in SCENARIOS}
+
+
+def lag_one(series: np.ndarray) -> float:
+    """Autocorrelation at lag one, the mean taken as known: every series has mean 0."""
+    return float((series[..., 1:] * series[..., :-1]).mean() / (series**2).mean())
+
+
+def verdicts(rates: list[calibration.Rates]) -> dict[str, bool]:
+    return {one.claim: one.holds for one in meets(rates)}
+
+
+# ---- what is simulated
+
+
+@pytest.mark.parametrize("noise", SCENARIOS, ids=lambda noise: noise.name)
+def test_a_campaign_has_every_run_and_twelve_known_metrics(noise):
+    table = simulate(noise, blocks=7, rng=np.random.default_rng(0))
+    assert sorted(zip(table["framework"], table["block"], strict=True)) == [(side, at) for side in "ab" for at in range(1, 8)]
+    comparison = compare(table)
+    assert len(comparison.rows) == 12
+    assert {row.n_blocks for row in comparison.rows} == {7}
+    assert all(finding.outcome.label != finding.row.metric for finding in comparison.findings)
+    assert MAIN in {row.metric for row in comparison.rows}
+
+
+def test_every_block_is_in_an_order_of_its_own():
+    table = simulate(STILL, blocks=40, rng=np.random.default_rng(1)).sort_values(["block", "order_in_block"])
+    first = table["framework"].to_numpy()[::2]
+    assert 8 <= (first == "a").sum() <= 32  # of 40 fair coins; beyond with a chance of 1 in 10,000
+
+
+@pytest.mark.parametrize("noise", [STILL, replace(STILL, unrelated=True)], ids=["related", "unrelated"])
+def test_without_noise_the_true_ratio_comes_out(noise):
+    comparison = compare(simulate(noise, ratio=1.05, rng=np.random.default_rng(2)), baseline="a")
+    for row in comparison.rows:
+        assert row.estimate == pytest.approx(1 / 1.05 if row.metric.endswith("per_second") else 1.05)
+
+
+@pytest.mark.parametrize("tails", ["normal", "lognormal", "student-t", "bimodal"])
+def test_every_shape_has_mean_zero_and_the_spread_that_is_asked_for(tails):
+    """200,000 values; the heaviest, t with 3 degrees of freedom, has no fourth moment, hence the wide tolerance of its SD."""
+    drawn = calibration._standard(tails, (200_000,), np.random.default_rng(3))
+    assert drawn.mean() == pytest.approx(0, abs=0.02)
+    assert drawn.std() == pytest.approx(1, abs=0.1)
+
+
+def test_shapes_are_what_they_are_called():
+    rng = np.random.default_rng(4)
+    normal, skewed, heavy, two = (
+        calibration._standard(tails, (20_000,), rng) for tails in ("normal", "lognormal", "student-t", "bimodal")
+    )
+    assert abs(stats.skew(normal)) < 0.1 < 1 < stats.skew(skewed)
+    assert stats.kurtosis(heavy) > 2 > 0.2 > abs(stats.kurtosis(normal))
+    assert (np.abs(two) < 0.3).mean() < 0.03 < (np.abs(normal) < 0.3).mean()
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_steps_remember_the_step_before(rho):
+    steps = calibration._steps(Noise("x", step_autocorrelation=rho), (4_000, 100), np.random.default_rng(5))
+    assert lag_one(steps) == pytest.approx(rho, abs=0.02)
+    assert steps[:, 0].std() == pytest.approx(1, abs=0.05)  # from the first step on: no settling
+    assert steps[:, -1].std() == pytest.approx(1, abs=0.05)
+
+
+def test_drift_goes_with_the_order_of_the_runs():
+    table = simulate(replace(STILL, drift=0.05), rng=np.random.default_rng(6)).sort_values("start_ms")
+    values = table[MAIN].to_numpy()
+    assert values[-1] / values[0] == pytest.approx(1.05)
+    assert (np.diff(values) > 0).all()
+
+
+def test_phases_of_a_run_share_what_they_are_told_to():
+    """The correlation of 1,200 pairs has a standard error of at most 0.03."""
+    for share in (0.0, 0.5, 0.9):
+        noise = Noise("x", run_sd=0.05, step_sd=0.0, metric_correlation=share)
+        logs = np.log(simulate(noise, blocks=600, rng=np.random.default_rng(7))[[MAIN, "power/watts_mean"]].to_numpy())
+        assert np.corrcoef(logs.T)[0, 1] == pytest.approx(share, abs=0.08)
+        assert logs.std(axis=0) == pytest.approx([0.05, 0.05], rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"), [({"metrics": 13}, "metrics=13"), ({"metrics": 0}, "1 to 12"), ({"steps": 50}, "p95")]
+)
+def test_what_cannot_be_simulated_is_refused(call, message):
+    with pytest.raises(WrongCall, match=message):
+        simulate(STILL, rng=np.random.default_rng(0), **call)
+
+
+# ---- the rates
+
+
+def test_the_same_seed_gives_the_same_rates_and_another_seed_others():
+    noise = [BY_NAME["run-to-run spread 3 %"]]
+    first, again, other = (calibrate(noise, campaigns=4, metrics=3, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_workers_change_nothing_but_the_time():
+    noise = [BY_NAME["quiet"], BY_NAME["heavy tails"]]
+    assert calibrate(noise, campaigns=3, metrics=2, workers=2) == calibrate(noise, campaigns=3, metrics=2)
+
+
+def test_progress_is_told_campaign_by_campaign():
+    seen: list[tuple[int, int]] = []
+    calibrate([STILL, BY_NAME["quiet"]], campaigns=2, metrics=1, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_promises_hold_in_the_small():
+    """40 campaigns: at a rate of 5 %, 7 or more alarms come once in 300; the 12 intervals of one report count as two or three."""
+    (found,) = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=40)
+    assert found.false_alarms.value <= 6 / 40
+    assert 0.88 <= found.coverage.value <= 0.995
+    assert found.power.value >= 0.8
+    assert found.power_in_report.value <= found.power.value
+    assert found.false_verdicts.value <= found.false_alarms.value
+    assert all(verdicts([found]).values())
+
+
+def test_power_is_what_the_t_test_promises():
+    """Without noise in steps a log-ratio's SD is √2 times that of a run; 80 campaigns leave a standard error of 4.6 points."""
+    from experiments.comparison.significance import power_of_t
+
+    noise = Noise("x", run_sd=0.04, step_sd=0.0)
+    (found,) = calibrate([noise], campaigns=80, metrics=1)
+    expected = power_of_t(math.log(1.05), 0.04 * math.sqrt(2), 12)
+    assert expected == pytest.approx(0.78, abs=0.02)
+    assert found.power.value == pytest.approx(expected, abs=0.14)
+    assert found.power == found.power_in_report
+
+
+def test_the_papers_ways_raise_false_alarms():
+    """Steps of one run a side, with a spread between runs; and all of a before all of b, on a machine that drifts."""
+    spread, drifting, quiet = calibrate(
+        [BY_NAME["run-to-run spread 3 %"], BY_NAME["drift 5 %"], Noise("x", run_sd=0.0)], campaigns=25, metrics=1
+    )
+    assert spread.steps_false_alarms.low > 0.5
+    assert drifting.ordered_false_alarms.low > 0.8
+    # neither is wrong where runs do not differ and nothing drifts: of 25 at 5 %, 6 or more once in 800
+    assert max(quiet.steps_false_alarms.value, quiet.ordered_false_alarms.value) < 6 / 25
+
+
+# ---- that a defect is seen
+
+SIMULATED = calibration._campaign
+
+
+def _steps_as_replicates(noise, _blocks, metrics, steps, ratio, rng, shuffled=True):
+    """The planted defect: one run a side, each of whose steps passes for a block."""
+    runs = SIMULATED(noise, 1, metrics, steps, ratio, rng, shuffled)
+    found = []
+    for run in runs:
+        for at, seconds in enumerate(run.training.steady[0][:24], start=1):
+            cell = replace(run.cell, block=at)
+            found.append(calibration._Run(cell, run.training, {MAIN: seconds}))
+    return found
+
+
+def test_steps_passed_off_as_replicates_break_the_promise(monkeypatch):
+    monkeypatch.setattr(calibration, "_campaign", _steps_as_replicates)
+    rates = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=25)
+    assert rates[0].false_alarms.low > 0.3
+    assert not any(holds for claim, holds in verdicts(rates).items() if "false alarm" in claim or "intervals" in claim)
+
+
+def test_a_report_without_holms_correction_breaks_the_promise(monkeypatch):
+    """Twelve unrelated tests at 5 % raise an alarm in 46 % of reports."""
+    monkeypatch.setattr("experiments.comparison.significance.holm", list)
+    rates = calibrate([BY_NAME["unrelated metrics"]], campaigns=20)
+    assert not verdicts(rates)["unrelated metrics: any false alarm among 12 metrics"]
+
+
+def test_intervals_that_are_too_narrow_break_the_promise(monkeypatch):
+    """One standard error to either side holds the true ratio in 66 % of cases."""
+    monkeypatch.setattr("experiments.comparison.estimates.t_quantile", lambda *_: 1.0)
+    rates = calibrate([BY_NAME["unrelated metrics"]], campaigns=10)
+    assert not verdicts(rates)["unrelated metrics: 95 % intervals hold the true ratio"]
+
+
+def test_a_campaign_that_is_not_shuffled_breaks_the_promise(monkeypatch):
+    monkeypatch.setattr(calibration.design, "blocks", lambda sides, count, _rng: _one_after_another(sides, count))
+    rates = calibrate([BY_NAME["drift 5 %"]], campaigns=15, metrics=4)
+    assert rates[0].false_alarms.value > 0.8
+    assert not verdicts(rates)["drift 5 %: any false alarm among 4 metrics"]
+
+
+def _one_after_another(sides, count):
+    return [calibration.design.Cell(side, block, 0) for side in sides for block in range(1, count + 1)]
+
+
+def test_a_tool_that_never_sees_anything_breaks_the_promise(monkeypatch):
+    monkeypatch.setattr("experiments.comparison.significance.paired_t", lambda _: calibration.significance.Tested(0, 1.0, "x"))
+    found = verdicts(calibrate([BY_NAME["quiet"]], campaigns=12, metrics=2))
+    assert found["quiet: any false alarm among 2 metrics"]
+    assert not found["quiet: a difference of 5 % is shown, declared alone"]
+
+
+# ---- shares, and how they are told
+
+
+def test_the_interval_of_a_share_is_wilsons():
+    """Newcombe 1998, table I: 15 of 148 gives .0624 to .1605."""
+    found = calibration._share([1.0] * 15 + [0.0] * 133)
+    assert (found.value, found.low, found.high) == pytest.approx((15 / 148, 0.0624, 0.1605), abs=5e-5)
+    assert calibration._share([0.0] * 40).low == 0
+    assert 0 < calibration._share([0.0] * 40).high < 0.1
+    assert calibration._share([1.0] * 40).high == pytest.approx(1)
+
+
+def test_intervals_of_one_report_do_not_count_as_independent():
+    """Ten campaigns that hold all or nothing say less than a hundred independent ones of the same mean."""
+    clustered, even = calibration._share([1.0] * 9 + [0.0]), calibration._share([0.9, 0.88, 0.92, 0.9, 0.91, 0.89] * 2)
+    assert clustered.value == pytest.approx(even.value)
+    assert clustered.high - clustered.low > 3 * (even.high - even.low)
+
+
+def test_rates_are_told_in_a_table_and_in_markdown():
+    rates = calibrate([BY_NAME["quiet"], BY_NAME["drift 5 %"]], campaigns=3, metrics=2)
+    console = Console(width=170, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(calibration.table(rates))
+    terminal, markdown = console.export_text(), calibration.as_markdown(rates)
+    for text in (terminal, markdown):
+        assert "3 simulated campaigns a scenario, 2 metrics, 12 blocks" in text
+        assert "drift 5 %" in text
+        assert str(rates[0].false_alarms) in text
+    for block in markdown.split("\n\n"):
+        assert len({line.count("|") for line in block.splitlines()}) == 1
+    assert markdown.count("holds |") == 6
+
+
+def test_a_broken_promise_is_told():
+    rates = calibrate([STILL], campaigns=2, metrics=1)
+    broken = [replace(rates[0], false_alarms=calibration.Share(0.4, 0.3, 0.5))]
+    assert (
+        "| still: any false alarm among 1 metrics | ≤ 6 % | 40.0 % (30.0–50.0) | **does not hold** |"
+        in calibration.as_markdown(broken)
+    )
+
+
+def test_all_names_of_metrics_are_simulated_through_the_real_summaries():
+    table = simulate(BY_NAME["quiet"], rng=np.random.default_rng(8))
+    assert set(METRICS) <= set(table.columns)
+    assert table["train/step_seconds_p95"].gt(table[MAIN]).all()
+    assert ALPHA == 0.05

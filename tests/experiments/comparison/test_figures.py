@@ -1,0 +1,246 @@
+"""Figures: drawn where there is something to show, and only there; what a report says of steps, controls and papers."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.comparison import batches, compare, figures, papers, report
+from experiments.comparison.figures import canvas, intervals, runs, steps
+from experiments.comparison.findings import Control
+from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP, frame
+from tests.experiments.comparison.steps import HEAT, POWER, raw_runs
+from tests.experiments.comparison.test_batches import _with_inference, _workloads
+from tests.experiments.comparison.test_report import _checked
+
+
+def _drawn(table: pd.DataFrame, *, strata: tuple[str, ...] = (), raw=(), first_size=None) -> dict[str, figures.Figure]:
+    comparison = compare(table, strata=strata)
+    return {one.name: one for one in figures.draw(comparison, raw, batches.curves(comparison, first_size))}
+
+
+def test_without_steps_there_are_the_figures_of_runs():
+    assert list(_drawn(frame())) == ["forest", "differences", "blocks", "memory", "order"]
+
+
+def test_with_everything_there_are_all_figures_and_all_are_valid_svg():
+    table = _workloads(3)
+    table = _with_inference(table)
+    found = _drawn(table, strata=("workload",), raw=raw_runs(table, strata=("workload",)), first_size=1)
+    names = ["forest", "differences", "blocks", "latencies", "batches", "memory", "ranks", "order", "sensors"]
+    assert list(found) == names
+    for one in found.values():
+        ET.fromstring(one.svg)
+        assert one.png.startswith(b"\x89PNG")
+        assert "nan" not in re.sub(r"[^ ]*base64,[^ ]*", "", one.svg).lower()
+
+
+def test_no_sensor_no_requests_no_figure():
+    table = frame()
+    without = [replace(run, phases={"train": run.phases["train"]}) for run in raw_runs(table, sensors=False)]
+    assert not {"sensors", "latencies"} & set(_drawn(table, raw=without))
+
+
+def test_one_side_without_steps_or_values_is_no_obstacle():
+    table = frame(levels=["a", "b", "c"])
+    table.loc[table["framework"] == "b", LATENCY] = np.nan
+    table.loc[table["framework"] == "c", ["status", "outcome"]] = ["FAILED", "failed"]
+    raw = [replace(run, sensors={HEAT: run.sensors[HEAT]}) if run.level == "a" else run for run in raw_runs(table)]
+    raw = [replace(run, phases={}) if run.level == "b" else run for run in raw]
+    assert {"latencies", "sensors", "blocks"} <= set(_drawn(table, raw=raw))
+
+
+def _scene(table: pd.DataFrame, raw) -> canvas.Scene:
+    comparison = compare(table)
+    return canvas.Scene(comparison, canvas.colours_of(comparison.levels), raw)
+
+
+def test_where_the_end_of_the_warm_up_is_unknown_it_is_said():
+    table = frame(blocks=2)
+    known = steps.sensors(_scene(table, raw_runs(table))).caption
+    unknown = steps.sensors(_scene(table, [replace(run, warm_seconds=None) for run in raw_runs(table)])).caption
+    assert "Shaded" in known
+    assert "Shaded" not in unknown
+    assert "not known" in unknown
+
+
+def test_captions_say_how_many_runs_are_shown():
+    for blocks, told in ((40, "48 of 80 runs"), (3, "all 6 runs")):
+        table = frame(blocks=blocks)
+        assert told in steps.latencies(_scene(table, raw_runs(table))).caption
+
+
+def _axes():
+    return canvas.Canvas().add_subplot()
+
+
+def test_a_box_needs_runs_enough():
+    for blocks, boxes in ((runs.LEAST_FOR_A_BOX - 1, 0), (runs.LEAST_FOR_A_BOX, 2)):
+        comparison = compare(frame(blocks=blocks))
+        axes = _axes()
+        runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels))
+        assert len(axes.patches) == boxes
+        dots = [line for line in axes.lines if line.get_marker() == "o"]
+        assert [len(line.get_xdata()) for line in dots] == [blocks, blocks]
+
+
+def test_of_very_many_blocks_some_are_shown_and_boxes_are_those_of_all():
+    comparison = compare(frame(blocks=100))
+    axes = _axes()
+    runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels))
+    assert sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == 2 * runs.MOST_BLOCKS
+    of_first = [value.value for value in comparison.values[STEP] if value.level == comparison.levels[0]]
+    low, high = np.quantile(of_first, (0.25, 0.75), method="median_unbiased")
+    assert axes.patches[0].get_y() == pytest.approx(low)
+    assert axes.patches[0].get_height() == pytest.approx(high - low)
+
+
+def test_marks_stand_at_the_earned_percentiles_alone():
+    table = frame(blocks=2)
+    for requests, marks in ((400, 3), (100, 2), (20, 1)):
+        axes = _axes()
+        found = [run for run in raw_runs(table, requests=requests) if run.level == "pytorch"]
+        steps._ecdf(axes, found, 1, {"pytorch": "#000000"}, "")
+        assert len(axes.collections) == marks
+        assert len(axes.lines) == 2
+
+
+def test_a_long_tail_is_kept_where_a_line_is_thinned():
+    values = np.random.default_rng(0).lognormal(size=5_000)
+    xs, shares = steps._steps(values)
+    assert len(xs) <= steps.POINTS_A_LINE
+    assert (xs[0], xs[-1]) == (values.min(), values.max())
+    assert np.interp(0.99, shares, xs) == pytest.approx(np.quantile(values, 0.99), rel=0.05)
+
+
+def test_sensors_are_named_for_people():
+    assert [steps.named(key) for key in (POWER, HEAT, "system/cpu_temperature_celsius")] == [
+        "GPU 0 power",
+        "GPU 0 temperature",
+        "CPU temperature",
+    ]
+
+
+def test_a_limit_is_ringed():
+    table = _with_inference(frame(blocks=10))
+    comparison = compare(table)
+    curves = batches.curves(comparison, 1)
+    axes = _axes()
+    colours = canvas.colours_of(comparison.levels)
+    figures.tradeoffs._against_size(axes, curves, colours, of_time=False)
+    assert len(axes.collections) == sum(curve.limit is not None for curve in curves) == 2
+
+
+def test_the_front_is_joined():
+    table = frame(levels=["a", "b", "c"], factors={"b": 1.3, "c": 1.6})
+    table["memory/peak_device_bytes"] = table["framework"].map({"a": 3e9, "b": 4e9, "c": 1e9})
+    axes = _axes()
+    one = figures.tradeoffs.tradeoffs(compare(table))[0]
+    figures.tradeoffs._front(axes, one, canvas.colours_of(("a", "b", "c")))
+    assert axes.lines[0].get_xdata().tolist() == sorted(axes.lines[0].get_xdata())
+    assert len(axes.lines[0].get_xdata()) == 2
+
+
+def test_colours_of_many_levels_are_all_different():
+    for count in (2, 8, 30):
+        assert len(set(canvas.colours_of([str(at) for at in range(count)]).values())) == count
+
+
+def test_a_forest_that_nobody_could_read_keeps_whole_outcomes_headlines_first():
+    table = frame(levels=[f"l{at}" for at in range(9)], blocks=6)
+    rng = np.random.default_rng(0)
+    table = pd.concat([table, pd.DataFrame({f"custom/m{at}_seconds": 1 + rng.random(len(table)) for at in range(20)})], axis=1)
+    scene = canvas.Scene(compare(table), canvas.colours_of([f"l{at}" for at in range(9)]))
+    shown, told = intervals._most_telling(scene, "ratio")
+    metrics = [finding.row.metric for finding in shown]
+    assert len(shown) <= intervals.MOST_LINES
+    assert {metrics.count(metric) for metric in metrics} == {8}
+    assert {RATE, LATENCY} <= set(metrics)
+    assert f"{len(shown)} of 192 lines" in told
+
+
+def test_of_too_many_panels_the_headlines_come_first_and_it_is_said():
+    table = frame(blocks=6)
+    more = {f"custom/m{at}_seconds": np.linspace(1, 2, len(table)) for at in range(40)}
+    scene = _scene(pd.concat([table, pd.DataFrame(more)], axis=1), ())
+    assert f"first {canvas.MOST_PANELS} of 46 panels" in runs.by_level(scene).caption
+    assert RATE in runs._headlines_first(scene.comparison)[: canvas.MOST_PANELS]
+
+
+# ---- the sections of a report that rest on steps
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """A report with steps of which some never rest, two controls and the papers' procedure."""
+    table = _with_inference(frame(blocks=8))
+    raw = raw_runs(table, factors={"tensorflow": 1.05})
+    drifting = raw[3].phases["train"]
+    seconds = drifting.seconds * np.linspace(1, 1.4, len(drifting.seconds))
+    raw[3] = replace(raw[3], run_id="the <drifting> one", phases={**raw[3].phases, "train": replace(drifting, seconds=seconds)})
+    raw[4] = replace(raw[4], phases={}, trouble="values.parquet cannot be read: <broken>")
+    comparison = compare(table, baseline="pytorch")
+    same = compare(frame(levels=["pytorch", "pytorch again"], seed=5), baseline="pytorch")
+    slowed = compare(frame(levels=["pytorch", "slowed"], factors={"slowed": 1.05}), baseline="pytorch")
+    controls = (Control("A/A", same, "no difference"), Control("injected 5 %", slowed, "slower steps"))
+    comparison = replace(comparison, controls=controls, papers=papers.rows(comparison, raw))
+    folder = tmp_path_factory.mktemp("told")
+    path = report.write(comparison, folder, title="A study", runs=table, raw=raw)
+    return path.read_text(encoding="utf-8"), (folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_page_with_everything_needs_nothing_from_outside(told):
+    page, _ = told
+    found = _checked(page)
+    assert found.external == []
+    assert "http" not in page
+    assert len(found.ids) == len(set(found.ids))
+    assert {one[1:] for one in found.references} <= set(found.ids)
+    assert found.tags.count("svg") == 8
+
+
+def test_runs_without_a_steady_state_are_counted_and_named(told):
+    for text in told:
+        assert "Did the steps come to rest?" in text
+        assert "its steps drift" in text
+    assert "the &lt;drifting&gt; one" in told[0]
+    assert "&lt;broken&gt;" in told[0]
+    assert "<broken>" not in told[1]
+
+
+def test_limits_are_told_with_what_they_rest_on(told):
+    for text in told:
+        assert "Batch-size limits" in text
+        assert "16 is equivalent" in text
+
+
+def test_controls_tell_false_alarms_and_whether_the_slow_down_was_found(told):
+    for text in told:
+        assert "0 of 6 judged outcomes were called different: a rate of false alarms of 0 %." in text
+        assert "2 of 6 judged outcomes were called different: training throughput and median training step." in text
+
+
+def test_the_papers_procedure_is_labelled_and_stands_below_the_verdicts(told):
+    for text in told:
+        assert text.index("Verdicts") < text.index("for comparison only")
+        assert "Not evidence" in text
+        assert "significant" in text
+
+
+def test_markdown_tables_of_the_sections_are_whole(told):
+    blocks = [block.splitlines() for block in told[1].split("\n\n") if block.startswith("|")]
+    assert len(blocks) == 7
+    for rows in blocks:
+        assert re.fullmatch(r"\|(:?-+:?\|)+", rows[1])
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
+
+
+def test_a_report_without_steps_has_none_of_these_sections(tmp_path):
+    text = report.write(compare(frame()), tmp_path, title="plain").read_text(encoding="utf-8")
+    for heading in ("come to rest", "Controls", "papers’ procedure", "Batch-size limits", "Across strata"):
+        assert heading not in text

@@ -1,0 +1,145 @@
+"""Which runs are shown, and how their steps and sensors come back from a store and from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.comparison import compare, papers, raw
+from experiments.comparison.query import table
+from experiments.measure import write_values
+from experiments.timing import Values
+from tests.experiments.comparison.campaigns import frame, runs
+from tests.experiments.comparison.steps import phase, raw_runs
+from tracking.errors import EvenhandError
+from tracking.records import Artifact, Metrics, Point, RunClosed, RunOpened
+from tracking.store import Store
+
+WATTS = "system/gpu_0_power_usage_watts"
+
+
+def test_all_runs_are_shown_where_they_are_few():
+    found = raw.shown(frame(blocks=5))
+    assert len(found) == 10
+    assert {run.level for run in found} == {"pytorch", "tensorflow"}
+
+
+def test_of_many_runs_whole_blocks_are_shown_from_the_first_to_the_last():
+    found = raw.shown(frame(blocks=200), most=20)
+    assert len(found) == 20
+    blocks = [run.block for run in found]
+    assert {blocks.count(block) for block in blocks} == {2}
+    assert {"0", "199"} <= set(blocks)
+    assert max(np.diff(sorted({int(block) for block in blocks}))) <= 25
+
+
+def test_blocks_with_a_missing_side_give_way_to_whole_ones():
+    table_ = frame(blocks=30)
+    table_.loc[table_["run_id"].isin([f"c1-{block}-pytorch" for block in range(0, 30, 2)]), "status"] = "FAILED"
+    assert {int(run.block) % 2 for run in raw.shown(table_, most=20)} == {1}
+
+
+def test_every_stratum_gets_its_share():
+    parts = [frame(blocks=20 * (at + 1), params={"workload": name}) for at, name in enumerate("ab")]
+    parts[1]["run_id"] += "b"
+    found = raw.shown(pd.concat(parts, ignore_index=True), strata=["workload"], most=24)
+    counts = [sum(run.stratum == f"workload={name}" for run in found) for name in "ab"]
+    assert counts == [12, 12]
+
+
+def test_more_levels_than_may_be_shown_are_cut():
+    assert len(raw.shown(frame(levels=[f"l{at}" for at in range(20)], blocks=6), most=8)) == 8
+
+
+def test_only_sensors_that_a_run_has_are_asked_for():
+    table_ = frame(blocks=2).assign(**{WATTS: [90.0, np.nan, 91.0, 92.0], "system/cpu_utilization_percentage": 50.0})
+    assert [run.sensors for run in raw.shown(table_)] == [(WATTS,), (), (WATTS,), (WATTS,)]
+
+
+@pytest.fixture
+def campaign(tmp_path, monkeypatch):
+    """Two runs on a real store, one with values and sensors; and the path of its values."""
+    monkeypatch.chdir(tmp_path)
+    store = Store(f"sqlite:///{tmp_path}/mlflow.db")
+    start = 1_760_000_000_000
+    path = tmp_path / "cells" / "values.parquet"
+    path.parent.mkdir()
+    seconds = (9.0, 0.5, 0.25, 0.125, 0.0625)
+    requests = Values("inference_batch_4", (0.3, 0.1, 0.1), (4, 4, 4), 1)
+    write_values(path, [Values("train", seconds, (32,) * 5, 3), requests])
+    records = []
+    for level in ("pytorch", "tensorflow"):
+        tags = {"kind": "cell", "framework": level, "block": "0", "campaign": "c"}
+        records.append(RunOpened(level, start, "e", level, tags))
+    # the fourth step ended at 20 s: the warm-up of three steps was over 0.125 s earlier
+    points = [Point("live/examples_per_second", 32 / 0.125, 4, start + 20_000)]
+    points += [Point(WATTS, 100.0 + at, at, start + 500 + 1_000 * at) for at in range(5)]
+    records += [Metrics("pytorch", tuple(points)), Artifact("pytorch", "cells/values.parquet")]
+    records += [RunClosed(level, start + 30_000, "ok") for level in ("pytorch", "tensorflow")]
+    assert store.apply(records, tmp_path) == []
+    return store, path
+
+
+def test_steps_and_sensors_come_back_from_a_store(campaign):
+    store, _ = campaign
+    told: list[tuple[int, int]] = []
+    shown = raw.shown(table(list(store.runs("e"))))
+    found = {run.level: run for run in raw.fetch(store, shown, lambda done, of: told.append((done, of)))}
+    assert told == [(1, 2), (2, 2)]
+    run = found["pytorch"]
+    assert list(run.phases) == ["train", "inference_batch_4"]
+    assert run.phases["train"].measured.tolist() == [0.125, 0.0625]
+    assert list(raw.of_inference(run)) == [4]
+    assert run.sensors[WATTS].seconds.tolist() == [0.5, 1.5, 2.5, 3.5, 4.5]
+    assert run.sensors[WATTS].values.tolist() == [100.0, 101.0, 102.0, 103.0, 104.0]
+    assert run.warm_seconds == pytest.approx(20 - 0.125, abs=1e-6)
+    assert (found["tensorflow"].phases, found["tensorflow"].sensors, found["tensorflow"].trouble) == ({}, {}, "")
+
+
+def test_steps_come_from_files_where_the_server_is_away(campaign, tmp_path):
+    store, path = campaign
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"not a table")
+    shown = raw.shown(table(list(store.runs("e"))))
+    found = raw.from_files(shown, {run.run_id: path if run.level == "pytorch" else broken for run in shown})
+    by_level = {run.level: run for run in found}
+    assert by_level["pytorch"].phases["train"].seconds.sum() == pytest.approx(9.9375)
+    assert by_level["tensorflow"].trouble.startswith("broken.parquet cannot be read")
+    with pytest.raises(EvenhandError, match="cannot be read"):
+        raw.read_values(tmp_path / "nothing.parquet")
+
+
+def test_percentiles_are_medians_over_the_runs_that_earned_them():
+    few, many = phase("x", np.arange(1, 74)), phase("x", np.arange(1, 402))
+    assert set(raw.median_percentiles([few], (0.5, 0.95, 0.99))) == {0.5, 0.95}
+    assert set(raw.median_percentiles([few, many], (0.5, 0.95, 0.99))) == {0.5, 0.95, 0.99}
+    # 400 values from 2 to 401: the upper tail comes from the run that earned it alone
+    assert raw.median_percentiles([few, many], (0.99,))[0.99] == pytest.approx(398, abs=1)
+
+
+def test_the_papers_procedure_is_told_of_one_block_with_the_sound_verdict_beside_it():
+    table_ = table(runs(blocks=8))
+    comparison = compare(table_, baseline="pytorch")
+    shown = raw_runs(table_, factors={"tensorflow": 1.05})
+    # the first block lacks a side, the second has constant steps: nothing can be said of either
+    without = [run for run in shown if (run.block, run.level) != ("0", "pytorch")]
+    constant = [
+        raw.RawRun(run.run_id, run.level, "", run.block, {"train": phase("train", np.ones(50))}) if run.block == "1" else run
+        for run in without
+    ]
+    found = {row.metric: row for row in papers.rows(comparison, constant)}
+    assert set(found) == {"train/step_seconds", "inference/latency_seconds_p50", "inference/batch_8/latency_seconds_p50"}
+    row = found["train/step_seconds"]
+    assert (row.a, row.b, row.block, row.procedure.n_steps) == ("pytorch", "tensorflow", "2", 110)
+    # steps that differ by 5 % with an SD of 2 %, 110 of them
+    assert row.says == "significant"
+    assert row.verdict == next(f.row.verdict for f in comparison.findings if f.row.metric == row.metric)
+    assert found["inference/batch_8/latency_seconds_p50"].verdict == papers.UNJUDGED
+    assert papers.rows(comparison, ()) == ()
+
+
+def test_paths_are_not_needed_where_nothing_is_shown(tmp_path: Path):
+    assert raw.from_files((), {"x": tmp_path}) == []

@@ -1,0 +1,127 @@
+"""Steady states of simulated runs: what is called what, and how often wrongly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from experiments.comparison import steady
+from experiments.comparison.raw import RawRun
+from tests.experiments.comparison.steps import phase
+
+RUNS = 100
+
+
+def _kinds(make: Callable[[np.random.Generator], np.ndarray], runs: int = RUNS) -> Counter[str]:
+    rng = np.random.default_rng(7)
+    return Counter(steady.classify(make(rng)).kind for _ in range(runs))
+
+
+def _noise(rng: np.random.Generator, steps: int, spread: float = 0.02) -> np.ndarray:
+    return 0.03 * np.exp(rng.normal(0, spread, steps))
+
+
+def _autocorrelated(rng: np.random.Generator, steps: int, spread: float = 0.03, share: float = 0.5) -> np.ndarray:
+    shocks = rng.normal(0, spread * np.sqrt(1 - share**2), steps)
+    values = np.empty(steps)
+    values[0] = rng.normal(0, spread)
+    for at in range(1, steps):
+        values[at] = share * values[at - 1] + shocks[at]
+    return 0.03 * np.exp(values)
+
+
+# 100 runs: a rate of 0.97 has a standard error below 0.02, so 0.9 lies four of them away.
+@pytest.mark.parametrize("steps", [100, 400])
+@pytest.mark.parametrize("spread", [0.005, 0.02, 0.05])
+def test_flat_steps_are_steady(steps, spread):
+    assert _kinds(lambda rng: _noise(rng, steps, spread))["steady"] >= 0.9 * RUNS
+
+
+def test_autocorrelated_steps_are_steady():
+    assert _kinds(lambda rng: _autocorrelated(rng, 400))["steady"] >= 0.88 * RUNS
+
+
+@pytest.mark.parametrize("steps", [100, 400])
+def test_a_warm_up_is_found_with_its_length(steps):
+    rng, found = np.random.default_rng(3), []
+    for _ in range(RUNS):
+        seconds = _noise(rng, steps)
+        seconds[: steps // 5] *= 1.2
+        one = steady.classify(seconds)
+        found.append(one.first_steady_step if one.kind == "warm-up, then steady" else None)
+    known = [step for step in found if step is not None]
+    assert len(known) >= 0.95 * RUNS
+    # medians of five cannot tell it nearer than five steps either way
+    assert abs(np.median(known) - steps // 5) <= 5
+    assert "slower" in one.reason
+
+
+def test_a_warm_up_that_fades_is_one():
+    assert _kinds(lambda rng: _noise(rng, 400) * (1 + 0.5 * np.exp(-np.arange(400) / 20)))["warm-up, then steady"] >= 0.88 * RUNS
+
+
+@pytest.mark.parametrize("drift", [0.05, 0.1, 0.3])
+def test_a_drift_is_no_steady_state(drift):
+    """A drift is a staircase to changepoints, whose top looks flat: the guard must see through it."""
+    kinds = _kinds(lambda rng: _noise(rng, 400) * np.linspace(1, 1 + drift, 400))
+    assert kinds["no steady state"] >= 0.93 * RUNS
+
+
+def test_a_drift_below_the_tolerance_is_none():
+    assert _kinds(lambda rng: _noise(rng, 400) * np.linspace(1, 1.01, 400))["steady"] >= 0.9 * RUNS
+
+
+def test_two_modes_are_no_steady_state():
+    def modes(rng):
+        return _noise(rng, 400, 0.01) * np.where(np.arange(400) // 50 % 2, 1.1, 1.0)
+
+    assert _kinds(modes)["no steady state"] >= 0.97 * RUNS
+
+
+def test_rare_spikes_are_forgiven():
+    def spikes(rng):
+        return _noise(rng, 400) * np.where(rng.random(400) < 0.05, 5.0, 1.0)
+
+    assert _kinds(spikes)["steady"] >= 0.88 * RUNS
+
+
+def test_a_jump_near_the_end_is_no_steady_state():
+    assert _kinds(lambda rng: _noise(rng, 400) * np.where(np.arange(400) > 360, 1.2, 1.0))["no steady state"] >= 0.97 * RUNS
+
+
+def test_the_first_step_is_apart_and_constants_are_steady():
+    seconds = np.full(120, 0.01)
+    seconds[0] = 100.0
+    found = steady.classify(seconds)
+    assert (found.kind, found.first_steady_step, found.drift_percent) == ("steady", 1, 0.0)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 20, 75])
+def test_too_few_steps_are_told(steps):
+    found = steady.classify(np.ones(steps))
+    assert found.kind == "too few steps"
+    assert "76 are needed" in found.reason
+
+
+def test_many_steps_do_not_take_forever():
+    assert steady.classify(_noise(np.random.default_rng(0), 60_000)).kind == "steady"
+
+
+def test_runs_are_counted_by_level_and_summaries_from_before_the_steady_state_are_seen():
+    rng = np.random.default_rng(0)
+    late = _noise(rng, 200)
+    late[:60] *= 1.3
+    raw = [
+        RawRun("1", "a", "", "0", {"train": phase("train", late, warmup=10)}),
+        RawRun("2", "a", "", "1", {"train": phase("train", late, warmup=70)}),
+        RawRun("3", "b", "", "0", {"features": phase("features", _noise(rng, 30))}),
+        RawRun("4", "b", "", "1", {}),
+    ]
+    found = steady.of_runs(raw)
+    assert [one.measured_too_early for one in found] == [True, False, False]
+    first, second = steady.by_level(found)
+    assert (first.n_runs, first.counts["warm-up, then steady"], first.warmup, first.too_early) == (2, 2, (10, 70), 1)
+    assert (second.level, second.counts["too few steps"], second.first_steady) == ("b", 1, None)

@@ -1,0 +1,284 @@
+"""`compare` on a real tracking store: any finished runs, a verdict or the reason why there is none, a run with the report."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from experiments.__main__ import DONE, FAILED, NO_VERDICT, WRONG_CALL, main
+from tests.conftest import Place, Server
+from tests.experiments.comparison.campaigns import RATE, STEP, runs
+from tracking.records import Metrics, Outcome, Point, Record, RunClosed, RunOpened, StoredRun
+from tracking.store import Store
+
+Call = Callable[..., int]
+
+
+def tell(store: Store, found: Iterable[StoredRun], experiment: str = "captioning") -> None:
+    """Runs as a campaign would have logged them."""
+    records: list[Record] = []
+    for run in found:
+        records.append(RunOpened(run.run_id, run.start_ms, experiment, run.name, run.tags, run.params))
+        records.append(Metrics(run.run_id, tuple(Point(key, value, 0, run.start_ms) for key, value in run.metrics.items())))
+        if run.end_ms:
+            outcome = {"FINISHED": Outcome.OK, "FAILED": Outcome.FAILED}[run.status]
+            records.append(RunClosed(run.run_id, run.end_ms, outcome, run.tags.get("outcome_reason", "")))
+    assert store.apply(records, Path()) == []
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without runs: making its tables takes longer than a test."""
+    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
+    Store(f"sqlite:///{path}").check()
+    return path
+
+
+@pytest.fixture
+def store(place: Place, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    shutil.copy(empty_store, place.folder / "mlflow.db")
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", place.uri)
+    before = mlflow.get_tracking_uri()
+    yield Store(place.uri)
+    mlflow.set_tracking_uri(before)
+
+
+@pytest.fixture
+def call(store: Store, place: Place) -> Call:
+    """`python -m experiments compare` in this process."""
+
+    def compare(**given: str) -> int:
+        mlflow.set_tracking_uri(store.uri)
+        settings = {"output": f"{place.folder}/out", **given}
+        return main(["compare", *(f"--{name}={value}" for name, value in settings.items())])
+
+    return compare
+
+
+def changed(found: Iterable[StoredRun], change: Callable[[StoredRun], StoredRun | None]) -> list[StoredRun]:
+    return [run for one in found if (run := change(one)) is not None]
+
+
+def slower(**more: object) -> Iterator[StoredRun]:
+    return runs(factors={"tensorflow": 1.2}, **more)  # type: ignore[arg-type]
+
+
+def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    tell(store, slower())
+    assert call() == DONE
+    said = capsys.readouterr().out
+    assert "tensorflow trains" in said
+    assert "slower than pytorch" in said
+    comparison = next(run for run in store.runs("captioning") if run.tags["kind"] == "comparison")
+    assert comparison.status == "FINISHED"
+    assert comparison.params["factor"] == "framework"
+    assert "slower" in comparison.tags["verdict"]
+    logged = {file.path for file in mlflow.MlflowClient(store.uri).list_artifacts(comparison.run_id)}
+    assert {"report.html", "report.md", "comparison.csv", "comparison.json", "figures"} <= logged
+
+
+def test_the_output_of_a_pipe_is_nothing_but_the_answer(store: Store, place: Place) -> None:
+    tell(store, slower())
+    command = [sys.executable, "-m", "experiments", "compare", "--format=json", f"--output={place.folder}/out"]
+    done = place.call(*command)
+    assert done.returncode == DONE, done.stderr
+    rows = {row["metric"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows[STEP]["verdict"] == "slower"
+    assert rows[RATE]["verdict"] == "slower"
+
+
+def test_a_campaign_by_its_run_id(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, factor in (("c1", 1.2), ("c2", 0.8)):
+        tell(store, [replace(run, tags={**run.tags, "campaign": f"run:{name}"}) for run in with_campaign(name, factor)])
+    run_id = store.run_id("c2")
+    assert run_id is not None
+    assert call(experiment=run_id, format="json") == DONE
+    told = json.loads(capsys.readouterr().out)
+    assert {row["n_blocks"] for row in told["rows"]} == {8}
+    assert next(row for row in told["rows"] if row["metric"] == STEP)["verdict"] == "faster"
+
+
+def with_campaign(name: str, factor: float) -> Iterator[StoredRun]:
+    yield StoredRun(name, name, "FINISHED", 1, 2, {}, {}, {"kind": "campaign"})
+    yield from runs(factors={"tensorflow": factor}, campaign=name)
+
+
+def test_any_setting_or_tag_can_be_the_factor(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, (size, factor) in enumerate((("32", 1.0), ("64", 1.5))):
+        found = runs(("pytorch",), seed=seed, factors={"pytorch": factor}, params={"batch_size": size}, tags={"team": f"t{size}"})
+        tell(store, [replace(run, run_id=f"{run.run_id}-{size}") for run in found])
+    assert call(factor="batch_size", baseline="32", strata="", outcomes=STEP, format="json") == DONE
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert (row["a"], row["b"], row["verdict"]) == ("32", "64", "slower")
+    assert call(factor="tags.team", outcomes=STEP, format="json") in (DONE, NO_VERDICT)
+    assert "settings differ apart from tags.team: batch_size (32, 64)" in capsys.readouterr().out
+
+
+def test_filters_in_mlflows_language(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    for team, factor in (("vision", 1.2), ("speech", 0.8)):
+        tell(store, runs(factors={"tensorflow": factor}, campaign=team, tags={"team": team}))
+    assert call(filter="tags.team = 'vision' and params.batch_size = '32'", outcomes=STEP, format="json") == DONE
+    assert json.loads(capsys.readouterr().out)["rows"][0]["verdict"] == "slower"
+
+
+def test_strata_are_never_pooled(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    for machine, factor in (("box1", 1.2), ("box2", 1.3), ("box3", 1.25)):
+        tell(store, runs(factors={"tensorflow": factor}, campaign=machine, tags={"machine": machine, "team": machine}))
+    assert call(outcomes=STEP, strata="machine", format="json") == DONE
+    told = json.loads(capsys.readouterr().out)
+    assert [row["stratum"] for row in told["rows"]] == ["machine=box1", "machine=box2", "machine=box3"]
+    assert all(row["n_blocks"] == 8 for row in told["rows"])
+    assert told["rests_on"]["machines"] == ["box1", "box2", "box3"]
+    summary = told["summaries"][0]
+    assert summary["n_strata"] == 3
+    assert 1.2 < summary["estimate"] < 1.3
+
+
+# ---- nothing to compare, or no verdict
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"experiment": "captionin"}, "no experiment 'captionin'"),
+        ({"experiment": "0" * 32}, f"no run {'0' * 32}"),
+        ({"filter": "tags.team = 'nobody'"}, "matches tags.team = 'nobody'; nothing to compare"),
+        ({"filter": "team is vision"}, "write it in MLflow's language"),
+        ({"factor": "batchsize"}, "no column 'batchsize' in the runs; have"),
+        ({"baseline": "jax"}, "no run has framework=jax, the baseline; have pytorch, tensorflow"),
+        ({"margin": "0"}, "margin=0.0 is too small"),
+        ({"format": "pdf"}, "format=pdf is not known; choose table, markdown, csv, json"),
+        ({"factr": "framework"}, "there is no setting 'factr'; did you mean factor?"),
+        ({"strata": "colour"}, "no column 'colour' in the runs"),
+        ({"filter": "params.framework = 'pytorch'"}, "only one side: all runs have framework=pytorch"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_bad_call_is_one_line(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str], given: dict[str, str], message: str
+) -> None:
+    tell(store, runs(blocks=2))
+    assert call(**given) == WRONG_CALL
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+
+
+def one_block(run: StoredRun) -> StoredRun | None:
+    return run if run.tags["block"] == "0" else None
+
+
+def unpaired(run: StoredRun) -> StoredRun | None:
+    even = int(run.tags["block"]) % 2 == 0
+    return run if even == (run.tags["framework"] == "pytorch") else None
+
+
+def two_machines_in_a_block(run: StoredRun) -> StoredRun:
+    return replace(run, tags={**run.tags, "machine": run.tags["framework"]})
+
+
+def failed_side(run: StoredRun) -> StoredRun:
+    if run.tags["framework"] == "pytorch":
+        return run
+    return replace(run, status="FAILED", tags={**run.tags, "outcome": "failed", "outcome_reason": "it broke"})
+
+
+def still_running(run: StoredRun) -> StoredRun:
+    if run.tags["framework"] == "pytorch":
+        return run
+    return replace(run, end_ms=None, tags={key: text for key, text in run.tags.items() if key != "outcome"})
+
+
+def without_values(run: StoredRun) -> StoredRun:
+    return replace(run, metrics=dict.fromkeys(run.metrics, math.nan))
+
+
+def other_seed_on_one_side(run: StoredRun) -> StoredRun:
+    return replace(run, params={**run.params, "seed": "0" if run.tags["framework"] == "pytorch" else "1"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (one_block, "1 block; a verdict needs 6"),
+        (unpaired, "no block holds both pytorch and tensorflow"),
+        (two_machines_in_a_block, "runs of several machines are not pooled"),
+        (failed_side, "no usable run of tensorflow"),
+        (still_running, "no usable run of tensorflow"),
+        (without_values, "No verdict"),
+        (other_seed_on_one_side, "settings differ apart from framework: seed (0, 1)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_no_verdict_has_its_reason_and_an_exit_code_of_its_own(
+    store: Store,
+    call: Call,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[StoredRun], StoredRun | None],
+    message: str,
+) -> None:
+    tell(store, changed(runs(), change))
+    assert call(outcomes=STEP) == NO_VERDICT
+    assert message in " ".join(capsys.readouterr().out.split())
+
+
+def test_two_campaigns_with_other_settings_do_not_mix(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    tell(store, runs(campaign="c1"))
+    tell(store, runs(campaign="c2", params={"batch_size": "64"}))
+    assert call(outcomes=STEP) == NO_VERDICT
+    assert "settings differ apart from framework: batch_size (32, 64); select one" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_is_left_out_is_listed(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    """A failed run, one still running, and an infinite value: each is told, the rest is judged."""
+
+    def spoil(run: StoredRun) -> StoredRun:
+        if run.tags["framework"] == "pytorch":
+            return run
+        if run.tags["block"] == "1":
+            return failed_side(run)
+        if run.tags["block"] == "2":
+            return still_running(run)
+        return replace(run, metrics={**run.metrics, STEP: math.inf}) if run.tags["block"] == "3" else run
+
+    tell(store, changed(slower(blocks=12), spoil))
+    assert call(outcomes=STEP, format="json") == DONE
+    told = json.loads(capsys.readouterr().out)
+    assert told["rows"][0]["n_blocks"] == 9
+    reasons = {(one["block"], one["level"]): one["reason"] for one in told["excluded"]}
+    assert reasons["1", "tensorflow"] == "failed: it broke"
+    assert reasons["2", "tensorflow"] == "still running"
+    assert reasons["1", "pytorch"] == "block 1 has no usable run of tensorflow"
+    assert reasons["3", "tensorflow"].startswith("infinite")
+
+
+def test_a_server_that_asks_for_a_password(place: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "guarded"
+    folder.mkdir()
+    server = Server(folder, options=("--app-name", "basic-auth"))
+    try:
+        command = [sys.executable, "-m", "experiments", "compare"]
+        environment = {**place.environment, "MLFLOW_TRACKING_URI": server.uri}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    finally:
+        server.kill()
+    assert done.returncode == WRONG_CALL, done.stderr
+    assert "asks for a name and a password" in done.stderr
+    assert "MLFLOW_TRACKING_USERNAME" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_report_folder_that_cannot_be_written(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    tell(store, runs(blocks=2))
+    assert call(output="/proc/nowhere") == FAILED
+    assert "No report" in capsys.readouterr().err

@@ -1,0 +1,143 @@
+"""Many runs on a real server: MLflow over HTTP on PostgreSQL, filled with synthetic campaigns."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from experiments.comparison import compare
+from experiments.comparison.query import table
+from tests.conftest import ROOT, Server
+from tests.tracking.fill_server import EXPERIMENT, FIRST_MS, campaigns, fill
+from tests.tracking.postgres import Postgres
+from tracking.records import StoredRun
+from tracking.store import Store
+
+CELLS = "tags.kind = 'cell'"
+# What reading, judging and drawing 1,000 runs may take is 10 s; reading alone must leave room for the rest.
+READING_SECONDS = 8
+ROUNDS = 3
+
+# Prints the bytes by which reading and comparing the runs that began before a time raises the peak of this process' memory.
+PEAK = """
+import re, sys
+from experiments.comparison import compare
+from experiments.comparison.query import table
+from tracking.store import Store
+
+def read(before_ms):
+    compare(table(Store(sys.argv[1]).runs(sys.argv[2], f"attributes.start_time < {before_ms}")))
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+read(int(sys.argv[3]))  # what importing takes is not counted
+before = peak()
+read(int(sys.argv[4]))
+print(peak() - before)
+"""
+
+
+def serve(postgres: Postgres, folder: Path, runs: int) -> Server:
+    server = Server(folder, postgres.database(f"large_{runs}"))
+    assert fill(server.backend, campaigns(runs)) == runs
+    return server
+
+
+@pytest.fixture(scope="module")
+def thousand(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = serve(postgres, tmp_path_factory.mktemp("thousand"), 1_000)
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def ten_thousand(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = serve(postgres, tmp_path_factory.mktemp("ten_thousand"), 10_000)
+    yield server
+    server.kill()
+
+
+def seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def search(server: Server) -> None:
+    """MLflow's own way to all cell runs, a page after the other."""
+    client = mlflow.MlflowClient(server.uri)
+    found = client.get_experiment_by_name(EXPERIMENT)
+    token = None
+    while token != "":
+        page = client.search_runs([found.experiment_id], CELLS, max_results=1_000, page_token=token)
+        token = page.token or ""
+
+
+def test_a_thousand_runs_are_read_once_and_whole_in_seconds(thousand: Server) -> None:
+    filled = {run.run_id: run for run in campaigns(1_000)}
+    store = Store(thousand.uri)
+    found: list[StoredRun] = []
+    told: list[int] = []
+
+    def read() -> None:
+        found[:] = store.runs(EXPERIMENT, CELLS, progress=lambda done, _: told.append(done))
+        assert len(table(found)) == 1_000
+
+    # The best of three: another program on this machine is not what is tested.
+    assert any(seconds(read) < READING_SECONDS for _ in range(3))
+    assert {run.run_id: run for run in found} == filled
+    assert len(found) == 1_000
+    assert told[:2] == [500, 1_000]
+    assert max(len(run.metrics) for run in found) == 60
+
+
+def test_reading_is_ten_times_faster_than_a_call_for_every_run_and_metric(thousand: Server) -> None:
+    store = Store(thousand.uri)
+    runs: list[StoredRun] = []
+    ours = seconds(lambda: runs.extend(store.runs(EXPERIMENT)))
+    wanted = [(run.run_id, key) for run in runs for key in run.metrics]
+    sample = wanted[:: len(wanted) // 100]
+    client = mlflow.MlflowClient(thousand.uri)
+    one_by_one = seconds(lambda: [client.get_metric_history(*one) for one in sample]) / len(sample) * len(wanted)
+    assert one_by_one > 10 * ours
+    run_id, key = sample[0]
+    assert [value for _, value in store.history(run_id, key)] == [next(r for r in runs if r.run_id == run_id).metrics[key]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_ten_thousand_runs_are_compared_in_half_as_long_again_as_mlflow_needs_to_find_them(ten_thousand: Server) -> None:
+    found = []
+
+    def ours() -> None:
+        found.append(compare(table(Store(ten_thousand.uri).runs(EXPERIMENT, CELLS))).n_runs)
+
+    # One after the other, so that what else this machine does falls on both.
+    times = [(seconds(ours), seconds(lambda: search(ten_thousand))) for _ in range(ROUNDS)]
+    medians = [statistics.median(side) for side in zip(*times, strict=True)]
+    print(f"read and compared in {medians[0]:.1f} s, search_runs alone {medians[1]:.1f} s")
+    assert medians[0] <= 1.5 * medians[1]
+    assert 9_000 < found[0] < 10_000  # some failed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_memory_grows_no_faster_than_the_runs(ten_thousand: Server) -> None:
+    def growth(runs: int) -> int:
+        before = (str(FIRST_MS + count * 60_000) for count in (200, runs))
+        command = [sys.executable, "-c", PEAK, ten_thousand.uri, EXPERIMENT, *before]
+        return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+
+    grown = {runs: growth(runs) for runs in (2_500, 5_000, 10_000)}
+    print({runs: f"{size / 2**20:.0f} MiB" for runs, size in grown.items()})
+    # A third above proportional: allocators grow in steps. A quadratic part would show as a factor of 16.
+    assert grown[5_000] < 1.33 * 2 * grown[2_500]
+    assert grown[10_000] < 1.33 * 4 * grown[2_500]
