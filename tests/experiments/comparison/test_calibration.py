@@ -115,6 +115,7 @@ def test_the_same_seed_gives_the_same_rates_and_another_seed_others():
     assert first != other
 
 
+@pytest.mark.slow
 def test_workers_change_nothing_but_the_time():
     noise = [BY_NAME["quiet"], BY_NAME["heavy tails"]]
     assert calibrate(noise, campaigns=3, metrics=2, workers=2) == calibrate(noise, campaigns=3, metrics=2)
@@ -176,6 +177,7 @@ def _steps_as_replicates(noise, _blocks, metrics, steps, ratio, rng, shuffled=Tr
     return found
 
 
+@pytest.mark.slow
 def test_steps_passed_off_as_replicates_break_the_promise(monkeypatch):
     monkeypatch.setattr(calibration, "_campaign", _steps_as_replicates)
     rates = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=25)
@@ -183,6 +185,7 @@ def test_steps_passed_off_as_replicates_break_the_promise(monkeypatch):
     assert not any(holds for claim, holds in verdicts(rates).items() if "false alarm" in claim or "intervals" in claim)
 
 
+@pytest.mark.slow
 def test_a_report_without_holms_correction_breaks_the_promise(monkeypatch):
     """Twelve unrelated tests at 5 % raise an alarm in 46 % of reports."""
     monkeypatch.setattr("experiments.comparison.significance.holm", list)
@@ -190,6 +193,7 @@ def test_a_report_without_holms_correction_breaks_the_promise(monkeypatch):
     assert not verdicts(rates)["unrelated metrics: any false alarm among 12 metrics"]
 
 
+@pytest.mark.slow
 def test_intervals_that_are_too_narrow_break_the_promise(monkeypatch):
     """One standard error to either side holds the true ratio in 66 % of cases."""
     monkeypatch.setattr("experiments.comparison.estimates.t_quantile", lambda *_: 1.0)
@@ -197,6 +201,7 @@ def test_intervals_that_are_too_narrow_break_the_promise(monkeypatch):
     assert not verdicts(rates)["unrelated metrics: 95 % intervals hold the true ratio"]
 
 
+@pytest.mark.slow
 def test_a_campaign_that_is_not_shuffled_breaks_the_promise(monkeypatch):
     monkeypatch.setattr(calibration.design, "blocks", lambda sides, count, _rng: _one_after_another(sides, count))
     rates = calibrate([BY_NAME["drift 5 %"]], campaigns=15, metrics=4)
@@ -208,6 +213,7 @@ def _one_after_another(sides, count):
     return [calibration.design.Cell(side, block, 0) for side in sides for block in range(1, count + 1)]
 
 
+@pytest.mark.slow
 def test_a_tool_that_never_sees_anything_breaks_the_promise(monkeypatch):
     monkeypatch.setattr("experiments.comparison.significance.paired_t", lambda _: calibration.significance.Tested(0, 1.0, "x"))
     found = verdicts(calibrate([BY_NAME["quiet"]], campaigns=12, metrics=2))
