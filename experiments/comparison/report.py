@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import dataclasses
 import io
@@ -26,7 +25,6 @@ from experiments.comparison.findings import (
     NOT_COMPARABLE,
     WITHIN_MARGIN,
     Comparison,
-    Control,
     Finding,
     Row,
     Summary,
@@ -47,15 +45,6 @@ FILES = ("report.html", "report.md", "comparison.csv", "comparison.json")
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A picture (PNG bytes) with what a person said of it and what each level says."""
-
-    picture: bytes
-    reference: str
-    answers: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class Published:
     """A published figure and ours beside it, level by level."""
 
@@ -70,17 +59,15 @@ def write(
     *,
     title: str,
     runs: pd.DataFrame | None = None,
-    warnings: Sequence[str] = (),
     notes: Sequence[str] = (),
     published: Sequence[Mapping[str, str]] = (),
     published_source: str = "",
-    samples: Sequence[Sample] = (),
     raw: Sequence[RawRun] = (),
 ) -> Path:
     """Writes report.html, report.md, comparison.csv, comparison.json and figures/ into the folder; returns the HTML file's path.
 
     runs: the table that was compared, for published figures of metrics that were not judged.
-    warnings are told loudly, on top; notes quietly, at the end.
+    notes are told quietly, at the end.
     published: mappings with `what`, `published` and `metric` (may be empty).
     raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them.
     """
@@ -94,13 +81,12 @@ def write(
         (folder / "figures" / f"{figure.name}.png").write_bytes(figure.png)
     told = {
         "title": title,
-        "warnings": list(dict.fromkeys([*warnings, *comparison.warnings])),
+        "warnings": comparison.warnings,
         "notes": list(notes),
         "published": [_beside(comparison, one, runs) for one in published],
         "published_source": published_source,
         "curves": curves,
         **_steps_told(comparison, raw),
-        "samples": [(base64.b64encode(sample.picture).decode(), sample.reference, sample.answers) for sample in samples],
     }
     (folder / "report.html").write_text(_render("report.html.j2", comparison, drawn, told), encoding="utf-8")
     (folder / "report.md").write_text(_render("report.md.j2", comparison, drawn, told), encoding="utf-8")
@@ -259,17 +245,6 @@ def _steps_told(comparison: Comparison, raw: Sequence[RawRun]) -> dict[str, Any]
     }
 
 
-def _told_of(control: Control) -> str:
-    """How many outcomes a control called different."""
-    tested, apart = len(control.tested), len(control.told_apart)
-    if not tested:
-        return "Nothing could be judged."
-    told = f"{apart} of {tested} judged outcomes {'was' if apart == 1 else 'were'} called different"
-    if control.name.startswith("A/A"):
-        return f"{told}: a rate of false alarms of {words.percent(apart / tested)}."
-    return f"{told}: {words.joined([finding.outcome.label for finding in control.told_apart]) or 'the slow-down was not found'}."
-
-
 def _standalone(svg: str) -> str:
     namespace = "http://www.w3.org/2000/svg"
     return f'<?xml version="1.0" encoding="utf-8"?>\n{svg.replace("<svg ", f"""<svg xmlns="{namespace}" """, 1)}\n'
@@ -303,7 +278,6 @@ def _render(template: str, comparison: Comparison, drawn: Sequence[Figure], told
         facts=facts,
         words=words,
         name=_name,
-        told_of=_told_of,
     )
 
 
@@ -313,4 +287,4 @@ def _markdown_cell(text: object) -> str:
     return escaped.replace("`", "\\`").replace("[", "\\[").replace("]", "\\]").replace("*", "\\*").replace("_", "\\_")
 
 
-__all__ = ["Published", "Sample", "as_csv", "as_json", "sentences", "terminal", "write"]
+__all__ = ["Published", "as_csv", "as_json", "sentences", "terminal", "write"]

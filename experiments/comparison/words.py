@@ -371,10 +371,19 @@ def _brief(finding: Finding) -> str:
 
 
 def control_sentence(control: Control) -> str:
-    """What came out of a control, and what had to."""
-    apart = ", ".join(finding.outcome.label for finding in control.told_apart)
-    seen = f"{len(control.told_apart)} of {len(control.tested)} outcomes called different{f' ({apart})' if apart else ''}"
-    return f"Control {control.name}: {seen}; expected: {control.expected}."
+    """What had to come out of a control, and what did."""
+    return f"Control {control.name}: expected {control.expected}; {control_result(control)}."
+
+
+def control_result(control: Control) -> str:
+    """How many outcomes a control called different, and which."""
+    tested, apart = len(control.tested), len(control.told_apart)
+    if not tested:
+        return "nothing could be judged"
+    told = f"{apart} of {tested} judged outcomes {'was' if apart == 1 else 'were'} called different"
+    if control.name.startswith("A/A"):
+        return f"{told}: a rate of false alarms of {percent(apart / tested)}"
+    return f"{told}: {joined([finding.outcome.label for finding in control.told_apart]) or 'the slow-down was not found'}"
 
 
 def joined(texts: Sequence[str]) -> str:

@@ -35,22 +35,13 @@ class Settings(captioning.Settings):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
-        "data": "synthetic",
+        **captioning.STEPS_ALONE,
         "frameworks": ("pytorch",),
         "aa": True,
         "inject_delay": 0.05,
         "blocks": 12,
-        "vocabulary": 2_000,
-        "length": 16,
-        "formulation": "sequence",
-        "epochs": 1,
-        "steps_per_epoch": 200,
-        "validation_captions": 32,
-        "bleu_images": 1,
-        "beams": 1,
         "inference_batch_sizes": (1, 8),
         "inference_requests": 100,
-        "save_model": "none",
     },
 }
 

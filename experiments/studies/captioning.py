@@ -72,6 +72,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     "coco-paper": {"data": "", "split": "random", "vocabulary": 26_443, "length": 49},
 }
 
+# A decoder that trains for seconds on synthetic data, for studies of the measurement itself: nothing but steps.
+STEPS_ALONE: dict[str, Any] = {
+    "data": "synthetic",
+    "vocabulary": 2_000,
+    "length": 16,
+    "formulation": "sequence",
+    "epochs": 1,
+    "steps_per_epoch": 200,
+    "validation_captions": 32,
+    "bleu_images": 1,
+    "beams": 1,
+    "save_model": "none",
+}
+
 # What is judged, in the order of the report; every one needs values on both sides.
 OUTCOMES = (
     replace(outcome("train/examples_per_second"), unit="captions/s"),

@@ -42,19 +42,10 @@ class Settings(captioning.Settings):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
-        "data": "synthetic",
+        **captioning.STEPS_ALONE,
         "frameworks": ("pytorch", "keras-torch"),
-        "vocabulary": 2_000,
-        "length": 16,
-        "formulation": "sequence",
-        "epochs": 1,
-        "steps_per_epoch": 200,
-        "validation_captions": 32,
-        "bleu_images": 1,
-        "beams": 1,
         "inference_batch_sizes": (1,),
         "inference_requests": 2,
-        "save_model": "none",
         "blocks": 12,
         "margin": 0.01,
     },

@@ -14,6 +14,7 @@ from rich.console import Console
 from experiments.comparison import compare, report, words
 from experiments.comparison.outcomes import outcome
 from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
+from tracking.records import BETWEEN_WARNINGS
 
 EVIL = '<script>alert("x")</script>|*`_[a](javascript:b)'
 KEYS = [
@@ -25,7 +26,10 @@ KEYS = [
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A report of two levels, one run failed, with everything that can be passed."""
-    table = frame(factors={"tensorflow": 1.2}, tags={"warnings": "RANDOM weights", "not_available.cpu_energy": "no RAPL"})
+    table = frame(
+        factors={"tensorflow": 1.2},
+        tags={"warnings": f"The data are synthetic.{BETWEEN_WARNINGS}RANDOM weights", "not_available.cpu_energy": "no RAPL"},
+    )
     table.loc[table["run_id"] == "c1-7-pytorch", ["status", "outcome", "outcome_reason"]] = [
         "FAILED",
         "failed",
@@ -38,14 +42,12 @@ def written(tmp_path_factory):
         folder,
         title="A study",
         runs=table,
-        warnings=["The data are synthetic."],
         notes=["A quiet note."],
         published=[
             {"what": "throughput", "published": "23 images/s", "metric": RATE},
             {"what": "loss", "published": "3.1", "metric": "val/loss"},
         ],
         published_source="A paper, 2024",
-        samples=[report.Sample(b"\x89PNG", "a red seven", {"pytorch": "a red six"})],
     )
     return comparison, folder, path.read_text(encoding="utf-8")
 
@@ -171,7 +173,7 @@ def test_the_same_comparison_writes_the_same_files(written, tmp_path):
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory):
     """Every text that a run can bring in is hostile; three levels, two strata, one side not measured."""
-    table = frame(levels=["base", EVIL, "c" * 120], blocks=7, tags={EVIL: EVIL, "team": EVIL})
+    table = frame(levels=["base", EVIL, "c" * 120], blocks=7, tags={EVIL: EVIL, "team": EVIL, "warnings": EVIL})
     table["name"] = EVIL
     table["stratum name"] = EVIL
     table[f"custom/{EVIL}"] = 1.5
@@ -179,7 +181,7 @@ def evil(tmp_path_factory):
     table.loc[0, ["status", "outcome", "outcome_reason"]] = ["FAILED", "failed", EVIL]
     comparison = compare(table, baseline="base", strata=["stratum name"])
     folder = tmp_path_factory.mktemp("evil")
-    report.write(comparison, folder, title=EVIL, warnings=[EVIL], notes=[EVIL], samples=[report.Sample(b"x", EVIL, {EVIL: EVIL})])
+    report.write(comparison, folder, title=EVIL, notes=[EVIL])
     return comparison, folder
 
 
