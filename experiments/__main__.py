@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments import settings as settings_
 from experiments import studies
-from experiments.commands import COMMANDS, Compare, Replay
+from experiments.commands import COMMANDS, Compare, Parity, Replay
 from models.contract import ModelError
 from tracking.errors import EvenhandError, WrongCall
 
@@ -87,13 +87,27 @@ def options(arguments: Sequence[str]) -> dict[str, str]:
 
 def _command(name: str, given: dict[str, str]) -> int:
     settings = settings_.parse(COMMANDS[name].settings, {}, given)
-    return _replay(settings) if name == "replay" else _compare(settings)
+    work: dict[str, Callable[[Any], int]] = {"compare": _compare, "parity": _parity, "replay": _replay}
+    return work[name](settings)
 
 
 def _replay(settings: Replay) -> int:
     from experiments.replay import replay
 
     return DONE if replay(Path(settings.journal)) else FAILED
+
+
+def _parity(settings: Parity) -> int:
+    from experiments import parity
+    from experiments.console import Display
+
+    with Display() as display:
+        judged, page = parity.parity(settings, display.step)
+        display.rest()
+        display.console.print(parity.table(judged))
+        _tell_found([], judged.troubles, display)
+        display.say(f"MLflow UI  {page}")
+    return DONE if judged.equal else FAILED
 
 
 def _compare(settings: Compare) -> int:

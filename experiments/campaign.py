@@ -381,6 +381,7 @@ def finished_cells(folder: Path) -> set[str]:
 def settings_hash(logged: Mapping[str, str]) -> str:
     """Equal where all settings but the compared ones are: whatever does not change a measurement is left out."""
     left_out = {"frameworks", "framework", "preset", "blocks", "team", "margin", "save_model", "protocol", "aa", "inject_delay"}
+    left_out |= {"allow_unequal"}
     kept = sorted((k, v) for k, v in logged.items() if k not in left_out)
     return hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:12]
 

@@ -27,6 +27,19 @@ class Compare:
 
 
 @dataclass(frozen=True)
+class Parity:
+    """Which networks are proven equal, in which frameworks."""
+
+    models: tuple[str, ...] = setting((), "models by folder name, several with commas; none: all")
+    frameworks: tuple[str, ...] = setting(("pytorch", "tensorflow"), "the reference first, then those judged against it")
+    optimizer: str = setting(
+        "adam", "adam: PyTorch's semantics everywhere; adam-stock: each framework's own", choices=("adam", "adam-stock")
+    )
+    full: bool = setting(False, "whole networks instead of small versions with every kind of layer: minutes and gigabytes")
+    seed: int = setting(0, "of weights and batches", least=0)
+
+
+@dataclass(frozen=True)
 class Replay:
     """Whose records a tracking server is told."""
 
@@ -43,5 +56,6 @@ class Command:
 
 COMMANDS = {
     "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
+    "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),
     "replay": Command("Tell a tracking server what a journal holds, once", Replay),
 }

@@ -17,7 +17,7 @@ from experiments.commands import Compare
 from experiments.comparison import raw
 from experiments.comparison.query import table
 from experiments.judgement import Answer, Question, Telling, answer
-from experiments.opening import link_launch, open_run
+from experiments.opening import keep
 from tracking import provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import Artifact, Kind, Outcome, Record, RunClosed, RunOpened, StoredRun, Tags
@@ -125,17 +125,13 @@ def _logged(store: Store, settings: Compare, selection: Selection, origin: str, 
     }
     params = {name: text for name, text in settings_.as_text(settings).items() if text and name not in ("output", "format")}
     wanted = RunOpened(origin, int(time.time() * 1_000), selection.experiments[0], f"comparison: {title}", tags, params)
-    opened, run_id = open_run(store, wanted)
     text = "\n".join(["### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."])
     records: list[Record] = [
         Artifact(origin, ".", ""),
         Tags(origin, {"verdict": " ".join(found.sentences)[:1_000], **note(text)}),
         RunClosed(origin, int(time.time() * 1_000), Outcome.OK, ""),
     ]
-    if refused := store.apply(records, found.report.parent):
-        raise Rejected(refused[0])
-    link_launch(store, opened.experiment, run_id, "comparison")
-    return store.page(opened.experiment, run_id)
+    return keep(store, wanted, records, found.report.parent, "comparison")
 
 
 __all__ = ["Compared", "Selection", "compare", "read", "select"]

@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from experiments import equality, treatments
 from experiments import settings as settings_
-from experiments import treatments
 from experiments.campaign import SILENT, Campaign, now_ms, origin_tags, resolve_device
 from experiments.console import Display
 from experiments.opening import LAUNCHES, chosen_experiment, link_launch, open_run
@@ -21,6 +21,7 @@ from experiments.process import Child
 from experiments.settings import CampaignSettings
 from experiments.workloads.contract import CellSpec, Prepared
 from models import frameworks
+from models.parity import Asked
 from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
@@ -34,6 +35,7 @@ def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
     store = Store()
     store.check()
     preflight(study, settings, prepared, display)
+    prepared = proven(study, settings, prepared, display)
     run = uuid.uuid4().hex
     opened, run_id = _open_run(store, study, settings, prepared, run)
     link_launch(store, opened.experiment, run_id)
@@ -77,6 +79,7 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     store = Store()
     store.check()
     preflight(study, settings, prepared, display)
+    prepared = proven(study, settings, prepared, display)
     records = Journal(folder)
     store.adopt(kept["run_id"], kept["run"])
     store.reopen(kept["run_id"])
@@ -139,6 +142,25 @@ def preflight(study: str, settings: CampaignSettings, prepared: Prepared, displa
                     for _, other in children:
                         other.stop()
                     raise WrongCall(f"{spec.framework}: {closed.reason}")
+
+
+def proven(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> Prepared:
+    """What is compared has passed the parity gate, or the report will say that it has not. Raises WrongCall."""
+    if len(settings.frameworks) < 2:
+        return prepared
+    module = importlib.import_module(f"experiments.studies.{study}")
+    asked = Asked(module.MODEL, getattr(settings, "optimizer", "adam"))
+    display.begin("parity")
+    found = equality.rows(asked, settings.frameworks, Path(settings.cache), display.step)
+    different = equality.differences(found)
+    if different and not settings.allow_unequal:
+        raise WrongCall(f"{different[0]}; allow_unequal=true measures them all the same and marks the report")
+    return dataclasses.replace(
+        prepared,
+        warnings=(*prepared.warnings, *(f"UNEQUAL: {line}" for line in different)),
+        tags={**prepared.tags, "parity": "unequal" if different else "equal"},
+        files={**prepared.files, "parity.json": equality.as_json(found)},
+    )
 
 
 def _drain(child: Child) -> RunClosed:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tracking.records import Kind, RunOpened
-from tracking.store import MODEL_TRAINING, Store, note
+from tracking.records import Kind, Record, RunOpened
+from tracking.store import MODEL_TRAINING, Rejected, Store, note
 
 # Where `mlflow run` opens its runs unless it is told otherwise.
 LAUNCHES = "Default"
@@ -31,6 +32,18 @@ def open_run(store: Store, wanted: RunOpened) -> tuple[RunOpened, str]:
     run_id = store.run_id(opened.run)
     assert run_id is not None
     return opened, run_id
+
+
+def keep(store: Store, wanted: RunOpened, records: Sequence[Record], folder: Path, what: str) -> str:
+    """Work that is already done, as a run of its own with its records; returns its page. Raises Rejected, Unreachable.
+
+    folder: what the paths of artifacts are relative to. what: the work's name, for the launch that leads to it.
+    """
+    opened, run_id = open_run(store, wanted)
+    if refused := store.apply(records, folder):
+        raise Rejected(refused[0])
+    link_launch(store, opened.experiment, run_id, what)
+    return store.page(opened.experiment, run_id)
 
 
 def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaign") -> None:

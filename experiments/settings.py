@@ -38,6 +38,7 @@ class CampaignSettings:
     inject_delay: float = setting(
         0.0, "the baseline once more in every block, each step slowed by this share (5%): it must be found", least=0, most=10
     )
+    allow_unequal: bool = setting(False, "measure networks that the parity gate does not call equal, and mark the report")
     protocol: str = setting("sound", "paper: the published procedure is shown beside the verdicts", choices=("sound", "paper"))
     margin: float = setting(0.03, "the smallest ratio that matters, fixed before measuring", least=0.001, most=0.5)
     team: str = setting("", "whose runs these are (tag team)")

@@ -1,7 +1,6 @@
 """The gate: in float64, from the same weights, the same outputs, the same gradients, the same optimiser steps.
 
-`python -m models.parity --model caption_decoder --frameworks pytorch,tensorflow,keras-jax` judges; with `--framework
-NAME --out FILE.npz` it is the child that computes one side, one framework a process.
+`python -m models.parity MODEL FRAMEWORK OUT.npz …` is the child that computes one side: one framework a process.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,8 @@ import models
 from models.contract import Array, ModelError
 from models.frameworks import missing, open_framework
 
-# Relative L2 in float64. Equal probes were measured at 1e-15 (forward, gradients) and 1e-13 (five steps); one wrong epsilon at
-# 2e-4, 9e-3 and 2e-7, because training with BatchNorm and Adam forgives scale: the limits lie between.
+# Relative L2 in float64. Equal networks were measured at 1e-15 to 4e-13 (forward, gradients) and 1e-13 to 2e-8 (five steps); one
+# wrong epsilon at 2e-4, 9e-3 and 2e-7, because training with BatchNorm and Adam forgives scale: the limits lie between.
 LIMITS = {"count": 0.0, "forward": 1e-10, "loss": 1e-10, "gradient": 1e-9, "step": 1e-8}
 STEPS = 5
 LEARNING_RATE = 1e-3
@@ -45,16 +45,26 @@ class Row:
         return self.error <= self.limit
 
 
-def compute(model: str, framework: str, seed: int = 0, threads: int = 1) -> dict[str, Array]:
+@dataclass(frozen=True)
+class Asked:
+    """What both sides compute. optimizer: as in `Framework.optimiser`; full: the whole network instead of its small version."""
+
+    model: str
+    optimizer: str = "adam"
+    full: bool = False
+    seed: int = 0
+
+
+def compute(asked: Asked, framework: str, threads: int = 1) -> dict[str, Array]:
     """What the gate compares, by `quantity/tensor`: the model's probe with seeded weights.
 
     Running statistics after training are left out: PyTorch keeps the unbiased variance, Keras the biased one.
     """
-    module = models.spec(model)
-    adapter = open_framework(framework, device="cpu", threads=threads, precision="float64", seed=seed)
-    rng = np.random.default_rng(seed)
-    spec, batch = module.probe(rng)
-    network = adapter.build(model, spec)
+    module = models.spec(asked.model)
+    adapter = open_framework(framework, device="cpu", threads=threads, precision="float64", seed=asked.seed)
+    rng = np.random.default_rng(asked.seed)
+    spec, batch = module.probe(rng, full=asked.full)
+    network = adapter.build(asked.model, spec)
     adapter.load_weights(network, _perturbed(module.initial_weights(spec, rng), rng))
 
     loss, total = adapter.evaluate(network, batch)
@@ -65,7 +75,7 @@ def compute(model: str, framework: str, seed: int = 0, threads: int = 1) -> dict
         "loss/mean": np.array(loss / total),
         **{f"gradient/{name}": gradient for name, gradient in gradients.items()},
     }
-    optimiser = adapter.optimiser(network, "adam", LEARNING_RATE)
+    optimiser = adapter.optimiser(network, asked.optimizer, LEARNING_RATE)
     for _ in range(STEPS):
         adapter.train_step(network, optimiser, batch)
     adapter.synchronise()
@@ -87,28 +97,45 @@ def judge(model: str, reference: tuple[str, Mapping[str, Array]], other: tuple[s
     return rows
 
 
-def gate(model: str, frameworks: Sequence[str], threads: int = 1) -> list[Row]:
-    """Every framework against the first, each in its own process.
+def gate(
+    asked: Asked,
+    frameworks: Sequence[str],
+    *,
+    at_once: int = 2,
+    threads: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Every framework against the first, each in its own process, `at_once` of them; `progress(done, of)` after each.
 
     Raises ModelError when a framework is missing or its process fails; a difference is no error but a row that is not `equal`.
     """
-    models.spec(model)
+    models.spec(asked.model)
     for name in frameworks:
         if reason := missing(name):
             raise ModelError(reason)
-    results = [(name, _computed(model, name, threads)) for name in frameworks]
-    return [row for other in results[1:] for row in judge(model, results[0], other)]
+    done = count(1)
+
+    def computed(name: str) -> dict[str, Array]:
+        found = _computed(asked, name, threads)
+        if progress:
+            progress(next(done), len(frameworks))
+        return found
+
+    with ThreadPoolExecutor(at_once) as pool:
+        results = list(zip(frameworks, pool.map(computed, frameworks), strict=True))
+    return [row for other in results[1:] for row in judge(asked.model, results[0], other)]
 
 
-def _computed(model: str, framework: str, threads: int) -> dict[str, Array]:
+def _computed(asked: Asked, framework: str, threads: int) -> dict[str, Array]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "computed.npz"
-        command = [sys.executable, "-m", "models.parity", "--model", model, "--framework", framework]
-        command += ["--threads", str(threads), "--out", str(out)]
+        command = [sys.executable, "-m", "models.parity", asked.model, framework, str(out)]
+        command += ["--optimizer", asked.optimizer, "--seed", str(asked.seed), "--threads", str(threads)]
+        command += ["--full"] if asked.full else []
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise ModelError(f"parity of {model}: {framework} exited with {done.returncode}: {last}")
+            raise ModelError(f"parity of {asked.model}: {framework} exited with {done.returncode}: {last}")
         with np.load(out, allow_pickle=False) as arrays:
             return dict(arrays)
 
@@ -130,26 +157,24 @@ def _relative_l2(reference: Array | None, other: Array | None) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m models.parity", description="Is it the same model in every framework?")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--frameworks", default="pytorch,tensorflow", help="comma-separated; the first is the reference")
-    parser.add_argument("--framework", help="compute one side only, into --out")
-    parser.add_argument("--out", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("framework")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--optimizer", default="adam")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    asked = Asked(options.model, options.optimizer, options.full, options.seed)
     try:
-        if options.framework:
-            computed: dict[str, Any] = dict(compute(options.model, options.framework, threads=options.threads))
-            np.savez(options.out, **computed)
-            return 0
-        rows = gate(options.model, options.frameworks.split(","), options.threads)
+        computed = compute(asked, options.framework, options.threads)
     except ModelError as error:
         print(error, file=sys.stderr)
         return 2
-    for row in rows:
-        verdict = "equal" if row.equal else "DIFFERENT"
-        print(f"{row.framework:18} {row.quantity:9} {row.error:9.1e} (limit {row.limit:.0e}) {verdict}  {row.tensor}")
-    return 0 if all(row.equal for row in rows) else 1
+    with options.out.open("wb") as file:
+        np.savez(file, allow_pickle=False, **computed)
+    return 0
 
 
 if __name__ == "__main__":

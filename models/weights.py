@@ -33,8 +33,7 @@ def load(source: str, model: str, spec: Any, seed: int = 0) -> Weights:
         drawn: Weights = module.initial_weights(spec, np.random.default_rng(seed))
         return drawn
     found = _read(imagenet(model) if source == "imagenet" else Path(source))
-    rename = getattr(module, "checkpoint_name", str)
-    weights = {rename(name): array for name, array in found.items() if not name.endswith("num_batches_tracked")}
+    weights = renamed(model, found)
     shapes = module.shapes(spec)
     if source == "imagenet":  # it has a classifier, whether or not the network wants one
         weights = {name: array for name, array in weights.items() if name in shapes or not name.startswith("classifier.")}
@@ -43,6 +42,13 @@ def load(source: str, model: str, spec: Any, seed: int = 0) -> Weights:
     except ModelError as error:
         raise ModelError(f"{source}: not a {model} of these sizes: {error}") from None
     return weights
+
+
+def renamed(model: str, found: Mapping[str, Array]) -> Weights:
+    """A published file's arrays by our names, without those that the network does not have: counters, auxiliary heads."""
+    rename = getattr(models.spec(model), "checkpoint_name", str)
+    named = {rename(name): array for name, array in found.items() if not name.endswith("num_batches_tracked")}
+    return {name: array for name, array in named.items() if name is not None}
 
 
 def digest(weights: Mapping[str, Array]) -> str:

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     CELL = "cell"
     AUTOLOG = "autolog"
     COMPARISON = "comparison"
+    PARITY = "parity"
 
 
 class Outcome(StrEnum):

@@ -15,7 +15,7 @@ from tracking.errors import WrongCall
 # Settings that cannot change what a cell measures, or that name what is compared.
 IMMATERIAL = frozenset(
     {
-        *("frameworks", "framework", "preset", "blocks", "team", "margin", "protocol", "aa"),
+        *("frameworks", "framework", "preset", "blocks", "team", "margin", "protocol", "aa", "allow_unequal"),
         *("save_model", "journal", "cache", "resume"),
     },
 )

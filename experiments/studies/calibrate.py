@@ -81,7 +81,7 @@ def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extr
     rates = calibration.calibrate(
         campaigns=settings.campaigns,
         seed=settings.seed,
-        workers=settings.threads or os.cpu_count() or 1,
+        workers=os.cpu_count() or 1,
         progress=partial(progress, "simulated campaigns"),
     )
     for one in calibration.meets(rates):

@@ -72,15 +72,17 @@ def initial_weights(spec: CaptionDecoderSpec, rng: np.random.Generator) -> Weigh
     return weights
 
 
-def probe(rng: np.random.Generator) -> tuple[CaptionDecoderSpec, Batch]:
-    """A small version and a batch for the parity gate: ragged captions with repeated tokens, dropout 0, one row of padding."""
-    small = CaptionDecoderSpec(vocabulary=61, length=7, features=40, width=24, hidden=12, dropout=0.0)
-    rows, tokens = 5, rng.integers(1, 9, (5, small.length), dtype=np.int32)
-    lengths = rng.integers(2, small.length + 1, rows)
-    tokens[np.arange(small.length) >= lengths[:, None]] = 0
+def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[CaptionDecoderSpec, Batch]:
+    """A small version, or Flickr8k's, and a batch for the parity gate: ragged captions with repeated tokens, dropout 0."""
+    spec = CaptionDecoderSpec(vocabulary=61, length=7, features=40, width=24, hidden=12, dropout=0.0)
+    if full:
+        spec = CaptionDecoderSpec(vocabulary=8_485, length=34, dropout=0.0)
+    rows, tokens = 5, rng.integers(1, 9, (5, spec.length), dtype=np.int32)
+    lengths = rng.integers(2, spec.length + 1, rows)
+    tokens[np.arange(spec.length) >= lengths[:, None]] = 0
     positions = np.flatnonzero(tokens).astype(np.int32)
     weights = np.ones(len(positions) + 1, np.float32)
     weights[-1] = 0
-    features = rng.standard_normal((rows, small.features)).astype(np.float32)
+    features = rng.standard_normal((rows, spec.features)).astype(np.float32)
     inputs = (features, tokens, np.append(positions, np.int32(0)))
-    return small, Batch(inputs, rng.integers(1, small.vocabulary, len(weights), dtype=np.int32), weights)
+    return spec, Batch(inputs, rng.integers(1, spec.vocabulary, len(weights), dtype=np.int32), weights)

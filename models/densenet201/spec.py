@@ -1,82 +1,54 @@
-"""Sizes of DenseNet-201, its expected parameter counts and its initial weights. NumPy only."""
+"""Sizes of DenseNet-201 and what is expected of them. NumPy only."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import prod, sqrt
+from typing import ClassVar
 
 import numpy as np
 
-from models.contract import Batch, ModelError, Weights
+from models.contract import Batch, ModelError
+from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
 
 
 @dataclass(frozen=True)
-class DenseNet201Spec:
-    """classes: outputs of the classifier; None gives the pooled features (n, 1920) without one. The rest: the paper's table 1."""
+class Spec(ImageSpec):
+    """classes: None gives the pooled features (n, 1920) without a classifier. The rest: the paper's table 1."""
 
-    classes: int | None = 1000
+    classes: int | None = 1000  # type: ignore[assignment]
     growth: int = 32
     blocks: tuple[int, int, int, int] = (6, 12, 48, 32)
     stem: int = 64
     bottleneck: int = 4
 
+    least_side: ClassVar[int] = 29
+
     def __post_init__(self) -> None:
         if self.classes is not None and self.classes < 1:
             raise ModelError(f"densenet201: classes must be at least 1 or None, not {self.classes}")
 
-
-def shapes(spec: DenseNet201Spec) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every weight and running statistic, torchvision's names and layouts."""
-    found: dict[str, tuple[int, ...]] = {}
-
-    def convolution(name: str, outputs: int, inputs: int, size: int) -> None:
-        found[f"features.{name}.weight"] = (outputs, inputs, size, size)
-
-    def norm(name: str, channels: int) -> None:
-        for part in ("weight", "bias", "running_mean", "running_var"):
-            found[f"features.{name}.{part}"] = (channels,)
-
-    channels, wide = spec.stem, spec.bottleneck * spec.growth
-    convolution("conv0", channels, 3, 7)
-    norm("norm0", channels)
-    for block, count in enumerate(spec.blocks, 1):
-        for layer in range(1, count + 1):
-            path = f"denseblock{block}.denselayer{layer}"
-            norm(f"{path}.norm1", channels)
-            convolution(f"{path}.conv1", wide, channels, 1)
-            norm(f"{path}.norm2", wide)
-            convolution(f"{path}.conv2", spec.growth, wide, 3)
-            channels += spec.growth
-        if block < len(spec.blocks):
-            norm(f"transition{block}.norm", channels)
-            convolution(f"transition{block}.conv", channels // 2, channels, 1)
-            channels //= 2
-    norm("norm5", channels)
-    if spec.classes is not None:
-        found |= {"classifier.weight": (spec.classes, channels), "classifier.bias": (spec.classes,)}
-    return found
-
-
-def parameters(spec: DenseNet201Spec) -> tuple[int, int]:
-    """Expected (trainable, non-trainable) parameters: running statistics are not trained."""
-    sizes = {name: prod(shape) for name, shape in shapes(spec).items()}
-    running = sum(size for name, size in sizes.items() if ".running_" in name)
-    return sum(sizes.values()) - running, running
-
-
-def initial_weights(spec: DenseNet201Spec, rng: np.random.Generator) -> Weights:
-    """He-normal convolutions (fan in), identity norms, linear U(±1/√fan_in): 201 layers deep, activations stay of order one."""
-    weights: Weights = {}
-    for name, shape in shapes(spec).items():
-        if len(shape) == 4:
-            values = rng.standard_normal(shape) * sqrt(2 / prod(shape[1:]))
-        elif name == "classifier.weight":
-            values = rng.uniform(-1, 1, shape) / sqrt(shape[1])
-        else:
-            values = np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
-        weights[name] = values.astype(np.float32)
-    return weights
+    def shapes(self) -> Shapes:
+        found = Shapes()
+        channels, wide = self.stem, self.bottleneck * self.growth
+        found.convolution("features.conv0", channels, self.channels, 7)
+        found.norm("features.norm0", channels)
+        for block, count in enumerate(self.blocks, 1):
+            for layer in range(1, count + 1):
+                path = f"features.denseblock{block}.denselayer{layer}"
+                found.norm(f"{path}.norm1", channels)
+                found.convolution(f"{path}.conv1", wide, channels, 1)
+                found.norm(f"{path}.norm2", wide)
+                found.convolution(f"{path}.conv2", self.growth, wide, 3)
+                channels += self.growth
+            if block < len(self.blocks):
+                found.norm(f"features.transition{block}.norm", channels)
+                found.convolution(f"features.transition{block}.conv", channels // 2, channels, 1)
+                channels //= 2
+        found.norm("features.norm5", channels)
+        if self.classes is not None:
+            found.linear("classifier", self.classes, channels)
+        return found
 
 
 def checkpoint_name(name: str) -> str:
@@ -84,9 +56,10 @@ def checkpoint_name(name: str) -> str:
     return re.sub(r"(denselayer\d+\.(?:norm|conv))\.(\d)", r"\1\2", name)
 
 
-def probe(rng: np.random.Generator) -> tuple[DenseNet201Spec, Batch]:
-    """A shallow version, every kind of layer in it, and a batch of small images for the parity gate."""
-    small = DenseNet201Spec(classes=5, growth=4, blocks=(2, 1, 2, 1), stem=8)
-    images = rng.standard_normal((6, 64, 64, 3)).astype(np.float32)
-    weights = np.array([1, 1, 1, 1, 1, 0], np.float32)
-    return small, Batch((images,), rng.integers(0, 5, 6, dtype=np.int32), weights)
+def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
+    """A shallow version with every kind of layer in it, or all of it, and a batch of small images for the parity gate."""
+    spec = Spec() if full else Spec(classes=5, growth=4, blocks=(2, 1, 2, 1), stem=8)
+    return spec, probe_batch(spec, 64, rng)
+
+
+__all__ = ["Spec", "checkpoint_name", "initial_weights", "parameters", "probe", "shapes"]

@@ -33,6 +33,25 @@ def epsilon() -> Iterator[None]:
 
 
 @contextmanager
+def same_padding() -> Iterator[None]:
+    """Keras' own `same` for a convolution that strides: one pixel more on one side."""
+    from keras import layers
+
+    from models.transfer import layer_name
+
+    module = models.load("densenet201", "keras")
+    right = module.convolution
+
+    def faulty(x: Any, filters: int, size: int, path: str, *, strides: int = 1, **others: Any) -> Any:
+        if strides == 1:
+            return right(x, filters, size, path, **others)
+        return layers.Conv2D(filters, size, strides, "same", use_bias=False, name=layer_name(path))(x)
+
+    with patch.object(module, "convolution", faulty):
+        yield
+
+
+@contextmanager
 def transposed_kernel() -> Iterator[None]:
     """Height and width of convolutions exchanged on the way in and out."""
     from models import transfer
@@ -73,6 +92,7 @@ def stock_adam() -> Iterator[None]:
 
 FAULTS = {
     "epsilon": ("densenet201", epsilon),
+    "same_padding": ("densenet201", same_padding),
     "transposed_kernel": ("densenet201", transposed_kernel),
     "gate_order": ("caption_decoder", gate_order),
     "stock_adam": ("caption_decoder", stock_adam),
@@ -80,10 +100,10 @@ FAULTS = {
 
 
 def main(folder: str) -> None:
-    parity.compute("caption_decoder", FRAMEWORK)  # imports Keras on its backend before a fault touches it
+    parity.compute(parity.Asked("caption_decoder"), FRAMEWORK)  # imports Keras on its backend before a fault touches it
     for name, (model, fault) in FAULTS.items():
         with fault():
-            computed: dict[str, Any] = dict(parity.compute(model, FRAMEWORK))
+            computed: dict[str, Any] = dict(parity.compute(parity.Asked(model), FRAMEWORK))
         np.savez(Path(folder) / f"{name}.npz", **computed)
 
 

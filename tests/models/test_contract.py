@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from models import parity
 from models.frameworks import available
 from tests.models.conftest import ContractRun
-from tests.models.contract_checks import CHECKS
+from tests.models.contract_checks import ALL, CHECKS, SOME
 
 QUICK = ("pytorch", "tensorflow", "keras-torch")
 FRAMEWORKS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in available()]
@@ -33,10 +34,20 @@ def test_equal_weights_give_equal_captions(framework: str, beams: int, contract_
     np.testing.assert_array_equal(contract_run(framework).cross[f"decode/{beams}"], expected)
 
 
-@pytest.mark.parametrize("model", ["caption_decoder", "densenet201"])
+@pytest.mark.parametrize("model", SOME)
 @pytest.mark.parametrize("framework", OTHERS)
 def test_parity(framework: str, model: str, contract_run: Run) -> None:
     reference, other = contract_run("pytorch").parity(model), contract_run(framework).parity(model)
+    _equal(model, framework, reference, other)
+
+
+@pytest.mark.parametrize("model", sorted(set(ALL) - set(SOME)))
+def test_parity_of_the_zoo(model: str, contract_run: Run) -> None:
+    """On PyTorch's own kernels, where nothing is traced; test_zoo.py has all frameworks."""
+    _equal(model, "keras-torch", contract_run("pytorch").parity(model), contract_run("keras-torch").parity(model))
+
+
+def _equal(model: str, framework: str, reference: dict[str, Any], other: dict[str, Any]) -> None:
     rows = parity.judge(model, ("pytorch", reference), (framework, other))
     assert {row.quantity for row in rows} == {"count", "forward", "loss", "gradient", "step"}
     assert not [row for row in rows if not row.equal]

@@ -10,6 +10,7 @@ import pytest
 
 from models import parity
 from models.contract import ModelError
+from models.parity import Asked
 from tests.models.children import run_python
 from tests.models.conftest import ContractRun
 from tests.models.planted_faults import FAULTS
@@ -17,6 +18,7 @@ from tests.models.planted_faults import FAULTS
 # What each fault must change; the others of its quantities it must leave alone, or the gate could not tell where to look.
 CAUGHT = {
     "epsilon": {"forward", "loss", "gradient", "step"},
+    "same_padding": {"forward", "loss", "gradient", "step"},
     "transposed_kernel": {"forward", "loss", "gradient", "step"},
     "gate_order": {"forward", "loss", "gradient", "step"},
     "stock_adam": {"step"},
@@ -46,16 +48,16 @@ def test_compare_measures_relative_l2() -> None:
 
 
 def test_the_gate_runs_each_side_in_a_process() -> None:
-    rows = parity.gate("caption_decoder", ["pytorch", "pytorch"])
+    rows = parity.gate(Asked("caption_decoder"), ["pytorch", "pytorch"])
     assert [row.quantity for row in rows] == list(parity.LIMITS)
     assert all(row.error == 0 for row in rows)  # the same program twice: the same bits
 
 
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(ModelError, match="no model 'captions'; have caption_decoder, densenet201"):
-        parity.gate("captions", ["pytorch"])
+        parity.gate(Asked("captions"), ["pytorch"])
     with pytest.raises(ModelError, match="no framework 'pytorhc'; did you mean pytorch"):
-        parity.gate("caption_decoder", ["pytorhc"])
+        parity.gate(Asked("caption_decoder"), ["pytorhc"])
 
 
 @pytest.mark.slow
@@ -68,7 +70,7 @@ from models import spec
 from models.frameworks import open_framework
 module, rng = spec("densenet201"), np.random.default_rng(0)
 framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float64", seed=0)
-sizes = module.DenseNet201Spec(classes=None)
+sizes = module.Spec(classes=None)
 network = framework.build("densenet201", sizes)
 framework.load_weights(network, module.initial_weights(sizes, rng))
 np.save(sys.argv[2], framework.infer(network, (rng.standard_normal((2, 96, 96, 3)).astype(np.float32),)))

@@ -20,13 +20,17 @@ NAMES = {
 
 
 def test_models_are_folders() -> None:
-    assert models.available() == {"caption_decoder": ("keras", "pytorch"), "densenet201": ("keras", "pytorch")}
+    found = models.available()
+    assert {"caption_decoder", "densenet201", "lenet", "resnet18", "vgg16"} <= set(found)
+    assert set(found.values()) == {("keras", "pytorch")}  # every model is a pair
     assert models.spec("caption_decoder").CaptionDecoderSpec(10, 5).width == 256
 
 
 @pytest.mark.parametrize("architecture", ["keras", "pytorch"])
 def test_no_such_model(architecture: str) -> None:
-    with pytest.raises(ModelError, match=f"^no {architecture} model 'lenett'; have caption_decoder, densenet201$"):
+    with pytest.raises(
+        ModelError, match=f"^no {architecture} model 'lenett'; have caption_decoder, densenet201, .*, resnet18, .*"
+    ):
         models.load("lenett", architecture)
     with pytest.raises(ModelError, match=r"^no model '\.\./models'"):
         models.spec("../models")

@@ -98,7 +98,7 @@ def test_imagenet_has_no_captions() -> None:
 def test_imagenet_comes_from_the_cache_or_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens on discard: refused at once, everywhere
-    dense = spec("densenet201").DenseNet201Spec()
+    dense = spec("densenet201").Spec()
     with pytest.raises(ModelError, match=r"c1103571\.pth is not there and .* use weights=random or the path") as raised:
         weights.load("imagenet", "densenet201", dense)
     assert "\n" not in str(raised.value)
@@ -110,7 +110,7 @@ import numpy as np
 from models import spec, weights
 from models.frameworks import open_framework
 framework = open_framework("pytorch", device="cpu", threads=1, precision="float32", seed=0)
-sizes = spec("densenet201").DenseNet201Spec(classes=None)
+sizes = spec("densenet201").Spec(classes=None)
 network = framework.build("densenet201", sizes)
 framework.load_weights(network, weights.load("random", "densenet201", sizes))
 images = np.random.default_rng(0).standard_normal((2, 64, 64, 3)).astype(np.float32)

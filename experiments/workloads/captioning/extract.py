@@ -17,7 +17,7 @@ from experiments.workloads.captioning import features
 from experiments.workloads.contract import CellSpec, Output
 from models import weights
 from models.contract import Array, Framework
-from models.densenet201.spec import DenseNet201Spec
+from models.densenet201.spec import Spec
 from tracking import provenance
 
 
@@ -57,7 +57,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
 
 def encoder(framework: Framework, source: str, seed: int) -> Any:
     """DenseNet-201 without its classifier, with the agreed weights."""
-    shape = DenseNet201Spec(classes=None)
+    shape = Spec(classes=None)
     network = framework.build(features.MODEL, shape)
     framework.load_weights(network, weights.load(source, features.MODEL, shape, seed))
     return network

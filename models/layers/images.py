@@ -1,0 +1,89 @@
+"""Sizes, counts, initial weights and probes of networks that classify images. NumPy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import ClassVar
+
+import numpy as np
+
+from models.contract import Batch, ModelError, Weights
+
+Size = int | tuple[int, int]
+
+
+class Shapes(dict[str, tuple[int, ...]]):
+    """Name -> shape of every weight and running statistic, in PyTorch's names and layouts, filled layer by layer."""
+
+    def convolution(self, path: str, outputs: int, inputs: int, size: Size, *, bias: bool = False) -> None:
+        self[f"{path}.weight"] = (outputs, inputs, *pair(size))
+        if bias:
+            self[f"{path}.bias"] = (outputs,)
+
+    def norm(self, path: str, channels: int) -> None:
+        for part in ("weight", "bias", "running_mean", "running_var"):
+            self[f"{path}.{part}"] = (channels,)
+
+    def linear(self, path: str, outputs: int, inputs: int) -> None:
+        self[f"{path}.weight"] = (outputs, inputs)
+        self[f"{path}.bias"] = (outputs,)
+
+
+def pair(size: Size) -> tuple[int, int]:
+    """(height, width) of a size that may be given once for both."""
+    return (size, size) if isinstance(size, int) else size
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """A network from images (n, height, width, channels) to logits (n, classes).
+
+    least_side: the smallest height and width, in pixels, that it takes.
+    """
+
+    classes: int = 1000
+
+    least_side: ClassVar[int] = 1
+    channels: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        if self.classes < 1:
+            raise ModelError(f"classes must be at least 1, not {self.classes}")
+
+    def shapes(self) -> Shapes:
+        """Every array of the network."""
+        raise NotImplementedError
+
+
+def shapes(spec: ImageSpec) -> Shapes:
+    """Name -> shape of every weight and running statistic, in PyTorch's names and layouts."""
+    return spec.shapes()
+
+
+def parameters(spec: ImageSpec) -> tuple[int, int]:
+    """Expected (trainable, non-trainable) parameters: running statistics are not trained."""
+    sizes = {name: prod(shape) for name, shape in spec.shapes().items()}
+    running = sum(size for name, size in sizes.items() if ".running_" in name)
+    return sum(sizes.values()) - running, running
+
+
+def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
+    """He-normal convolutions (fan in), identity norms, linear U(±1/√fan_in): however deep, activations stay of order one."""
+    weights: Weights = {}
+    for name, shape in spec.shapes().items():
+        if len(shape) == 4:
+            values = rng.standard_normal(shape) * sqrt(2 / prod(shape[1:]))
+        elif len(shape) == 2:
+            values = rng.uniform(-1, 1, shape) / sqrt(shape[1])
+        else:
+            values = np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
+        weights[name] = values.astype(np.float32)
+    return weights
+
+
+def probe_batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int = 6) -> Batch:
+    """Random images and classes for the parity gate, the last row padding."""
+    images = rng.standard_normal((rows, side, side, spec.channels)).astype(np.float32)
+    weights = np.array([1] * (rows - 1) + [0], np.float32)
+    return Batch((images,), rng.integers(0, spec.classes, rows, dtype=np.int32), weights)

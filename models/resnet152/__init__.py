@@ -1,0 +1,1 @@
+"""ResNet-152 (He et al., 2016), torchvision's network and its Keras mirror."""

@@ -1,0 +1,13 @@
+"""ResNet-18 in Keras, on any of its backends."""
+
+from __future__ import annotations
+
+import keras
+
+from models.resnet18.spec import Spec
+from models.resnets.keras import build as build_resnet
+
+
+def build(spec: Spec) -> keras.Model:
+    """call(images (n, height, width, 3), normalised) -> (n, classes)."""
+    return build_resnet(spec, "resnet18")

@@ -1,0 +1,15 @@
+"""A ResNet in PyTorch: torchvision's, the reference; keras.py mirrors it."""
+
+from __future__ import annotations
+
+from torch import nn
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from models.layers.pytorch import of_images
+from models.resnets.sizes import ResNetSpec
+
+
+def build(spec: ResNetSpec) -> nn.Module:
+    """forward(images (n, height, width, 3), normalised) -> (n, classes)."""
+    unit = Bottleneck if spec.bottleneck else BasicBlock
+    return of_images(ResNet(unit, list(spec.blocks), num_classes=spec.classes))

@@ -1,0 +1,104 @@
+"""`parity` as a user asks it, and a campaign's own question before it measures."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from experiments import equality
+from models.parity import Asked, Row
+from tests.conftest import Place
+
+
+def parity(place: Place, **given: str) -> tuple[int, str]:
+    options = [f"--{name}={value}" for name, value in given.items()]
+    done = place.call(sys.executable, "-m", "experiments", "parity", *options)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_pair_is_proven_and_kept(place: Place) -> None:
+    code, told = parity(place, models="lenet,vgg16_cifar", frameworks="pytorch,keras-torch")
+    assert code == 0, told
+    assert told.count(" equal\n".strip()) >= 4  # parameters and verdict of both
+    run = mlflow.MlflowClient(place.uri).search_runs(["1"])[0]
+    assert run.data.tags["kind"] == "parity"
+    assert run.data.tags["parity"] == "equal"
+    assert 0 <= run.data.metrics["parity/lenet/keras-torch/forward"] < 1e-12
+    assert len(run.data.metrics) == 10
+    files = {one.path for one in mlflow.MlflowClient(place.uri).list_artifacts(run.info.run_id)}
+    assert files == {"parity.md", "parity.csv", "parity.json"}
+
+
+def test_a_difference_is_told_and_fails(place: Place) -> None:
+    code, told = parity(place, models="lenet", frameworks="pytorch,keras-torch", optimizer="adam-stock")
+    assert code == 1
+    assert "lenet of keras-torch is not equal to that of pytorch: step of " in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"models": "lenett"}, "no model 'lenett'"),
+        ({"frameworks": "pytorch,tensorflo"}, "did you mean tensorflow"),
+        ({"frameworks": "pytorch"}, "one side only"),
+        ({"optimizer": "sgdd"}, "optimizer=sgdd is not known"),
+    ],
+)
+def test_wrong_calls(place: Place, given: dict[str, str], said: str) -> None:
+    code, told = parity(place, **given)
+    assert (code, told.count("\n")) == (2, 1), told
+    assert said in told
+
+
+def test_a_campaign_refuses_what_is_not_equal_or_marks_it(place: Place) -> None:
+    frameworks = "pytorch,keras-torch"
+    refused = place.run(data="synthetic", frameworks=frameworks, optimizer="adam-stock", blocks="1")
+    assert refused.returncode == 2
+    assert "caption_decoder of keras-torch is not equal to that of pytorch: step of " in refused.stderr
+    assert "allow_unequal=true" in refused.stderr
+    assert not mlflow.MlflowClient(place.uri).search_experiments(filter_string="name = 'captioning'")
+    marked = place.run(data="synthetic", frameworks=frameworks, optimizer="adam-stock", blocks="1", allow_unequal="true")
+    assert marked.returncode == 3, marked.stdout + marked.stderr  # one block: no verdict
+    assert "! UNEQUAL: caption_decoder of keras-torch" in marked.stdout
+    report = next(place.journal.glob("*/report/report.html")).read_text()
+    assert report.index("UNEQUAL: caption_decoder") < report.index("Verdicts")
+    cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
+    assert {cell.data.tags["parity"] for cell in cells} == {"unequal"}
+    assert json.loads(next(place.journal.glob("*/parity.json")).read_text())[0]["model"] == "caption_decoder"
+
+
+def test_what_was_judged_by_this_code_is_not_judged_again(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def ask() -> list[Row]:
+        return equality.rows(Asked("lenet"), ["pytorch", "pytorch"], tmp_path, lambda *told: calls.append(str(told)))
+
+    began = time.perf_counter()
+    first = ask()
+    judged_seconds, judged_calls = time.perf_counter() - began, len(calls)
+    began = time.perf_counter()
+    assert ask() == first
+    assert len(calls) == judged_calls > 0
+    assert time.perf_counter() - began < judged_seconds / 5  # reading a file against two processes with PyTorch in them
+    kept = next(tmp_path.glob("parity/lenet-*.json"))
+    kept.write_text(kept.read_text()[:40])  # a power loss
+    assert ask() == first
+    assert len(calls) > judged_calls
+
+
+def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    equal = Row("lenet", "b", "a", "count", "all", 0.0, 0.0)
+    different = Row("lenet", "b", "a", "step", "x", 1.0, 1e-8)
+    answers = iter([[equal], [different]])
+    monkeypatch.setattr(equality, "gate", lambda *_, **__: next(answers))
+    assert equality.rows(Asked("lenet"), ["a", "b"], tmp_path, lambda *_: None) == [equal]
+    assert equality.rows(Asked("lenet"), ["a", "b"], tmp_path, lambda *_: None) == [equal]
+    monkeypatch.setattr(equality, "_code", lambda: "changed")
+    found = equality.rows(Asked("lenet"), ["a", "b"], tmp_path, lambda *_: None)
+    assert equality.differences(found) == ["lenet of b is not equal to that of a: step of x differs by 1e+00 (limit 1e-08)"]

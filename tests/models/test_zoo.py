@@ -1,0 +1,150 @@
+"""The vision models: published sizes, torchvision's own checkpoints, and every framework through the gate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import models
+from models import parity, weights
+from models.frameworks import available, missing
+from tests.models.children import run_python
+
+# Trainable and non-trainable parameters: torchvision's tables and the papers'; of vgg16_cifar and lenet by hand.
+PUBLISHED = {
+    "resnet18": (11_689_512, 9_600),
+    "resnet50": (25_557_032, 53_120),
+    "resnet152": (60_192_808, 151_424),
+    "vgg16": (138_357_544, 0),
+    "vgg16_cifar": (14_987_722, 9_472),
+    "mobilenet_v2": (3_504_872, 34_112),
+    "efficientnet_b4": (19_341_616, 125_200),
+    "inception_v3": (23_834_568, 34_432),
+    "densenet201": (20_013_928, 229_056),
+    "lenet": (61_706, 0),
+}
+OF_TORCHVISION = sorted(PUBLISHED.keys() - {"vgg16_cifar", "lenet"})
+LARGE = {"vgg16", "resnet152"}  # half a gigabyte, and minutes of tracing
+EVERYWHERE = [name for name in available() if name != "pytorch"]
+
+SIZES = """
+import json, sys, models
+from models.frameworks import open_framework
+framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float32", seed=0)
+found = {}
+for name in sys.argv[3:]:
+    network = framework.build(name, models.spec(name).Spec())
+    shapes = {key: list(array.shape) for key, array in framework.weights(network).items()}
+    found[name] = [framework.parameter_counts(network), shapes]
+json.dump(found, open(sys.argv[2], "w"))
+"""
+CHECKPOINTS = """
+import json, sys, torch
+from torchvision.models import get_model
+with torch.device("meta"):
+    found = {name: get_model(name, weights=None, init_weights=False) if name == "inception_v3" else get_model(name, weights=None)
+             for name in sys.argv[2:]}
+shapes = {name: {key: list(value.shape) for key, value in model.state_dict().items()} for name, model in found.items()}
+json.dump(shapes, open(sys.argv[1], "w"))
+"""
+TRAINS = """
+import sys, numpy as np, models
+from models.contract import Batch
+from models.frameworks import open_framework
+framework = open_framework(sys.argv[1], device="cpu", threads=2, precision="float32", seed=0)
+rng = np.random.default_rng(0)
+for name in sys.argv[2:]:
+    module = models.spec(name)
+    spec = module.Spec(classes=4)
+    network = framework.build(name, spec)
+    framework.load_weights(network, module.initial_weights(spec, rng))
+    batch = module.probe_batch(spec, max(32, spec.least_side), rng, rows=9)
+    optimiser = framework.optimiser(network, "adam", 1e-4)
+    losses = [float(framework.train_step(network, optimiser, batch)) for _ in range(12)]
+    assert np.isfinite(losses).all(), (name, losses)
+    assert np.mean(losses[-3:]) < np.mean(losses[:3]), (name, losses)
+    for rows in (1, 3):
+        outputs = framework.infer(network, (batch.inputs[0][:rows],))
+        assert outputs.shape == (rows, 4) and np.isfinite(outputs).all(), name
+"""
+
+
+@pytest.mark.parametrize("model", sorted(PUBLISHED))
+def test_published_parameter_counts(model: str) -> None:
+    module = models.spec(model)
+    assert module.parameters(module.Spec()) == PUBLISHED[model]
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "keras-torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_networks_have_the_published_sizes(framework: str, tmp_path: Path) -> None:
+    wanted = sorted(PUBLISHED.keys() - (LARGE if framework != "tensorflow" else set()))
+    run_python("-c", SIZES, framework, str(tmp_path / "sizes.json"), *wanted)
+    for model, (counts, shapes) in json.loads((tmp_path / "sizes.json").read_text()).items():
+        module = models.spec(model)
+        assert tuple(counts) == PUBLISHED[model], model
+        assert {name: tuple(shape) for name, shape in shapes.items()} == module.shapes(module.Spec()), model
+
+
+def test_checkpoints_of_torchvision_have_our_names_and_shapes(tmp_path: Path) -> None:
+    run_python("-c", CHECKPOINTS, str(tmp_path / "shapes.json"), *OF_TORCHVISION)
+    for model, shapes in json.loads((tmp_path / "shapes.json").read_text()).items():
+        published = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+        found = {name: array.shape for name, array in weights.renamed(model, published).items()}
+        module = models.spec(model)
+        assert found == module.shapes(module.Spec()), model
+
+
+def test_initial_weights_are_of_order_one_however_deep() -> None:
+    module = models.spec("resnet50")
+    drawn = module.initial_weights(module.Spec(), np.random.default_rng(0))
+    for name, array in drawn.items():
+        if array.ndim == 4:  # He: the variance is 2 / fan in; 64 · 27 values and more spread it by 5 % at most
+            assert array.var() * prod(array.shape[1:]) == pytest.approx(2, rel=0.15), name
+
+
+def test_nonsense_sizes_are_refused() -> None:
+    with pytest.raises(models.ModelError, match="classes must be at least 1, not 0"):
+        models.spec("resnet18").Spec(classes=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("framework", EVERYWHERE)
+@pytest.mark.parametrize("model", models.available())
+def test_every_framework_passes_the_gate(model: str, framework: str) -> None:
+    if reason := missing(framework):
+        pytest.skip(reason)
+    rows = parity.gate(parity.Asked(model), ["pytorch", framework])
+    assert not [row for row in rows if not row.equal]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("model", sorted(PUBLISHED))
+def test_whole_networks_pass_the_gate(model: str) -> None:
+    rows = parity.gate(parity.Asked(model, full=True), ["pytorch", "tensorflow"], at_once=1, threads=2)
+    assert not [row for row in rows if not row.equal]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "keras-tensorflow", "keras-torch", "keras-jax"])
+def test_they_learn_with_everything_that_they_drop(framework: str) -> None:
+    """Dropout and stochastic depth on, at their smallest image, batches of other sizes in between."""
+    if reason := missing(framework):
+        pytest.skip(reason)
+    run_python("-c", TRAINS, framework, *sorted(PUBLISHED.keys() - LARGE), timeout=3_000)
+
+
+def test_full_and_small_probes_differ_in_size_alone() -> None:
+    for model in PUBLISHED:
+        module = models.spec(model)
+        small, _ = module.probe(np.random.default_rng(0))
+        whole, _ = module.probe(np.random.default_rng(0), full=True)
+        assert sum(module.parameters(small)) <= sum(module.parameters(whole)) == sum(PUBLISHED[model])
+        assert replace(whole, classes=small.classes).classes == small.classes
