@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from experiments import settings as settings_
 from experiments.commands import Compare
-from experiments.comparison import raw
-from experiments.comparison.query import table
-from experiments.judgement import Answer, Question, Telling, answer
 from experiments.opening import keep
 from tracking import provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import Artifact, Kind, Outcome, Record, RunClosed, RunOpened, StoredRun, Tags
 from tracking.store import Rejected, Store, Unreachable, note, source
+
+if TYPE_CHECKING:
+    from experiments.judgement import Answer
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 Progress = Callable[[str, int, int | None], None]
@@ -49,7 +50,24 @@ def compare(settings: Compare, progress: Progress) -> Compared:
     store = Store()
     store.check()
     selection = select(store, settings)
-    runs = read(store, selection, progress)
+    with ThreadPoolExecutor(1) as beside:
+        tools = beside.submit(_import_tools)  # two seconds of imports, while the server looks for runs
+        found = read(store, selection, progress)
+        tools.result()
+    answer = _judged(settings, store, found, progress)
+    if answer.report is None:
+        raise EvenhandError(f"{answer.trouble}; choose another folder (output=DIR)")
+    try:
+        return Compared(answer, _logged(store, settings, selection, answer))
+    except (Unreachable, Rejected) as error:
+        return Compared(answer, "", str(error))
+
+
+def _judged(settings: Compare, store: Store, runs: Sequence[StoredRun], progress: Progress) -> Answer:
+    from experiments.comparison import raw
+    from experiments.comparison.query import table
+    from experiments.judgement import Question, Telling, answer
+
     question = Question(
         factor=settings.factor,
         baseline=settings.baseline or None,
@@ -59,17 +77,18 @@ def compare(settings: Compare, progress: Progress) -> Compared:
         all_pairs=settings.all_pairs,
         protocol=settings.protocol,
     )
-    title = f"{', '.join(settings.experiment)} by {settings.factor.removeprefix('tags.').removeprefix('params.')}"
-    origin = uuid.uuid4().hex
-    folder = Path(settings.output).resolve() / origin
+    folder = Path(settings.output).resolve() / uuid.uuid4().hex
     steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
-    found = answer(question, runs, folder, Telling(f"Comparison: {title}"), steps)
-    if found.report is None:
-        raise EvenhandError(f"{found.trouble}; choose another folder (output=DIR)")
-    try:
-        return Compared(found, _logged(store, settings, selection, origin, title, found))
-    except (Unreachable, Rejected) as error:
-        return Compared(found, "", str(error))
+    return answer(question, table(runs), folder, Telling(f"Comparison: {_title(settings)}"), steps)
+
+
+def _title(settings: Compare) -> str:
+    return f"{', '.join(settings.experiment)} by {settings.factor.removeprefix('tags.').removeprefix('params.')}"
+
+
+def _import_tools() -> None:
+    for name in ("judgement", "comparison.verdict", "comparison.controls", "comparison.steady", "comparison.figures"):
+        importlib.import_module(f"experiments.{name}")
 
 
 def select(store: Store, settings: Compare) -> Selection:
@@ -92,8 +111,8 @@ def select(store: Store, settings: Compare) -> Selection:
     return Selection(tuple(dict.fromkeys(names)), conditions)
 
 
-def read(store: Store, selection: Selection, progress: Progress) -> pd.DataFrame:
-    """All selected runs as a table, a row a run. Raises WrongCall if the filter does not parse or nothing matches."""
+def read(store: Store, selection: Selection, progress: Progress) -> list[StoredRun]:
+    """All selected runs. Raises WrongCall if the filter does not parse or nothing matches."""
     found: list[StoredRun] = []
     progress("runs", 0, None)
     for condition in selection.conditions:
@@ -107,16 +126,17 @@ def read(store: Store, selection: Selection, progress: Progress) -> pd.DataFrame
         if len(found) == before:
             which = f" matches {condition}" if condition else " is there at all"
             raise WrongCall(f"no run in {', '.join(selection.experiments)} on {store.uri}{which}; nothing to compare")
-    return table(found)
+    return found
 
 
 def _tell(progress: Progress, before: int, done: int, total: int | None) -> None:
     progress("runs", before + done, total)
 
 
-def _logged(store: Store, settings: Compare, selection: Selection, origin: str, title: str, found: Answer) -> str:
+def _logged(store: Store, settings: Compare, selection: Selection, found: Answer) -> str:
     """The comparison as a run of the first experiment, with its report; returns its page."""
     assert found.report is not None
+    origin, title = found.report.parent.name, _title(settings)
     tags = {
         "kind": Kind.COMPARISON,
         "machine": provenance.fingerprint(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -74,17 +75,19 @@ def answer(question: Question, runs: pd.DataFrame, folder: Path, telling: Tellin
 
     steps: fetches what lies behind the metrics, for the few runs that figures show.
     """
-    comparison = compare(
-        runs,
-        factor=question.factor,
-        baseline=question.baseline,
-        outcomes=question.outcomes,
-        margin=question.margin,
-        strata=question.strata,
-        spans=question.spans,
-        all_pairs=question.all_pairs,
-    )
-    shown, missing = _steps(steps, question, runs)
+    with ThreadPoolExecutor(1) as meanwhile:
+        fetching = meanwhile.submit(_steps, steps, question, runs)
+        comparison = compare(
+            runs,
+            factor=question.factor,
+            baseline=question.baseline,
+            outcomes=question.outcomes,
+            margin=question.margin,
+            strata=question.strata,
+            spans=question.spans,
+            all_pairs=question.all_pairs,
+        )
+        shown, missing = fetching.result()
     if question.protocol == "paper":
         comparison = replace(comparison, papers=papers.rows(comparison, shown))
     extra = telling.also(comparison) if telling.also else Extra([])

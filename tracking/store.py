@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -43,6 +43,7 @@ HEARTBEAT = "heartbeat"
 MODEL_TRAINING = "workflowType=machine_learning"
 HEARTBEAT_SECONDS = 15
 STALE_SECONDS = 600
+NEWEST, OLDEST = "attributes.start_time DESC", "attributes.start_time ASC"
 PAGE_SECONDS = 120  # a page of full runs takes a server seconds, and one that answers several readers longer
 
 # A dead server must cost seconds, not MLflow's default of four minutes a call: the journal already holds the record.
@@ -289,30 +290,67 @@ class Store:
     ) -> Iterator[StoredRun]:
         """All runs of experiments that MLflow's filter language selects, each once; none of an experiment that is not there.
 
-        While the caller works on one page the next is fetched. progress(runs so far, None) is called after every page: how many
+        While the caller works on pages the next are fetched. progress(runs so far, None) is called after every page: how many
         are to come, MLflow does not say. Raises Rejected for a condition that does not parse.
         """
         names = [experiments] if isinstance(experiments, str) else experiments
         places = [str(found.experiment_id) for name in names if (found := self._experiment_named(name))]
         seen: set[str] = set()
-        with ThreadPoolExecutor(1) as background:
-            ahead = background.submit(self._page, places, condition, page, "") if places else None
-            while ahead:
-                found, token = ahead.result()
-                ahead = background.submit(self._page, places, condition, page, token) if token else None
-                # A run that begins in between moves the others to later pages.
-                new = [run for run in found if run.run_id not in seen]
-                seen.update(run.run_id for run in new)
-                if progress:
-                    progress(len(seen), None)
-                yield from new
+        pages = self._from_both_ends if self.uri.startswith("http") else self._in_order
+        for found in pages(places, condition, page) if places else ():
+            # A run that begins in between moves the others to later pages.
+            new = [run for run in found if run.run_id not in seen]
+            seen.update(run.run_id for run in new)
+            if progress:
+                progress(len(seen), None)
+            yield from new
 
-    def _page(self, places: Sequence[str], condition: str, size: int, token: str) -> tuple[list[StoredRun], str]:
+    def _in_order(self, places: Sequence[str], condition: str, size: int) -> Iterator[list[StoredRun]]:
+        """Pages, each fetched while the caller works on the one before."""
+        with ThreadPoolExecutor(1) as background:
+            ahead = background.submit(self._page, places, condition, size, "")
+            while True:
+                found, token = ahead.result()
+                if token:
+                    ahead = background.submit(self._page, places, condition, size, token)
+                yield found
+                if not token:
+                    return
+
+    def _from_both_ends(self, places: Sequence[str], condition: str, size: int) -> Iterator[list[StoredRun]]:
+        """Pages from the newest and from the oldest run on, until they meet: a server answers two requests on two processors."""
+        with ThreadPoolExecutor(2) as background:
+
+            def ask(within: str) -> list[Future[tuple[list[StoredRun], str]]]:
+                narrowed = " and ".join(filter(None, [condition, within]))
+                return [background.submit(self._page, places, narrowed, size, "", order) for order in (NEWEST, OLDEST)]
+
+            within, ahead = "", ask("")
+            while True:
+                (newest, more), (oldest, _) = (one.result() for one in ahead)
+                met = not more or oldest[-1].start_ms > newest[-1].start_ms
+                if not met:
+                    before = within
+                    within = f"attributes.start_time >= {oldest[-1].start_ms} and attributes.start_time <= {newest[-1].start_ms}"
+                    if within == before:  # more runs began in one millisecond than a page holds: time cannot tell them apart
+                        yield from self._in_order(places, condition, size)
+                        return
+                    ahead = ask(within)
+                yield newest
+                yield oldest
+                if met:
+                    return
+
+    def _page(
+        self, places: Sequence[str], condition: str, size: int, token: str, order: str = NEWEST
+    ) -> tuple[list[StoredRun], str]:
         """Some runs, and the token of the next page, empty on the last."""
         if not self.uri.startswith("http"):
-            runs = self._ask(self._client.search_runs, places, condition, max_results=size, page_token=token or None)
+            runs = self._ask(
+                self._client.search_runs, places, condition, max_results=size, page_token=token or None, order_by=[order]
+            )
             return [_stored(run) for run in runs], runs.token or ""
-        wanted = {"experiment_ids": places, "filter": condition, "max_results": size, "page_token": token}
+        wanted = {"experiment_ids": places, "filter": condition, "max_results": size, "page_token": token, "order_by": [order]}
         search = "/api/2.0/mlflow/runs/search"
         answer = self._ask(lambda: self._http("POST", search, json=wanted, timeout=PAGE_SECONDS).json())
         return [_from_json(run) for run in answer.get("runs", ())], answer.get("next_page_token", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -21,9 +22,9 @@ from tracking.records import StoredRun
 from tracking.store import Store
 
 CELLS = "tags.kind = 'cell'"
-# What reading, judging and drawing 1,000 runs may take is 10 s; reading alone must leave room for the rest.
-READING_SECONDS = 8
+REPORT_SECONDS = 10
 ROUNDS = 3
+REPORTS = 5
 
 # Prints the bytes by which reading and comparing the runs that began before a time raises the peak of this process' memory.
 PEAK = """
@@ -46,7 +47,7 @@ print(peak() - before)
 
 
 def serve(postgres: Postgres, folder: Path, runs: int) -> Server:
-    server = Server(folder, postgres.database(f"large_{runs}"))
+    server = Server(folder, postgres.database(f"large_{runs}"), workers=4)  # as many as MLflow starts by itself
     assert fill(server.backend, campaigns(runs)) == runs
     return server
 
@@ -81,18 +82,13 @@ def search(server: Server) -> None:
         token = page.token or ""
 
 
-def test_a_thousand_runs_are_read_once_and_whole_in_seconds(thousand: Server) -> None:
+def test_a_thousand_runs_are_read_once_and_whole(thousand: Server) -> None:
     filled = {run.run_id: run for run in campaigns(1_000)}
     store = Store(thousand.uri)
-    found: list[StoredRun] = []
     told: list[int] = []
 
-    def read() -> None:
-        found[:] = store.runs(EXPERIMENT, CELLS, progress=lambda done, _: told.append(done))
-        assert len(table(found)) == 1_000
-
-    # The best of three: another program on this machine is not what is tested.
-    assert any(seconds(read) < READING_SECONDS for _ in range(3))
+    found = list(store.runs(EXPERIMENT, CELLS, progress=lambda done, _: told.append(done)))
+    assert len(table(found)) == 1_000
     assert {run.run_id: run for run in found} == filled
     assert len(found) == 1_000
     assert told[:2] == [500, 1_000]
@@ -110,6 +106,22 @@ def test_reading_is_ten_times_faster_than_a_call_for_every_run_and_metric(thousa
     assert one_by_one > 10 * ours
     run_id, key = sample[0]
     assert [value for _, value in store.history(run_id, key)] == [next(r for r in runs if r.run_id == run_id).metrics[key]]
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_become_a_report_in_seconds(thousand: Server, tmp_path: Path) -> None:
+    """The whole command, from the start of Python to the report in MLflow, on a server beside it on the same cores."""
+    command = [sys.executable, "-m", "experiments", "compare", f"--experiment={EXPERIMENT}", "--strata=machine"]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": thousand.uri, "PYTHONPATH": str(ROOT)}
+
+    def report() -> None:
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+
+    times = [seconds(report) for _ in range(REPORTS)]
+    print(f"1,000 runs become a report in {times} s")
+    # The best of several: other programs are not what is tested, nor that one worker of the server now and then takes both pages.
+    assert min(times) <= REPORT_SECONDS
+    assert len(list(tmp_path.glob(".evenhand/comparisons/*/report.html"))) == REPORTS
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import mlflow
 import pytest
 
 from tests.conftest import Server, wait_for
@@ -249,3 +250,15 @@ def test_one_file_of_a_run_without_a_server(store: Store, tmp_path: Path) -> Non
     assert found.read_text() == "kept"
     assert store.file(run_id, "not.there", tmp_path / "fetched") is None
     assert store.file("0" * 32, "note.txt", tmp_path / "fetched") is None
+
+
+@pytest.mark.parametrize("starts", [[5] * 7, [1, 2, 3, 4, 5, 6], [1, 1, 1, 2, 3, 3, 3], [1], []])
+def test_a_server_is_read_from_both_ends_and_every_run_once(server: Server, starts: list[int]) -> None:
+    """Pages of two: ends that meet between runs, on a run, and among more runs of one millisecond than a page holds."""
+    client = mlflow.MlflowClient(server.uri)
+    experiment = client.create_experiment("ends")
+    made = {client.create_run(experiment, start_time=start).info.run_id for start in starts}
+    found = [run.run_id for run in Store(server.uri).runs("ends", page=2)]
+    assert sorted(found) == sorted(made)
+    narrowed = [run.start_ms for run in Store(server.uri).runs("ends", "attributes.start_time >= 2", page=2)]
+    assert sorted(narrowed) == [start for start in starts if start >= 2]

@@ -32,7 +32,7 @@ GOOD, BAD, NEUTRAL = "#1d7f4e", "#b3362b", "#5a6675"
 WIDTH_INCHES = 9.2
 DOTS_AN_INCH = 160
 PANELS_A_ROW = 3
-MOST_PANELS = 24
+MOST_PANELS = 12
 FEWER_PANELS = 12
 LABEL_WIDTH = 34
 STYLE: dict[Any, Any] = {
@@ -101,7 +101,7 @@ def made(name: str, title: str, caption: str, height_inches: float, paint: Calla
         canvas.set_layout_engine("none")
         svg, png = io.StringIO(), io.BytesIO()
         FigureCanvasAgg(canvas).print_png(  # type: ignore[no-untyped-call]
-            png, metadata={"Software": None}, pil_kwargs={"compress_level": 4}
+            png, metadata={"Software": None}, pil_kwargs={"compress_level": 2}
         )
         FigureCanvasSVG(canvas).print_svg(  # type: ignore[no-untyped-call]
             svg, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}

@@ -29,7 +29,7 @@ from experiments.comparison.findings import Finding
 from experiments.comparison.ranking import Ranking, rankings
 
 Bounds = tuple[float | None, float | None, float | None]
-MOST_LINES = 60
+MOST_LINES = 40
 
 
 def forest(scene: Scene) -> Figure | None:
