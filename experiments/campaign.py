@@ -23,6 +23,7 @@ from experiments import design, treatments
 from experiments import settings as settings_
 from experiments.console import Display
 from experiments.design import Cell
+from experiments.frontier import Frontier
 from experiments.process import Child
 from experiments.settings import CampaignSettings
 from experiments.treatments import Treatment
@@ -73,6 +74,7 @@ class Campaign:
         self.store = Store()
         self._uploader = Uploader(records, self.store, run_id)
         self._uploader.start()
+        self._frontier = Frontier(getattr(self._module, "FRONTIER", ""))
         self._stop_signal = ""
         self._full_disk = ""
         self._trouble_told = False
@@ -82,7 +84,10 @@ class Campaign:
     def run(self) -> bool:
         """What comes before the blocks, then every cell that is not there yet. True if all ended well."""
         with self._signals():
-            done = finished_cells(self._journal.folder)
+            ended = ended_cells(self._journal.folder)
+            counted = {Outcome.OK, Outcome.OUT_OF_MEMORY} if self._frontier.along else {Outcome.OK}
+            done = {key for key, outcome in ended.items() if outcome in counted}
+            self._remember_what_did_not_fit(ended)
             cells = [cell for cell in self._plan() if cell.key not in done]
             self._warn(self.prepared.warnings)
             self._display.expect(len(self.prepared.before) + len(cells))
@@ -97,7 +102,13 @@ class Campaign:
 
     def _plan(self) -> list[Cell]:
         rng = np.random.default_rng([self.settings.seed, 1])
-        return design.blocks(tuple(self.treatments), self.settings.blocks, rng)
+        return design.blocks(treatments.groups(self.treatments.values()), self.settings.blocks, rng)
+
+    @property
+    def baseline(self) -> str:
+        """The level that the others are judged against: the first treatment, or its framework where that is the factor."""
+        first = next(iter(self.treatments.values()))
+        return first.framework if first.group else first.name
 
     def _after_extraction(self) -> tuple[str, ...]:
         prepare = importlib.import_module(f"experiments.workloads.{self._module.WORKLOAD}.prepare")
@@ -118,7 +129,7 @@ class Campaign:
         name = f"features · {job.framework}"
         treatment = Treatment(job.framework, job.framework, job.stage)
         spec = self._spec(treatment, 0, f"extraction-{job.framework}", job.inputs)
-        return self._measured(spec, treatment, name, tags)
+        return self._measured(spec, treatment, name, tags) == Outcome.OK
 
     def _cell(self, cell: Cell) -> bool:
         treatment = self.treatments[cell.treatment]
@@ -131,7 +142,27 @@ class Campaign:
             **({"control": treatment.control} if treatment.control else {}),
         }
         spec = self._spec(treatment, cell.block, cell.key, self.prepared.inputs)
-        return self._measured(spec, treatment, f"{treatment.name} · block {cell.block}", {**tags, "cell": cell.key})
+        name, tags = f"{treatment.name} · block {cell.block}", {**tags, "cell": cell.key}
+        if reason := self._frontier.implied(treatment):
+            return self._left_out(spec, treatment, name, tags, reason)
+        outcome = self._measured(spec, treatment, name, tags)
+        if outcome == Outcome.OUT_OF_MEMORY:
+            self._frontier.note(treatment)
+            return bool(self._frontier.along)
+        return outcome == Outcome.OK
+
+    def _left_out(self, spec: CellSpec, treatment: Treatment, name: str, tags: Mapping[str, str], reason: str) -> bool:
+        """A cell that need not be run has its run all the same: what it would have found is known."""
+        self._check_stop()
+        self.write(self._opened(spec, treatment, name, {**tags, "implied": "true"}))
+        self.write(RunClosed(spec.run, now_ms(), Outcome.OUT_OF_MEMORY, reason))
+        self._display.finish(f"{name}: {Outcome.OUT_OF_MEMORY} ({reason})")
+        return True
+
+    def _remember_what_did_not_fit(self, ended: Mapping[str, Outcome]) -> None:
+        for cell in self._plan():
+            if ended.get(cell.key) == Outcome.OUT_OF_MEMORY:
+                self._frontier.note(self.treatments[cell.treatment])
 
     def _spec(self, treatment: Treatment, block: int, key: str, inputs: Mapping[str, Any]) -> CellSpec:
         run = uuid.uuid4().hex
@@ -152,7 +183,7 @@ class Campaign:
             campaign=self.run_id,
         )
 
-    def _measured(self, spec: CellSpec, treatment: Treatment, name: str, tags: Mapping[str, str]) -> bool:
+    def _measured(self, spec: CellSpec, treatment: Treatment, name: str, tags: Mapping[str, str]) -> Outcome:
         """Opens the run, listens to the child until it ends, closes the run with its outcome."""
         self._check_stop()
         self._full_disk = ""
@@ -176,13 +207,14 @@ class Campaign:
         self.deliver(30.0)  # packing a model while the next cell is timed would be seen in its times
         self._tell_trouble()
         self._check_stop()
-        return good
+        return Outcome(closed.outcome)
 
     def _listen(self, spec: CellSpec, *, sensed: bool) -> RunClosed:
         child = Child(spec, spec.path / "output.log")
         closed: RunClosed | None = None
         windows: list[dict[str, Any]] = []
         latest: dict[str, float] = {}
+        phase = ""
         with self._sensing(spec.run, child.pid) if sensed else nullcontext() as sampler:
             while child.open:
                 for message in child.listen(LISTEN_SECONDS):
@@ -191,6 +223,7 @@ class Campaign:
                     elif isinstance(message, dict):
                         windows += [message] if "window" in message else []
                         if "progress" in message:
+                            phase = message["progress"]
                             self._display.step(message["progress"], message["done"], message["total"])
                     else:
                         self.write(message)
@@ -203,12 +236,13 @@ class Campaign:
         self.write(Tags(spec.run, self._note(spec, latest)))
         if closed and closed.outcome == Outcome.OK:
             return closed
+        ended = _in_phase(closed or ended, phase)
         if self._full_disk:
             return _failed(spec.run, self._full_disk)
         if self._stop_signal:
             return dataclasses.replace(ended, outcome=Outcome.INTERRUPTED, reason=f"the campaign got {self._stop_signal}")
         self.write(Artifact(spec.run, f"{spec.folder}/output.log"))
-        return closed or ended
+        return ended
 
     # ---- records
 
@@ -225,7 +259,7 @@ class Campaign:
         logged |= {"device": self.device, "threads": str(self._threads)}
         common = {
             "campaign": f"run:{self._run}",
-            "model": self._module.MODEL,
+            "model": treatment.settings.get("model", self._module.MODEL),
             "dataset": self.prepared.dataset.name,
             "settings_hash": settings_hash(logged),
             **self.prepared.tags,
@@ -366,28 +400,35 @@ def resolve_device(device: str) -> str:
     return ("cuda" if present else "cpu") if device == "auto" else device
 
 
-def finished_cells(folder: Path) -> set[str]:
-    """Keys of cells that have a run with outcome ok in the journal."""
+def ended_cells(folder: Path) -> dict[str, Outcome]:
+    """Key of every cell that has a closed run in the journal -> its outcome; ok, where one of several is."""
     keys: dict[str, str] = {}
-    done: set[str] = set()
+    found: dict[str, Outcome] = {}
     for record in journal.read_all(folder):
         if isinstance(record, RunOpened):
             keys[record.run] = record.tags.get("cell", "")
-        elif isinstance(record, RunClosed) and record.outcome == Outcome.OK:
-            done.add(keys.get(record.run, ""))
-    return done - {""}
+        elif isinstance(record, RunClosed) and (key := keys.get(record.run)) and found.get(key) != Outcome.OK:
+            found[key] = Outcome(record.outcome)
+    return found
 
 
 def settings_hash(logged: Mapping[str, str]) -> str:
     """Equal where all settings but the compared ones are: whatever does not change a measurement is left out."""
     left_out = {"frameworks", "framework", "preset", "blocks", "team", "margin", "save_model", "protocol", "aa", "inject_delay"}
-    left_out |= {"allow_unequal"}
+    left_out |= {"allow_unequal", "models", "batch_sizes", "image_sizes"}
     kept = sorted((k, v) for k, v in logged.items() if k not in left_out)
     return hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:12]
 
 
 def _forget_checkpoint(spec: CellSpec) -> None:
     shutil.rmtree(spec.checkpoint, ignore_errors=True)
+
+
+def _in_phase(closed: RunClosed, phase: str) -> RunClosed:
+    """What ran out of memory says in which phase."""
+    if closed.outcome != Outcome.OUT_OF_MEMORY or not phase:
+        return closed
+    return dataclasses.replace(closed, reason=f"{phase}: {closed.reason}")
 
 
 def _failed(run: str, reason: str) -> RunClosed:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
 
+from experiments import memory
 from experiments.workloads.contract import CellSpec
 from models.contract import ModelError
 from models.frameworks import open_framework
@@ -63,6 +64,7 @@ class Emitter:
 def run(spec: CellSpec, output: Emitter) -> RunClosed:
     """Does the stage; every way it can end becomes an outcome with its reason."""
     try:
+        memory.bound(memory.size(spec.settings.get("memory_limit", "none")))
         framework = open_framework(
             spec.framework,
             device=spec.device,
@@ -97,17 +99,7 @@ def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
 
 def _classify(error: Exception) -> tuple[Outcome, str]:
     text = f"{type(error).__name__}: {error}"
-    signs = (
-        "out of memory",
-        "resource_exhausted",
-        "resourceexhausted",
-        "bad_alloc",
-        "can't allocate memory",
-        "cannot allocate memory",
-    )
-    if isinstance(error, MemoryError) or any(sign in text.lower() for sign in signs):
-        return Outcome.OUT_OF_MEMORY, text
-    return Outcome.FAILED, text
+    return (Outcome.OUT_OF_MEMORY if memory.ran_out(text) else Outcome.FAILED), text
 
 
 def die_with_parent(with_signal: int) -> None:

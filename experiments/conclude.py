@@ -58,9 +58,10 @@ def _answer(campaign: Campaign, study: ModuleType, progress: Progress) -> Answer
     runs = campaign.store.children(campaign.run_id, campaign.experiment) if online else from_journal(campaign.folder)
     question = Question(
         factor=getattr(study, "FACTOR", "framework"),
-        baseline=next(iter(campaign.treatments)),
+        baseline=campaign.baseline,
         outcomes=study.OUTCOMES,
         margin=settings.margin,
+        strata=getattr(study, "STRATA", ()),
         spans=getattr(study, "SPANS", ()),
         protocol=settings.protocol,
     )

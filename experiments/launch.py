@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from experiments import equality, treatments
+from experiments import equality, memory, treatments
 from experiments import settings as settings_
 from experiments.campaign import SILENT, Campaign, now_ms, origin_tags, resolve_device
 from experiments.console import Display
@@ -109,6 +109,7 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
         if missing := frameworks.missing(name):
             raise WrongCall(missing)
     resolve_device(settings.device)
+    memory.size(settings.memory_limit)
     for folder in (settings.journal, settings.cache):
         _check_writable(Path(folder))
     workload = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare")
@@ -149,9 +150,11 @@ def proven(study: str, settings: CampaignSettings, prepared: Prepared, display: 
     if len(settings.frameworks) < 2:
         return prepared
     module = importlib.import_module(f"experiments.studies.{study}")
-    asked = Asked(module.MODEL, getattr(settings, "optimizer", "adam"))
-    display.begin("parity")
-    found = equality.rows(asked, settings.frameworks, Path(settings.cache), display.step)
+    optimizer, names = getattr(settings, "optimizer", "adam"), treatments.models_of(module, settings)
+    found = []
+    for name in names:
+        display.begin(f"parity of {name}")
+        found += equality.rows(Asked(name, optimizer), settings.frameworks, Path(settings.cache), display.step)
     different = equality.differences(found)
     if different and not settings.allow_unequal:
         raise WrongCall(f"{different[0]}; allow_unequal=true measures them all the same and marks the report")
@@ -184,7 +187,7 @@ def _open_run(store: Store, study: str, settings: CampaignSettings, prepared: Pr
     tags = {
         "kind": Kind.CAMPAIGN,
         "dataset": prepared.dataset.name,
-        "model": module.MODEL,
+        "model": ",".join(treatments.models_of(module, settings)),
         **prepared.tags,
         **origin_tags(study, settings),
         **_whereabouts(),

@@ -44,7 +44,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     output.progress("BLEU", 0, None)
     output.metrics(task.quality(framework, network), step=settings["epochs"])
     task.leave(framework, network, output)
-    _leave(spec, framework, [training, *answers], summary, output)
+    leave(spec, framework, [training, *answers], summary, output)
     return network
 
 
@@ -152,7 +152,8 @@ def peak_rss_bytes() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024.0
 
 
-def _leave(spec: CellSpec, framework: Framework, phases: list[Values], summary: Mapping[str, float], output: Output) -> None:
+def leave(spec: CellSpec, framework: Framework, phases: list[Values], summary: Mapping[str, float], output: Output) -> None:
+    """What stays of a run beside its metrics: raw values, the environment, the settings with the summary."""
     write_values(spec.path / "values.parquet", phases)
     environment = {"framework": framework.versions(), "packages": provenance.packages(), "machine": provenance.machine()}
     (spec.path / "environment.json").write_text(json.dumps(environment, indent=1))

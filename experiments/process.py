@@ -13,11 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from experiments import memory
 from experiments.workloads.contract import CellSpec
 from tracking.records import Outcome, Record, RunClosed, from_line
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE_SECONDS = 5.0
+LINES_OF_AN_ERROR = 40
 
 
 class Child:
@@ -26,6 +28,7 @@ class Child:
     def __init__(self, spec: CellSpec, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
+        self._kills_before = memory.kernel_kills()
         # The runner's run is the parent's: MLflow's own autologging in the child would continue it.
         inherited = {name: text for name, text in os.environ.items() if name not in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")}
         environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
@@ -80,12 +83,16 @@ class Child:
         code = self._process.wait()
         self._selector.close()
         self._pipe.close()
+        last = self._log.read_text(errors="replace").strip().splitlines()[-LINES_OF_AN_ERROR:] or ["no output"]
+        exhausted = memory.ran_out("\n".join(last))
+        if code == -signal.SIGKILL and memory.kernel_kills() > self._kills_before:
+            exhausted = "the kernel killed the process for memory"
         if code < 0:
             reason = f"the process was killed by {signal.Signals(-code).name}"
         else:
-            last = self._log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
-            reason = f"the process ended with code {code}: {last[0][:300]}"
-        return RunClosed(self._run, int(time.time() * 1_000), Outcome.FAILED, reason)
+            reason = f"the process ended with code {code}: {last[-1][:300]}"
+        outcome = Outcome.OUT_OF_MEMORY if exhausted else Outcome.FAILED
+        return RunClosed(self._run, int(time.time() * 1_000), outcome, exhausted or reason)
 
 
 def _understood(line: str) -> Record | dict[str, Any]:

@@ -34,6 +34,7 @@ class CampaignSettings:
     seed: int = setting(0, "of the data, the initial weights, the order of steps and cells", least=0)
     device: str = setting("auto", "auto takes the GPU if there is one", choices=("auto", "cpu", "cuda"))
     threads: int = setting(0, "CPU threads of every framework alike; 0: one for each core", least=0)
+    memory_limit: str = setting("none", "what a cell may allocate on the host, such as 2GiB; none: all there is")
     aa: bool = setting(False, "the baseline once more in every block: it must come out as equal (A/A)")
     inject_delay: float = setting(
         0.0, "the baseline once more in every block, each step slowed by this share (5%): it must be found", least=0, most=10

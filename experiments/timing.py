@@ -73,6 +73,19 @@ def percentiles(seconds: Sequence[float]) -> dict[int, float]:
     return {q: float(np.quantile(seconds, q / 100, method="median_unbiased")) for q in earned}
 
 
+def found_warmup(seconds: Sequence[float]) -> int:
+    """Steps to leave out: the first, and as many as narrow the standard error of the rest's mean most, at most half.
+
+    The marginal standard error rule (White, 1997). Single late outliers are capped, or they would count as warm-up's end.
+    """
+    half = len(seconds) // 2
+    if half < 2:
+        return min(1, len(seconds))
+    values = np.minimum(seconds, np.quantile(seconds[half:], 0.9))
+    errors = [float(values[left_out:].var()) / (len(values) - left_out) for left_out in range(1, half + 1)]
+    return 1 + int(np.argmin(errors))
+
+
 def summarise_training(values: Values, total_seconds: float) -> dict[str, float]:
     """Metrics of a training's steps: the first apart, median and p95 of the rest, throughput as total over total."""
     steady, examples = values.steady

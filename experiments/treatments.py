@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -14,6 +14,7 @@ from experiments.settings import CampaignSettings
 class Treatment:
     """One cell of every block: its framework, its stage of the workload, the settings that are its own.
 
+    group: what is compared with what; a group's cells run one after the other.
     control: why it is there, for a cell that no verdict is asked of ("A/A"); empty for what is compared.
     sensed: whether the sensors are read while it runs.
     """
@@ -22,6 +23,7 @@ class Treatment:
     framework: str
     stage: str = "train"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
     control: str = ""
     sensed: bool = True
 
@@ -32,6 +34,21 @@ def of(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
     return own(settings) if own else (*compared(settings), *controls(settings))
 
 
+def models_of(study: ModuleType, settings: CampaignSettings) -> tuple[str, ...]:
+    """The models that a campaign measures: those that the settings name, where the study asks them, or the study's own."""
+    own = getattr(study, "models", None)
+    found: tuple[str, ...] = own(settings) if own else (study.MODEL,)
+    return found
+
+
+def groups(treatments: Iterable[Treatment]) -> list[list[str]]:
+    """Names of the treatments of each group, in their order."""
+    found: dict[str, list[str]] = {}
+    for one in treatments:
+        found.setdefault(one.group, []).append(one.name)
+    return list(found.values())
+
+
 def compared(settings: CampaignSettings) -> tuple[Treatment, ...]:
     """Every framework as it is."""
     return tuple(Treatment(name, name, settings={"inject_delay": 0.0}) for name in settings.frameworks)
@@ -40,7 +57,7 @@ def compared(settings: CampaignSettings) -> tuple[Treatment, ...]:
 def controls(settings: CampaignSettings) -> tuple[Treatment, ...]:
     """The baseline against itself, which must come out as equal, and with a known delay, which must be found."""
     baseline = settings.frameworks[0]
-    found = []
+    found: list[Treatment] = []
     if settings.aa:
         found.append(Treatment(f"{baseline} A/A", baseline, settings={"inject_delay": 0.0}, control="A/A"))
     if settings.inject_delay:

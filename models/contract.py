@@ -94,6 +94,13 @@ class Framework(ABC):
     @abstractmethod
     def load_optimiser_state(self, optimiser: Any, state: Mapping[str, Array]) -> None: ...
 
+    def place(self, batch: Batch) -> Batch:
+        """The batch as `train_step`, `train_epoch` and `infer` take it without copying it to the device once more.
+
+        Where a framework wants its arrays from the host each time, as Keras' `fit` does, the batch itself.
+        """
+        return batch
+
     @abstractmethod
     def train_step(self, network: Any, optimiser: Any, batch: Batch) -> Any:
         """One update, dropout on. May return before the device has finished; the loss handle is read with float()."""

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Small enough for seconds a cell, large enough that every phase does something.
 QUICK = {
+    "threads": "1",  # two tests run at a time, and threads that wait for each other wait longest where cores are short
     "formulation": "sequence",
     "images": "40",
     "image_size": "32",

@@ -35,12 +35,13 @@ def compare(
     margin: the smallest ratio that matters; 0.03 is 3 %.
     Raises WrongCall where the call is at fault; data that cannot be compared give rows that say why.
     """
-    from experiments.comparison import controls
+    from experiments.comparison import controls, frontier
     from experiments.comparison.verdict import judge
 
     wanted = None if outcomes is None else list(outcomes)
+    asked = controls.without(table)
     comparison = judge(
-        controls.without(table),
+        asked,
         factor=factor,
         baseline=baseline,
         outcomes=wanted,
@@ -49,7 +50,11 @@ def compare(
         spans=spans,
         all_pairs=all_pairs,
     )
-    return replace(comparison, controls=controls.judged(table, outcomes=wanted, margin=margin))
+    return replace(
+        comparison,
+        controls=controls.judged(table, outcomes=wanted, margin=margin),
+        frontier=frontier.edges(asked, factor=factor, strata=strata),
+    )
 
 
 __all__ = ["compare"]

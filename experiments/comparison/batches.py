@@ -60,8 +60,8 @@ class Limit:
 def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve, ...]:
     """Every level's curves over at least two sizes.
 
-    first_size: the inference batch size whose metrics have none in their key. Training has sizes where `batch_size` is the
-    factor or one of the strata.
+    first_size: the inference batch size whose metrics have none in their key, where that is not the runs' own. Training has
+    sizes where `batch_size` is the factor or one of the strata.
     """
     rates, seconds = _gathered(comparison, first_size)
     found = []
@@ -81,9 +81,13 @@ def _gathered(comparison: Comparison, first_size: int | None) -> tuple[dict[tupl
     seconds: dict[tuple[str, str, str], Sizes] = {}
     for metric, values in comparison.values.items():
         if matched := _INFERENCE.fullmatch(metric):
-            size = int(matched[1]) if matched[1] else first_size
             target = rates if matched[2] == "examples_per_second" else seconds
-            named = [(("inference", value.level, value.stratum), size, value) for value in values]
+            if matched[1] or first_size:
+                size = int(matched[1] or first_size or 0)
+                named = [(("inference", value.level, value.stratum), size, value) for value in values]
+            else:  # every run has one size for all that it does
+                sized = _sized(comparison, values)
+                named = [(("inference", level, stratum), size, value) for level, stratum, size, value in sized]
         elif metric in ("train/step_seconds", _rate(comparison)):
             target = seconds if metric == "train/step_seconds" else rates
             named = [(("training", level, stratum), size, value) for level, stratum, size, value in _sized(comparison, values)]

@@ -164,7 +164,7 @@ def _campaign(
         raise WrongCall(f"metrics={metrics} cannot be simulated; choose 1 to {len(METRICS)}")
     if steps < (least := timing.EARNED_AT[95] + WARMUP):
         raise WrongCall(f"steps={steps} are too few for a p95; at least {least}")
-    cells = design.blocks([BASELINE, OTHER], blocks, rng)
+    cells = design.blocks([[BASELINE, OTHER]], blocks, rng)
     if not shuffled:
         cells.sort(key=lambda cell: (cell.treatment, cell.block))
     shift = np.array([math.log(ratio) if cell.treatment == OTHER else 0.0 for cell in cells])

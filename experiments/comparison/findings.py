@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.comparison.estimates import Estimate, Values, differences, log_ratios
+from experiments.comparison.frontier import Edge
 from experiments.comparison.gates import Exclusion
 from experiments.comparison.outcomes import Outcome
 
@@ -194,7 +195,7 @@ class Comparison:
 
     unmeasured: outcomes asked for that no run has; missing_sensors: what the runs said about sensors that are not there.
     summaries: across strata, where there are several. rests_on: the machines, teams and campaigns of the usable runs.
-    papers: the published procedure beside the verdicts, where it was asked for.
+    papers: the published procedure beside the verdicts, where it was asked for. frontier: where memory ended.
     """
 
     factor: str
@@ -213,6 +214,7 @@ class Comparison:
     summaries: tuple[Summary, ...] = ()
     rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     papers: tuple[PaperRow, ...] = ()
+    frontier: tuple[Edge, ...] = ()
 
     @property
     def rows(self) -> tuple[Row, ...]:

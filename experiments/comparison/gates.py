@@ -16,6 +16,7 @@ from tracking.errors import WrongCall
 IMMATERIAL = frozenset(
     {
         *("frameworks", "framework", "preset", "blocks", "team", "margin", "protocol", "aa", "allow_unequal"),
+        *("models", "batch_sizes", "image_sizes"),
         *("save_model", "journal", "cache", "resume"),
     },
 )

@@ -108,6 +108,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             {name: value for name, value in dataclasses.asdict(summary).items() if name != "outcome"}
             for summary in comparison.summaries
         ],
+        "frontier": [dataclasses.asdict(edge) for edge in comparison.frontier],
         "rests_on": {what: list(names) for what, names in comparison.rests_on.items()},
         "controls": [
             {"name": one.name, "expected": one.expected, "rows": [dataclasses.asdict(row) for row in one.comparison.rows]}
@@ -139,9 +140,13 @@ def terminal(comparison: Comparison) -> Table:
     table.add_column("blocks", justify="right")
     table.add_column("p (Holm)", justify="right", no_wrap=True)
     table.add_column("verdict", min_width=14)
-    before = ""
+    before, stratum = "", ""
     for finding in comparison.findings:
-        row, outcome, name = finding.row, finding.outcome, _name(finding)
+        row, outcome, name = finding.row, finding.outcome, finding.outcome.label
+        if row.stratum != stratum:
+            table.add_section()
+            table.add_row(Text(row.stratum, style="bold"))
+            before, stratum = "", row.stratum
         cells = [name if name != before else "", *([row.b] if several else [])]
         cells += [words.quantity(finding.a_value, outcome), words.quantity(finding.b_value, outcome)]
         cells += [words.effect(finding), words.effect_interval(finding), str(row.n_blocks), words.p_value(row.p_holm)]

@@ -67,8 +67,9 @@ def judge(
     excluded = list(runs.excluded)
     for stratum in sorted(set(runs.frame["stratum"]), key=natural):
         inside = runs.frame[runs.frame["stratum"] == stratum]
+        measured = [outcome for outcome in wanted if inside[outcome.metric].notna().any()]
         for a, b in couples:
-            found, left_out = _compare(inside, a, b, factor, spans, wanted, margin, stratum)
+            found, left_out = _compare(inside, a, b, factor, spans, measured, margin, stratum)
             findings += found
             excluded += left_out
     order = {level: at for at, level in enumerate(levels)}

@@ -22,6 +22,8 @@ from experiments.comparison.outcomes import Outcome
 
 DASH, MINUS, NONE = "–", "−", "—"
 LEAST_P = 1e-4
+# So many strata are told by name.
+NAMED = 4
 _SCALES = {
     "s": ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3_600.0, "h")),
     "bytes": ((1.0, "bytes"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB")),
@@ -281,7 +283,10 @@ def summary_sentence(summary: Summary) -> str:
 
 
 def strata(summary: Summary) -> str:
-    """3 strata (machine=a, b, c): what is before every name is said once."""
+    """3 strata (machine=a, b, c): what is before every name is said once; of many, what they differ by."""
+    if summary.n_strata > NAMED:
+        keys = dict.fromkeys(part.partition("=")[0] for name in summary.strata for part in name.split(", "))
+        return f"{summary.n_strata} strata by {joined(list(keys))}"
     parts = [name.partition("=") for name in summary.strata]
     shared = {key for key, _, _ in parts}
     once = len(shared) == 1 and not any("=" in value for _, _, value in parts)

@@ -1,6 +1,7 @@
 """Frameworks and their variants by name. Importing this package imports no framework; `open_framework` imports exactly one.
 
-An adapter is a module here with a literal `NAMES` (name with variant -> the packages it needs) and a class `Adapter`.
+An adapter is a module here with a literal `NAMES` (name with variant -> the packages it needs), the `ARCHITECTURE` that it reads
+in a model's folder, and a class `Adapter`.
 """
 
 from __future__ import annotations
@@ -67,12 +68,24 @@ def open_framework(name: str, *, device: str, threads: int, precision: str, seed
     return framework
 
 
+def architecture(name: str) -> str:
+    """The architecture file that a framework reads in a model's folder. Raises ModelError for one that is not there."""
+    check(name)
+    return _adapters()[name][2]
+
+
 @cache
-def _adapters() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Name -> (module, packages), read from the sources: importing them would import the frameworks."""
-    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+def _adapters() -> dict[str, tuple[str, tuple[str, ...], str]]:
+    """Name -> (module, packages, architecture), read from the sources: importing them would import the frameworks."""
+    found: dict[str, tuple[str, tuple[str, ...], str]] = {}
     for path in sorted(Path(__file__).parent.glob("*.py"), reverse=True):
-        for node in ast.parse(path.read_bytes()).body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "NAMES":
-                found |= {name: (path.stem, packages) for name, packages in ast.literal_eval(node.value).items()}
+        assigned = {
+            node.targets[0].id: node.value
+            for node in ast.parse(path.read_bytes()).body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        if "NAMES" in assigned:
+            architecture = ast.literal_eval(assigned["ARCHITECTURE"])
+            names = ast.literal_eval(assigned["NAMES"])
+            found |= {name: (path.stem, packages, architecture) for name, packages in names.items()}
     return found

@@ -16,6 +16,7 @@ NAMES = {
     "keras-torch": ("keras", "torch"),
     "keras-jax": ("keras", "jax"),
 }
+ARCHITECTURE = "keras"
 
 
 class Adapter(KerasFramework):

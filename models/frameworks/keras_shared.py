@@ -101,6 +101,8 @@ class KerasFramework(Framework):
         return self._device.peak_bytes()
 
     def _array(self, array: Array) -> Array:
+        if not isinstance(array, np.ndarray):  # placed before
+            return array
         return array.astype(self._dtype, copy=False) if np.issubdtype(array.dtype, np.floating) else array
 
     def _arrays(self, batch: Batch) -> tuple[tuple[Array, ...], Array, Array]:
@@ -123,7 +125,7 @@ def tensor_specs(arrays: Any) -> Any:
     import tensorflow as tf
 
     def one(array: Array) -> Any:
-        sizes = array.shape[1:] if np.issubdtype(array.dtype, np.floating) else (None,) * (array.ndim - 1)
+        sizes = array.shape[1:] if tf.as_dtype(array.dtype).is_floating else (None,) * (array.ndim - 1)
         return tf.TensorSpec((None, *sizes), array.dtype)
 
     return tf.nest.map_structure(one, arrays)

@@ -15,12 +15,13 @@ from models.contract import Array, Batch, Framework, ModelError, Weights, check_
 from models.frameworks.devices import TorchDevice
 
 NAMES = {"pytorch": ("torch",), "pytorch+compile": ("torch",)}
+ARCHITECTURE = "pytorch"
 
 
 class Adapter(Framework):
     """Eager PyTorch, or with torch.compile around the network."""
 
-    architecture = "pytorch"
+    architecture = ARCHITECTURE
 
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
         self.name = name
@@ -75,6 +76,10 @@ class Adapter(Framework):
             slots.setdefault(names.index(name), {})[slot] = torch.tensor(value)
         optimiser.load_state_dict({**optimiser.state_dict(), "state": slots})
 
+    def place(self, batch: Batch) -> Batch:
+        inputs, targets, weights = self._tensors(batch)
+        return Batch(inputs, targets, weights)
+
     def train_step(self, network: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> Tensor:
         network.train()
         inputs, targets, weights = self._tensors(batch)
@@ -124,7 +129,9 @@ class Adapter(Framework):
     def peak_device_bytes(self) -> int | None:
         return self._device.peak_bytes()
 
-    def _tensor(self, array: Array) -> Tensor:
+    def _tensor(self, array: Array | Tensor) -> Tensor:
+        if isinstance(array, Tensor):  # placed before
+            return array
         dtype = self._dtype if np.issubdtype(array.dtype, np.floating) else None
         return torch.from_numpy(array).to(self.device, dtype)
 

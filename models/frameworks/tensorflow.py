@@ -14,6 +14,7 @@ NAMES = {
     "tensorflow+eager": ("keras", "tensorflow"),
     "tensorflow+xla": ("keras", "tensorflow"),
 }
+ARCHITECTURE = "keras"
 
 
 class Adapter(KerasFramework):
@@ -22,6 +23,12 @@ class Adapter(KerasFramework):
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
         super().__init__(name, "tensorflow", device=device, threads=threads, precision=precision, seed=seed)
         self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def place(self, batch: Batch) -> Batch:
+        import tensorflow as tf
+
+        inputs, targets, weights = tf.nest.map_structure(tf.convert_to_tensor, self._arrays(batch))
+        return Batch(inputs, targets, weights)
 
     def train_step(self, network: Any, optimiser: Any, batch: Batch) -> Any:
         return self._call(_update, (network, optimiser), self._arrays(batch))

@@ -39,17 +39,32 @@ def pair(size: Size) -> tuple[int, int]:
 class ImageSpec:
     """A network from images (n, height, width, channels) to logits (n, classes).
 
-    least_side: the smallest height and width, in pixels, that it takes.
+    least_side: the smallest height and width, in pixels, that it takes; only_side: the one that it takes.
     """
 
     classes: int = 1000
 
     least_side: ClassVar[int] = 1
+    only_side: ClassVar[int | None] = None
     channels: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         if self.classes < 1:
             raise ModelError(f"classes must be at least 1, not {self.classes}")
+
+    def refuses(self, side: int) -> str:
+        """Why square images of this side do not go through; empty where they do."""
+        if self.only_side and side != self.only_side:
+            return f"takes images of {self.only_side} × {self.only_side} alone"
+        return f"needs images of at least {self.least_side} × {self.least_side}" if side < self.least_side else ""
+
+    def least_rows(self, side: int) -> int:
+        """Images that one training step needs: BatchNorm wants two values a channel, and the last may see one pixel an image."""
+        return 1 if self.last_norm(side) > 1 else 2
+
+    def last_norm(self, side: int) -> int:
+        """Pixels a side that the last BatchNorm sees of an image."""
+        return -(-side // 32)
 
     def shapes(self) -> Shapes:
         """Every array of the network."""

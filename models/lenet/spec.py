@@ -18,7 +18,12 @@ class Spec(ImageSpec):
     classes: int = 10
 
     least_side: ClassVar[int] = 28
+    only_side: ClassVar[int | None] = 28
     channels: ClassVar[int] = 1
+
+    def least_rows(self, side: int) -> int:  # noqa: ARG002
+        """It has no BatchNorm."""
+        return 1
 
     def shapes(self) -> Shapes:
         found = Shapes()

@@ -62,11 +62,11 @@ def test_every_setting_becomes_text_and_comes_back() -> None:
 
 def test_every_block_holds_every_treatment_once_and_orders_differ() -> None:
     treatments = ["a", "b", "c"]
-    cells = design.blocks(treatments, 40, np.random.default_rng(3))
+    cells = design.blocks([treatments], 40, np.random.default_rng(3))
     orders = [tuple(cell.treatment for cell in cells if cell.block == block) for block in range(1, 41)]
     assert all(sorted(order) == treatments for order in orders)
     assert len(set(orders)) == 6  # 40 draws miss one of 6 orders with probability 6·(5/6)^40 = 0.4 %; the seed is fixed
-    assert cells == design.blocks(treatments, 40, np.random.default_rng(3))
+    assert cells == design.blocks([treatments], 40, np.random.default_rng(3))
     assert len({cell.key for cell in cells}) == len(cells)
 
 

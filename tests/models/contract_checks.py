@@ -301,6 +301,21 @@ def check_decoding_keeps_the_state(framework: Framework) -> None:
     assert ratio >= (2 if eager_keras else 5)
 
 
+def check_a_placed_batch_is_the_batch(framework: Framework) -> None:
+    network, _, batch = small_network(framework)
+    placed = framework.place(batch)
+    again = framework.place(placed)
+    np.testing.assert_array_equal(framework.infer(network, again.inputs), framework.infer(network, batch.inputs))
+    losses = []
+    for one in (batch, placed):
+        network, _, _ = small_network(framework)
+        optimiser = framework.optimiser(network, "adam", 1e-3)
+        clock = Clock()
+        framework.train_epoch(network, optimiser, iter([one, one, one]), clock)
+        losses.append(clock.calls)
+    assert losses[0] == losses[1]
+
+
 def check_it_says_where_it_runs(framework: Framework) -> None:
     versions = framework.versions()
     assert all(isinstance(value, str) for value in versions.values())

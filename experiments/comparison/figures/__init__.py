@@ -11,8 +11,8 @@ from experiments.comparison.findings import Comparison
 from experiments.comparison.raw import RawRun
 
 MAKERS = (
-    *(intervals.forest, intervals.differences, runs.by_level, steps.latencies, tradeoffs.batches, tradeoffs.memory),
-    *(intervals.ranks, runs.in_order, steps.sensors),
+    *(intervals.forest, intervals.differences, runs.by_level, steps.latencies),
+    *(tradeoffs.batches, tradeoffs.memory, tradeoffs.frontier, intervals.ranks, runs.in_order, steps.sensors),
 )
 
 

@@ -11,6 +11,7 @@ from experiments.comparison import words
 from experiments.comparison.batches import MARGIN, Curve
 from experiments.comparison.estimates import Estimate
 from experiments.comparison.figures.canvas import (
+    BAD,
     GRID,
     INK,
     JOIN,
@@ -22,6 +23,7 @@ from experiments.comparison.figures.canvas import (
     paneled,
     plain_ticks,
 )
+from experiments.comparison.frontier import Edge
 from experiments.comparison.tradeoff import Spot, Tradeoff, tradeoffs
 
 WIDE = 3.0
@@ -83,6 +85,33 @@ def _line(axes: Axes, xs: Sequence[float], estimates: Sequence[Estimate], factor
     for x, one in zip(xs, estimates, strict=True):
         if one.low > 0 and one.high < float("inf"):
             axes.plot([x, x], [one.low / factor, one.high / factor], color=colour, linewidth=2.4, alpha=0.5, zorder=2)
+
+
+def frontier(scene: Scene) -> Figure | None:
+    edges = scene.comparison.frontier
+    if not edges:
+        return None
+    panels = [
+        partial(_edges, edges=[edge for edge in edges if edge.stratum == stratum], colours=scene.colours, stratum=stratum)
+        for stratum in dict.fromkeys(edge.stratum for edge in edges)
+    ]
+    caption = "A bar ends at the largest batch that fitted, the cross is the smallest that ran out of memory."
+    return paneled("frontier", "Where memory ends", caption, scene.colours, panels, panel_inches=1.6, a_row=2)
+
+
+def _edges(axes: Axes, edges: Sequence[Edge], colours: Colours, stratum: str) -> None:
+    sizes = sorted({size for edge in edges for size in (edge.fits, edge.too_large) if size})
+    axes.set_xscale("log", base=2)
+    for at, edge in enumerate(edges):
+        colour = colours.get(edge.level, INK)
+        if edge.fits:
+            axes.plot([sizes[0] / 2, edge.fits], [at, at], color=colour, linewidth=6, solid_capstyle="butt", zorder=2)
+        axes.scatter([edge.too_large], [at], marker="x", s=48, color=BAD, linewidths=1.8, zorder=3)
+    frame(axes, "largest batch", stratum, "")
+    plain_ticks(axes.xaxis, sizes)
+    plain_ticks(axes.yaxis, [])
+    axes.set_ylim(-0.6, len(edges) - 0.4)
+    axes.set_xlabel("batch size")
 
 
 def memory(scene: Scene) -> Figure | None:

@@ -130,7 +130,7 @@ def test_verdict_first_then_what_it_rests_on(written):
 def test_json_follows_the_schema(written):
     comparison, folder, _ = written
     found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-    assert list(found) == ["schema_version", "rows", "excluded", "environment", "summaries", "rests_on", "controls"]
+    assert list(found) == ["schema_version", "rows", "excluded", "environment", "summaries", "frontier", "rests_on", "controls"]
     assert found["schema_version"] == 1
     assert all(list(row) == KEYS for row in found["rows"])
     assert [row["estimate"] for row in found["rows"]] == [row.estimate for row in comparison.rows]

@@ -1,0 +1,48 @@
+"""A bound on a cell's memory, and every way in which running out of it shows."""
+
+from __future__ import annotations
+
+import re
+import resource
+from pathlib import Path
+
+from tracking.errors import WrongCall
+
+UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+SIGNS = (
+    *("out of memory", "resource_exhausted", "resourceexhausted", "bad_alloc", "memoryerror"),
+    *("can't allocate memory", "cannot allocate memory", "unable to allocate", "pthread_create failed"),
+)
+
+
+def size(text: str) -> int:
+    """Bytes of `2GiB`, `500MB`, `1.5 GiB`; 0 of `none`. Raises WrongCall."""
+    if text == "none":
+        return 0
+    matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]i?B)?\s*", text, flags=re.IGNORECASE)
+    if not matched or not float(matched[1]):
+        raise WrongCall(f"memory_limit={text} is not a size; write 2GiB, 500MB or none")
+    return int(float(matched[1]) * UNITS[(matched[2] or "").upper()])
+
+
+def bound(limit_bytes: int) -> None:
+    """Bounds what this process can allocate from here on; 0 does not. By RLIMIT_DATA: CUDA reserves addresses without end."""
+    if limit_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def ran_out(text: str) -> str:
+    """The line of an error or a log that tells of exhausted memory, the last one; empty if none does."""
+    lines = [line.strip() for line in text.splitlines() if any(sign in line.lower() for sign in SIGNS)]
+    return lines[-1][:300] if lines else ""
+
+
+def kernel_kills() -> int:
+    """How many processes the kernel has killed for memory, here and in this container; it says so nowhere else."""
+    found = 0
+    for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
+        try:
+            found += sum(int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("oom_kill "))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,101 @@
+"""S2 · A grid on synthetic tensors: models × batch sizes × image sizes × frameworks, training and inference.
+
+Source: PyTorch against TensorFlow on a grid of networks (Arizona State University, 2023), with its published findings below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from experiments.comparison.outcomes import outcome
+from experiments.settings import CampaignSettings, setting
+from experiments.treatments import Treatment
+
+TITLE = "A grid on synthetic tensors: models, batch sizes, image sizes, training and inference"
+WORKLOAD = "grid"
+MODEL = ""
+STRATA = ("model", "image_size", "batch_size")
+# Along this setting memory grows: what does not fit once, and everything larger, is a result and is not tried again.
+FRONTIER = "batch_size"
+
+
+@dataclass(frozen=True)
+class Settings(CampaignSettings):
+    """What the grid can be told."""
+
+    models: tuple[str, ...] = setting(("resnet18", "mobilenet_v2"), "models by folder name: python -m experiments parity --help")
+    batch_sizes: tuple[int, ...] = setting((1, 8, 32), "images a step and a request", least=1)
+    image_sizes: tuple[int, ...] = setting((64,), "sides of the square images, pixels", least=1)
+    phases: tuple[str, ...] = setting(
+        ("inference", "train"), "what is timed, in this order, in one process a cell", choices=("inference", "train")
+    )
+    seconds: float = setting(1.0, "time budget of a phase, after its first call", least=0.01, most=3_600)
+    least_steps: int = setting(12, "steps or requests of a phase whatever they take, the first not counted", least=12)
+    most_steps: int = setting(1_000, "steps or requests of a phase at most", least=12)
+    classes: int = setting(1_000, "outputs of the classifier", least=1)
+    optimizer: str = setting(
+        "adam", "adam: PyTorch's semantics everywhere; adam-stock: each framework's own", choices=("adam", "adam-stock")
+    )
+    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9)
+    precision: str = setting("float32", "of weights and arithmetic", choices=("float32",))
+    sensor_seconds: float = setting(0.5, "period of the sensors", least=0.05)
+    model: str = setting("", "set by the study, cell by cell")
+    batch_size: int = setting(0, "set by the study, cell by cell")
+    image_size: int = setting(0, "set by the study, cell by cell")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {"blocks": 3},
+    "paper": {
+        "models": ("resnet18", "resnet152", "vgg16", "mobilenet_v2", "efficientnet_b4"),
+        "batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+        "image_sizes": (32, 64, 128, 224),
+        "seconds": 10.0,
+        "least_steps": 100,
+        "blocks": 6,
+    },
+}
+
+OUTCOMES = (
+    outcome("train/examples_per_second"),
+    outcome("train/step_seconds"),
+    outcome("train/step_seconds_p95"),
+    outcome("train/first_step_seconds"),
+    outcome("inference/examples_per_second"),
+    outcome("inference/latency_seconds_p50"),
+    outcome("inference/latency_seconds_p95"),
+    outcome("inference/latency_seconds_p99"),
+    outcome("inference/first_call_seconds"),
+    outcome("memory/peak_rss_bytes"),
+    outcome("memory/peak_device_bytes"),
+    outcome("energy/joules_per_example"),
+)
+PUBLISHED = (
+    {"what": "training, ResNet-18, ResNet-152, MobileNetV2, RTX 2080 Ti", "published": "PyTorch ahead", "metric": ""},
+    {"what": "training, VGG-16, EfficientNet-B4, RTX 2080 Ti", "published": "TensorFlow ahead", "metric": ""},
+    {"what": "inference on the GPU", "published": "PyTorch ahead on all but VGG-16", "metric": ""},
+    {"what": "inference on the CPU", "published": "TensorFlow ahead with few exceptions", "metric": ""},
+)
+SOURCE = "Arizona State University, 2023"
+
+
+def models(settings: Settings) -> tuple[str, ...]:
+    """What the parity gate is asked about."""
+    return settings.models
+
+
+def treatments(settings: Settings) -> tuple[Treatment, ...]:
+    """Every point of the grid in every framework; those of one point stand together."""
+    return tuple(
+        Treatment(
+            f"{framework} · {model} · {side} px · batch {rows}",
+            framework,
+            "measure",
+            {"model": model, "image_size": side, "batch_size": rows},
+            group=f"{model} · {side} px · batch {rows}",
+        )
+        for model, side, rows in product(settings.models, settings.image_sizes, settings.batch_sizes)
+        for framework in settings.frameworks
+    )

@@ -1,0 +1,118 @@
+"""One point of the grid in one framework: the same random images again and again, to a time budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import models
+from experiments import timing
+from experiments.measure import leave, peak_rss_bytes
+from experiments.timing import Stopwatch, Values
+from experiments.workloads.contract import CellSpec, Output
+from models.contract import Batch, Framework
+from tracking.errors import EvenhandError
+
+
+@dataclass
+class Budget:
+    """Steps until `seconds` have passed since the first ended, at least and at most so many; the first is not counted."""
+
+    seconds: float
+    least: int
+    most: int
+    done: int = 0
+    until: float = 0.0
+
+    def step(self) -> bool:
+        """Whether one more is to be made. The first is on its own account: it builds, compiles, allocates."""
+        if self.done == 1:
+            self.until = time.perf_counter() + self.seconds
+        wanted = self.done <= self.least or (self.done <= self.most and time.perf_counter() < self.until)
+        self.done += wanted
+        return wanted
+
+
+def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    spec.path.mkdir(parents=True, exist_ok=True)
+    settings = spec.settings
+    model, rows = settings["model"], settings["batch_size"]
+    module, rng = models.spec(model), np.random.default_rng(settings["seed"])
+    sizes = module.Spec(classes=settings["classes"])
+    output.progress("build", 0, None)
+    network = framework.build(model, sizes)
+    _check_parameters(model, framework.name, framework.parameter_counts(network), module.parameters(sizes), output)
+    framework.load_weights(network, module.initial_weights(sizes, rng))
+    batch = framework.place(_batch(sizes, settings["image_size"], rows, rng))
+    phases = {"inference": _infer, "train": _train}
+    found = [phases[phase](framework, network, batch, spec, output) for phase in settings["phases"]]
+    device = framework.peak_device_bytes()
+    memory = {"memory/peak_rss_bytes": peak_rss_bytes()} | ({} if device is None else {"memory/peak_device_bytes": device})
+    output.metrics(memory)
+    leave(spec, framework, [values for values, _ in found], {k: v for _, summary in found for k, v in summary.items()}, output)
+
+
+def _batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
+    images = rng.standard_normal((rows, side, side, sizes.channels)).astype(np.float32)
+    return Batch((images,), rng.integers(0, sizes.classes, rows, dtype=np.int32), np.ones(rows, np.float32))
+
+
+def _check_parameters(model: str, framework: str, counted: tuple[int, int], expected: tuple[int, int], output: Output) -> None:
+    if counted != expected:
+        raise EvenhandError(f"{model} has {counted} (trainable, other) parameters in {framework}, should have {expected}")
+    output.metrics({"model/trainable_parameters": counted[0], "model/non_trainable_parameters": counted[1]})
+
+
+def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output) -> tuple[Values, dict[str, float]]:
+    """Requests one after the other, each timed until its logits are in host memory."""
+    settings, rows = spec.settings, spec.settings["batch_size"]
+    budget, seconds, began = _budget(spec), [], time.time()
+    while budget.step():
+        framework.synchronise()
+        start = time.perf_counter()
+        logits = framework.infer(network, batch.inputs)
+        seconds.append(time.perf_counter() - start)
+        output.progress(f"inference, batch {rows}", len(seconds), None)
+    if logits.shape != (rows, settings["classes"]):  # the work that is timed is the work that was asked for
+        raise EvenhandError(f"inference answered {logits.shape}, should be {(rows, settings['classes'])}")
+    values = _values(f"inference_batch_{rows}", seconds, rows)
+    output.window("inference", began, time.time(), rows * len(seconds))
+    summary = timing.summarise_requests(values) | {"inference/requests": len(seconds), "inference/warmup_requests": values.warmup}
+    output.metrics(summary)
+    return values, summary
+
+
+def _train(framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output) -> tuple[Values, dict[str, float]]:
+    """Optimiser steps on one batch, which stays where the framework put it."""
+    settings, rows = spec.settings, spec.settings["batch_size"]
+    optimiser = framework.optimiser(network, settings["optimizer"], settings["learning_rate"])
+    watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
+    budget, began = _budget(spec), time.time()
+    framework.train_epoch(network, optimiser, _again(batch, budget), watch)
+    if not np.isfinite(watch.losses).all():
+        step = int(np.argmin(np.isfinite(watch.losses)))
+        raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
+    values = _values("train", watch.seconds, rows)
+    output.window("train", began, time.time(), rows * len(watch.seconds))
+    summary = timing.summarise_training(values, sum(watch.seconds))
+    del summary["train/total_seconds"]  # a budget, not a result
+    summary |= {"train/steps": len(watch.seconds), "train/warmup_steps": values.warmup}
+    output.metrics(summary, step=len(watch.seconds))
+    return values, summary
+
+
+def _budget(spec: CellSpec) -> Budget:
+    return Budget(spec.settings["seconds"], spec.settings["least_steps"], spec.settings["most_steps"])
+
+
+def _again(batch: Batch, budget: Budget) -> Iterator[Batch]:
+    while budget.step():
+        yield batch
+
+
+def _values(phase: str, seconds: list[float], rows: int) -> Values:
+    return Values(phase, tuple(seconds), (rows,) * len(seconds), timing.found_warmup(seconds))

@@ -1,0 +1,198 @@
+"""The grid on synthetic tensors: small real campaigns, memory that ends, and calls that cannot be."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+
+from experiments import memory, timing
+from experiments.campaign import ended_cells
+from experiments.comparison.frontier import Edge, edges
+from experiments.comparison.query import table
+from experiments.frontier import Frontier
+from experiments.studies import grid
+from experiments.treatments import Treatment
+from tests.conftest import Place
+from tracking.errors import WrongCall
+from tracking.records import Outcome
+from tracking.store import Store
+
+QUICK = {
+    "threads": "1",
+    "models": "mobilenet_v2",
+    "batch_sizes": "1,3",
+    "image_sizes": "64",
+    "seconds": "0.2",
+    "least_steps": "12",
+    "classes": "10",
+    "sensor_seconds": "0.1",
+    "blocks": "1",
+}
+
+
+def run(place: Place, **given: str) -> subprocess.CompletedProcess[str]:
+    settings = {"cache": str(place.cache), "journal": str(place.journal), **QUICK, **given}
+    return place.call(sys.executable, "-m", "experiments", "grid", *(f"--{name}={value}" for name, value in settings.items()))
+
+
+def cells(place: Place) -> list[mlflow.entities.Run]:
+    return list(mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'", order_by=["attributes.start_time"]))
+
+
+def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place) -> None:
+    done = run(place, frameworks="pytorch,keras-torch")
+    assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
+    found = cells(place)
+    assert len(found) == 4
+    for cell in found:
+        rows, metrics = int(cell.data.params["batch_size"]), cell.data.metrics
+        assert cell.data.tags["model"] == "mobilenet_v2"
+        assert cell.data.tags["parity"] == "equal"
+        assert metrics["model/trainable_parameters"] == 2_236_682  # 3,504,872 with 990 classes of 1,281 fewer
+        assert metrics["train/steps"] >= 13
+        assert metrics["train/warmup_steps"] >= 1
+        # what is told of a step and of examples a second is the same work
+        assert metrics["train/examples_per_second"] * metrics["train/step_seconds"] == pytest.approx(rows, rel=0.5)
+        assert metrics["inference/latency_seconds_p50"] < metrics["inference/first_call_seconds"] * 2
+        assert metrics["memory/peak_rss_bytes"] > 1e8
+        assert "train/total_seconds" not in metrics
+    # those that are compared with each other run one after the other
+    sizes = [cell.data.params["batch_size"] for cell in found]
+    assert sizes in (["1", "1", "3", "3"], ["3", "3", "1", "1"])
+    report = next(place.journal.glob("*/report/report.md")).read_text()
+    assert "model=mobilenet\\_v2, image\\_size=64, batch\\_size=1" in report
+    assert "Where memory ends" not in report
+
+
+def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place) -> None:
+    # two images of 64 × 64 need a few MiB beyond the program itself; 4,000 need 200 MB, and GiB of activations
+    sizes = {"batch_sizes": "2,4000,8000", "memory_limit": "1500MB", "phases": "inference", "blocks": "2"}
+    done = run(place, frameworks="pytorch", **sizes)
+    assert done.returncode == 3, done.stdout + done.stderr
+    outcomes = {(cell.data.params["batch_size"], cell.data.tags["block"]): cell.data.tags for cell in cells(place)}
+    assert {key: tags["outcome"] for key, tags in outcomes.items()} == {
+        (size, block): "ok" if size == "2" else "out_of_memory" for size in ("2", "4000", "8000") for block in ("1", "2")
+    }
+    tried = [tags for (_, _), tags in outcomes.items() if tags["outcome"] == "out_of_memory" and "implied" not in tags]
+    assert 1 <= len(tried) <= 2  # 8,000 may come first
+    assert all("inference, batch" in tags["outcome_reason"] or "build" in tags["outcome_reason"] for tags in tried)
+    assert outcomes["8000", "2"]["outcome_reason"].startswith("implied: batch_size ")
+    assert "out_of_memory (implied: batch_size " in done.stdout
+    again = place.call(
+        *(sys.executable, "-m", "experiments", "grid", f"--cache={place.cache}", f"--journal={place.journal}", "--resume=last")
+    )
+    assert again.returncode == 3, again.stdout + again.stderr
+    assert len(cells(place)) == 6  # what did not fit is known, and is not tried again
+    assert set(ended_cells(next(place.journal.iterdir())).values()) == {Outcome.OK, Outcome.OUT_OF_MEMORY}
+    runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
+    found = edges(runs, factor="framework", strata=grid.STRATA)
+    assert found == (Edge("pytorch", "model=mobilenet_v2, image_size=64", 2, 4000),)
+
+
+@pytest.mark.slow
+def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
+    sizes = {"batch_sizes": "2,8000", "memory_limit": "2500MB", "phases": "inference"}
+    done = run(place, frameworks="tensorflow", **sizes)
+    assert done.returncode == 3, done.stdout + done.stderr
+    outcomes = {cell.data.params["batch_size"]: cell.data.tags["outcome"] for cell in cells(place)}
+    assert outcomes == {"2": "ok", "8000": "out_of_memory"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"image_sizes": "16", "models": "vgg16"}, "vgg16 needs images of at least 32 × 32"),
+        ({"image_sizes": "64", "models": "inception_v3"}, "inception_v3 needs images of at least 75 × 75"),
+        ({"models": "lenet"}, "lenet takes images of 28 × 28 alone"),
+        ({"models": "resnet19"}, "no model 'resnet19'"),
+        ({"models": "caption_decoder"}, "models=caption_decoder: it takes no images; have densenet201"),
+        ({"image_sizes": "32", "batch_sizes": "8,1"}, "mobilenet_v2 cannot train on 1 image of 32 × 32"),
+        ({"batch_sizes": "0"}, "batch_sizes=0 is too small"),
+        ({"batch_sizes": "-4"}, "batch_sizes=-4 is too small"),
+        ({"image_sizes": "wide"}, "image_sizes=wide is not a whole number"),
+        ({"least_steps": "4"}, "least_steps=4 is too small; at least 12"),
+        ({"phases": "training"}, "phases=training is not known; choose inference, train"),
+        ({"precision": "float8"}, "precision=float8 is not known"),
+        ({"memory_limit": "much"}, "memory_limit=much is not a size; write 2GiB, 500MB or none"),
+        ({"device": "cuda"}, "device=cuda: no NVIDIA GPU answers"),
+    ],
+)
+def test_wrong_calls(place: Place, given: dict[str, str], said: str) -> None:
+    if "device" in given and Path("/dev/nvidia0").exists():
+        pytest.skip("there is a GPU here")
+    done = run(place, **given)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
+    assert said in done.stderr
+
+
+def treatment(size: int, framework: str = "pytorch", model: str = "m") -> Treatment:
+    return Treatment(f"{framework} {size}", framework, settings={"model": model, "batch_size": size})
+
+
+def test_the_frontier_is_a_series_own() -> None:
+    frontier = Frontier("batch_size")
+    frontier.note(treatment(64))
+    frontier.note(treatment(16))
+    frontier.note(treatment(32))
+    assert frontier.implied(treatment(16)) == frontier.implied(treatment(128)) == "implied: batch_size 16 did not fit"
+    assert not frontier.implied(treatment(8))
+    assert not frontier.implied(treatment(64, "tensorflow"))
+    assert not frontier.implied(treatment(64, model="other"))
+    assert not Frontier("").implied(treatment(64))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("none", 0), ("2GiB", 2**31), ("500MB", 5 * 10**8), ("1.5 GiB", 1_610_612_736), ("7", 7)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert memory.size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1GiB", "2 TB", "GiB"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(WrongCall, match="is not a size"):
+        memory.size(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MemoryError: ",
+        "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "ResourceExhaustedError: {{function_node __wrapped__Conv2D}} OOM when allocating tensor with shape[8,64]",
+        "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 11.4 GiB for an array",
+    ],
+)
+def test_every_way_of_running_out_is_recognised(text: str) -> None:
+    assert memory.ran_out(f"before\n{text}\nafter")
+
+
+def test_other_errors_are_not_taken_for_it() -> None:
+    assert not memory.ran_out("ValueError: shapes (3, 4) and (5,) not aligned\nKeyError: 'memory'")
+
+
+def test_warm_up_is_found() -> None:
+    rng = np.random.default_rng(0)
+    flat = 0.01 * np.exp(0.02 * rng.standard_normal(60))
+    slow_start = flat * np.where(np.arange(60) < 7, 1.5, 1.0)
+    assert 7 <= timing.found_warmup(list(slow_start)) <= 9
+    assert timing.found_warmup(list(flat)) < 20
+    spiked = flat.copy()
+    spiked[20] = 1.0  # a late outlier is not the end of a warm-up
+    assert timing.found_warmup(list(spiked)) < 20
+    assert [timing.found_warmup([0.1] * count) for count in (0, 1, 2, 3)] == [0, 1, 1, 1]
+
+
+def test_every_combination_once_and_compared_ones_together() -> None:
+    settings = grid.Settings(models=("resnet18", "vgg16"), batch_sizes=(1, 2), image_sizes=(32, 64))
+    found = grid.treatments(settings)
+    assert len({one.name for one in found}) == len(found) == math.prod((2, 2, 2, 2))
+    assert all(len([one for one in found if one.group == name]) == 2 for name in {one.group for one in found})
