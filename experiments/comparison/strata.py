@@ -20,6 +20,7 @@ from experiments.comparison.findings import (
     Finding,
     Summary,
 )
+from experiments.comparison.gates import NAMED
 from experiments.comparison.significance import Combined
 
 # Two strata have one difference between them: it tells nothing of how far a third may lie.
@@ -96,7 +97,8 @@ def _cannot(usable: Sequence[Finding], combined: Combined) -> str:
     if combined.n < LEAST_STRATA:
         return f"{combined.n} strata only; a verdict across strata needs {LEAST_STRATA}"
     few = [f"{one.row.stratum} has {one.row.n_blocks}" for one in usable if one.row.n_blocks < LEAST_BLOCKS]
-    return f"too few blocks: {', '.join(few)}; a verdict needs {LEAST_BLOCKS} in every stratum" if few else ""
+    where = f": {', '.join(few)}" if len(few) <= NAMED else f" in {len(few)} strata"
+    return f"too few blocks{where}; a verdict needs {LEAST_BLOCKS} in every stratum" if few else ""
 
 
 def _decided(summary: Summary, tests: int) -> Summary:

@@ -18,12 +18,13 @@ from experiments.comparison.findings import (
     Row,
     Summary,
 )
+from experiments.comparison.gates import NAMED
 from experiments.comparison.outcomes import Outcome
 
 DASH, MINUS, NONE = "–", "−", "—"
 LEAST_P = 1e-4
-# So many strata are told by name.
-NAMED = 4
+# What a reason says of a difference that is shown and may be too small to matter.
+OPEN = ", but whether"
 _SCALES = {
     "s": ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3_600.0, "h")),
     "bytes": ((1.0, "bytes"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB")),
@@ -275,7 +276,7 @@ def summary_sentence(summary: Summary) -> str:
         seen = f"{label}: {summary.b} and {summary.a} are equivalent within {margin(like)} ({effect(like)}, {told})"
     elif summary.verdict == WITHIN_MARGIN:
         seen = f"{seen}, a difference within the margin of {margin(like)}"
-    elif summary.verdict == INCONCLUSIVE and summary.different:
+    elif summary.verdict == INCONCLUSIVE and summary.different and OPEN in summary.reason:
         seen = f"{seen}, {summary.reason.partition(', ')[2]}"
     elif summary.verdict == INCONCLUSIVE:
         seen = f"{label}: no verdict, {summary.reason}; seen: {seen}"

@@ -167,6 +167,9 @@ def label(outcome: Outcome, stratum: str) -> str:
 
 
 def where(stratum: str) -> list[str]:
+    """Which stratum a label is of: in full, or by its values alone where that is too long."""
+    if len(stratum) > LABEL_WIDTH:
+        stratum = ", ".join(part.rpartition("=")[2] for part in stratum.split(", "))
     return [f"[{shortened(stratum, LABEL_WIDTH)}]"] if stratum else []
 
 

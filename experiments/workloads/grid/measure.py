@@ -81,7 +81,8 @@ def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, out
         raise EvenhandError(f"inference answered {logits.shape}, should be {(rows, settings['classes'])}")
     values = _values(f"inference_batch_{rows}", seconds, rows)
     output.window("inference", began, time.time(), rows * len(seconds))
-    summary = timing.summarise_requests(values) | {"inference/requests": len(seconds), "inference/warmup_requests": values.warmup}
+    counted = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
+    summary = timing.summarise_requests(values) | counted
     output.metrics(summary)
     return values, summary
 
@@ -100,7 +101,7 @@ def _train(framework: Framework, network: Any, batch: Batch, spec: CellSpec, out
     output.window("train", began, time.time(), rows * len(watch.seconds))
     summary = timing.summarise_training(values, sum(watch.seconds))
     del summary["train/total_seconds"]  # a budget, not a result
-    summary |= {"train/steps": len(watch.seconds), "train/warmup_steps": values.warmup}
+    summary |= {"check/train_steps": len(watch.seconds), "check/train_warmup": values.warmup}
     output.metrics(summary, step=len(watch.seconds))
     return values, summary
 
