@@ -72,10 +72,11 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
         past.by_epoch.append({"train/loss": float(np.mean(losses)), "val/loss": validation})
         past.total_seconds += seconds
         past.peak_rss_bytes = max(past.peak_rss_bytes, peak_rss_bytes())
-        output.metrics(past.by_epoch[-1], step=epoch + 1)
+        if np.isfinite(validation):
+            checkpoint.save(framework, network, optimiser, past)
+        output.metrics(past.by_epoch[-1], step=epoch + 1)  # told once it is kept: a resumed cell trains no told epoch again
         if not np.isfinite(validation):
             raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {validation}; a smaller learning_rate may help")
-        checkpoint.save(framework, network, optimiser, past)
     output.window("train", began, time.time(), (len(past.seconds) - already) * task.examples_a_step)
     return past
 
