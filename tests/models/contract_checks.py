@@ -27,7 +27,7 @@ TIGHT = 1e-9
 START, END = 1, 2
 # Every kind of layer that the adapters treat apart; the whole zoo where a framework has nothing to trace.
 SOME = ("caption_decoder", "densenet201")
-ALL = tuple(models.available())
+ALL = tuple(name for name in models.available() if name != "resnet152")  # whose small version is resnet50's
 decoder = spec("caption_decoder")
 
 
