@@ -21,6 +21,7 @@ import numpy as np
 
 from experiments import design, treatments
 from experiments import settings as settings_
+from experiments.comparison.gates import IMMATERIAL
 from experiments.console import Display
 from experiments.design import Cell
 from experiments.frontier import Frontier
@@ -414,9 +415,7 @@ def ended_cells(folder: Path) -> dict[str, Outcome]:
 
 def settings_hash(logged: Mapping[str, str]) -> str:
     """Equal where all settings but the compared ones are: whatever does not change a measurement is left out."""
-    left_out = {"frameworks", "framework", "preset", "blocks", "team", "margin", "save_model", "protocol", "aa", "inject_delay"}
-    left_out |= {"allow_unequal", "models", "batch_sizes", "image_sizes"}
-    kept = sorted((k, v) for k, v in logged.items() if k not in left_out)
+    kept = sorted((k, v) for k, v in logged.items() if k not in IMMATERIAL and k != "inject_delay")
     return hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:12]
 
 

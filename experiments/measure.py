@@ -27,7 +27,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
     network = framework.build(task.model, task.spec)
-    parameters = _check_parameters(task, framework, network)
+    parameters = check_parameters(task.model, task.parameters, framework, network)
     framework.load_weights(network, task.initial_weights())
     optimiser = framework.optimiser(network, settings["optimizer"], settings["learning_rate"])
     output.metrics({**parameters, "check/initial_loss": _loss(framework, network, [next(iter(task.validation()))])})
@@ -37,7 +37,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
         "train", tuple(past.seconds), (task.examples_a_step,) * len(past.seconds), settings["warmup_steps"], tuple(past.starts)
     )
     summary = timing.summarise_training(training, past.total_seconds)
-    summary |= task.derived(summary) | _memory(framework, past)
+    summary |= task.derived(summary) | peak_memory(framework, past.peak_rss_bytes)
     output.metrics(summary, step=len(past.seconds))
 
     answers = _infer(task, spec, framework, network, output)
@@ -48,12 +48,11 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     return network
 
 
-def _check_parameters(task: Task, framework: Framework, network: Any) -> dict[str, float]:
+def check_parameters(model: str, expected: tuple[int, int], framework: Framework, network: Any) -> dict[str, float]:
+    """The counts as metrics. Raises EvenhandError where they are not those expected of the model."""
     counted = framework.parameter_counts(network)
-    if counted != task.parameters:
-        raise EvenhandError(
-            f"{task.model} has {counted} (trainable, other) parameters in {framework.name}, should have {task.parameters}"
-        )
+    if counted != expected:
+        raise EvenhandError(f"{model} has {counted} (trainable, other) parameters in {framework.name}, should have {expected}")
     return {"model/trainable_parameters": counted[0], "model/non_trainable_parameters": counted[1]}
 
 
@@ -139,9 +138,10 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
     return found
 
 
-def _memory(framework: Framework, past: Past) -> dict[str, float]:
+def peak_memory(framework: Framework, rss_bytes: float) -> dict[str, float]:
+    """The peaks as metrics; that of the device where there is one."""
     device = framework.peak_device_bytes()
-    return {"memory/peak_rss_bytes": past.peak_rss_bytes} | ({} if device is None else {"memory/peak_device_bytes": device})
+    return {"memory/peak_rss_bytes": rss_bytes} | ({} if device is None else {"memory/peak_device_bytes": device})
 
 
 def peak_rss_bytes() -> float:

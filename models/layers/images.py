@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import ClassVar
@@ -36,7 +37,7 @@ def pair(size: Size) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class ImageSpec:
+class ImageSpec(ABC):
     """A network from images (n, height, width, channels) to logits (n, classes).
 
     least_side: the smallest height and width, in pixels, that it takes; only_side: the one that it takes.
@@ -66,9 +67,9 @@ class ImageSpec:
         """Pixels a side that the last BatchNorm sees of an image."""
         return -(-side // 32)
 
+    @abstractmethod
     def shapes(self) -> Shapes:
         """Every array of the network."""
-        raise NotImplementedError
 
 
 def shapes(spec: ImageSpec) -> Shapes:

@@ -11,7 +11,7 @@ import numpy as np
 
 import models
 from experiments import timing
-from experiments.measure import leave, peak_rss_bytes
+from experiments.measure import check_parameters, leave, peak_memory, peak_rss_bytes
 from experiments.timing import Stopwatch, Values
 from experiments.workloads.contract import CellSpec, Output
 from models.contract import Batch, Framework
@@ -45,26 +45,18 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     sizes = module.Spec(classes=settings["classes"])
     output.progress("build", 0, None)
     network = framework.build(model, sizes)
-    _check_parameters(model, framework.name, framework.parameter_counts(network), module.parameters(sizes), output)
+    output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
     batch = framework.place(_batch(sizes, settings["image_size"], rows, rng))
     phases = {"inference": _infer, "train": _train}
     found = [phases[phase](framework, network, batch, spec, output) for phase in settings["phases"]]
-    device = framework.peak_device_bytes()
-    memory = {"memory/peak_rss_bytes": peak_rss_bytes()} | ({} if device is None else {"memory/peak_device_bytes": device})
-    output.metrics(memory)
+    output.metrics(peak_memory(framework, peak_rss_bytes()))
     leave(spec, framework, [values for values, _ in found], {k: v for _, summary in found for k, v in summary.items()}, output)
 
 
 def _batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
     images = rng.standard_normal((rows, side, side, sizes.channels)).astype(np.float32)
     return Batch((images,), rng.integers(0, sizes.classes, rows, dtype=np.int32), np.ones(rows, np.float32))
-
-
-def _check_parameters(model: str, framework: str, counted: tuple[int, int], expected: tuple[int, int], output: Output) -> None:
-    if counted != expected:
-        raise EvenhandError(f"{model} has {counted} (trainable, other) parameters in {framework}, should have {expected}")
-    output.metrics({"model/trainable_parameters": counted[0], "model/non_trainable_parameters": counted[1]})
 
 
 def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output) -> tuple[Values, dict[str, float]]:
