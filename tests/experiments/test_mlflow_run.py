@@ -50,13 +50,13 @@ def test_a_wrong_parameter_is_one_line(place: Place) -> None:
 
 
 def test_a_killed_runner_takes_the_campaign_along(place: Place) -> None:
+    list(Store(place.uri).runs("captioning"))  # two processes that make one new SQLite database at once fail in MLflow
     launched = command(place, blocks="2", epochs="40")
-    runner = subprocess.Popen(
-        launched, env=place.environment, cwd=place.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    with (place.folder / "runner.log").open("wb") as log:
+        runner = subprocess.Popen(launched, env=place.environment, cwd=place.folder, stdout=log, stderr=log)
 
     def started() -> bool:
-        assert runner.poll() is None
+        assert runner.poll() is None, (place.folder / "runner.log").read_text()
         return any(run.tags["kind"] == "cell" for run in Store(place.uri).runs("captioning"))
 
     wait_for(started, 120)
