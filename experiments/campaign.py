@@ -11,7 +11,7 @@ import shutil
 import signal
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -19,17 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from experiments import design, treatments
+from experiments import design, readiness, treatments
 from experiments import settings as settings_
 from experiments.comparison.gates import IMMATERIAL
 from experiments.console import Display
 from experiments.design import Cell
 from experiments.frontier import Frontier
 from experiments.process import Child
+from experiments.sensing import Sensing
 from experiments.settings import CampaignSettings
 from experiments.treatments import Treatment
 from experiments.workloads.contract import CellSpec, Job, Prepared
-from tracking import journal, provenance, sensors
+from tracking import journal, provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.journal import Journal, JournalError
 from tracking.records import (
@@ -45,17 +46,24 @@ from tracking.records import (
     RunOpened,
     Tags,
 )
-from tracking.sensors import Sampler
+from tracking.sensors import Sensors, Window
 from tracking.store import Store, note, schema, source
 from tracking.upload import Uploader
 
 LISTEN_SECONDS = 0.2
-SENSORS_A_RECORD = 8
 SILENT = frozenset({"journal", "cache", "resume"})
 
 
 class Interrupted(EvenhandError):
     """The user or the system asked the campaign to stop."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a cell ended. phase: where it ran out of memory, or empty."""
+
+    outcome: Outcome
+    phase: str = ""
 
 
 class Campaign:
@@ -70,12 +78,14 @@ class Campaign:
         self._module: ModuleType = importlib.import_module(f"experiments.studies.{study}")
         self._journal, self._run, self._display = records, kept["run"], display
         self.treatments = {one.name: one for one in treatments.of(self._module, settings)}
-        self.device = resolve_device(settings.device)
+        self.devices = devices(settings)
         self._threads = settings.threads or os.cpu_count() or 1
         self.store = Store()
         self._uploader = Uploader(records, self.store, run_id)
         self._uploader.start()
         self._frontier = Frontier(getattr(self._module, "FRONTIER", ""))
+        self._idle = readiness.from_values(kept.get("idle", {}))
+        self._sensors = Sensors(device=self.devices[0])
         self._stop_signal = ""
         self._full_disk = ""
         self._trouble_told = False
@@ -87,11 +97,11 @@ class Campaign:
         with self._signals():
             ended = ended_cells(self._journal.folder)
             counted = {Outcome.OK, Outcome.OUT_OF_MEMORY} if self._frontier.along else {Outcome.OK}
-            done = {key for key, outcome in ended.items() if outcome in counted}
-            self._remember_what_did_not_fit(ended)
-            cells = [cell for cell in self._plan() if cell.key not in done]
+            self._done = {key for key, end in ended.items() if end.outcome in counted}
+            cells = self._plan()
+            self._remember_what_did_not_fit(cells, ended)
             self._warn(self.prepared.warnings)
-            self._display.expect(len(self.prepared.before) + len(cells))
+            self._display.expect(len(self.prepared.before) + len({cell.key for cell in cells} - self._done))
             results = []
             for job in self.prepared.before:
                 results.append(self._job(job))
@@ -130,27 +140,41 @@ class Campaign:
         name = f"features · {job.framework}"
         treatment = Treatment(job.framework, job.framework, job.stage)
         spec = self._spec(treatment, 0, f"extraction-{job.framework}", job.inputs)
-        return self._measured(spec, treatment, name, tags) == Outcome.OK
+        return self._measured(spec, treatment, name, tags).outcome == Outcome.OK
 
     def _cell(self, cell: Cell) -> bool:
-        treatment = self.treatments[cell.treatment]
+        """A cell that is not there yet; and, where it does not fit as a whole, those of its phases that do."""
+        whole = self.treatments[cell.treatment]
+        well = cell.key in self._done or self._try(cell, whole)
+        if alone := self._frontier.alone(whole):
+            part = dataclasses.replace(cell, treatment=alone.name)
+            if part.key not in self._done:
+                self._display.expect_another()
+                well = self._try(part, alone) and well
+        return well
+
+    def _try(self, cell: Cell, treatment: Treatment) -> bool:
         tags = {
             "kind": Kind.CELL,
             "framework": treatment.framework,
             "treatment": treatment.name,
             "block": str(cell.block),
             "order_in_block": str(cell.order_in_block),
+            "idle": str(self._idle),
             **({"control": treatment.control} if treatment.control else {}),
         }
         spec = self._spec(treatment, cell.block, cell.key, self.prepared.inputs)
         name, tags = f"{treatment.name} · block {cell.block}", {**tags, "cell": cell.key}
-        if reason := self._frontier.implied(treatment):
-            return self._left_out(spec, treatment, name, tags, reason)
-        outcome = self._measured(spec, treatment, name, tags)
-        if outcome == Outcome.OUT_OF_MEMORY:
-            self._frontier.note(treatment)
+        reason, phase = self._frontier.implied(treatment)
+        if reason:
+            return self._left_out(spec, treatment, name, {**tags, "phase": phase}, reason)
+        if cooled := self._cool_down(name):
+            tags["cool_down"] = cooled
+        ended = self._measured(spec, treatment, name, tags)
+        if ended.outcome == Outcome.OUT_OF_MEMORY:
+            self._frontier.note(treatment, ended.phase)
             return bool(self._frontier.along)
-        return outcome == Outcome.OK
+        return ended.outcome == Outcome.OK
 
     def _left_out(self, spec: CellSpec, treatment: Treatment, name: str, tags: Mapping[str, str], reason: str) -> bool:
         """A cell that need not be run has its run all the same: what it would have found is known."""
@@ -160,10 +184,26 @@ class Campaign:
         self._display.finish(f"{name}: {Outcome.OUT_OF_MEMORY} ({reason})")
         return True
 
-    def _remember_what_did_not_fit(self, ended: Mapping[str, Outcome]) -> None:
-        for cell in self._plan():
-            if ended.get(cell.key) == Outcome.OUT_OF_MEMORY:
-                self._frontier.note(self.treatments[cell.treatment])
+    def _remember_what_did_not_fit(self, cells: Iterable[Cell], ended: Mapping[str, Ended]) -> None:
+        for cell in cells:
+            treatment: Treatment | None = self.treatments[cell.treatment]
+            while treatment:
+                end = ended.get(dataclasses.replace(cell, treatment=treatment.name).key)
+                if end and end.outcome == Outcome.OUT_OF_MEMORY:
+                    self._frontier.note(treatment, end.phase)
+                treatment = self._frontier.alone(treatment)
+
+    def _cool_down(self, name: str) -> str:
+        """Waits for the campaign's starting temperature where a sensor tells one; how that went, empty if it was there."""
+        if not self.settings.cool_down_seconds:
+            return ""
+
+        def go_on(warm: str, waited: float) -> bool:
+            self._display.step(f"cool-down before {name}: {warm}", int(waited), int(self.settings.cool_down_seconds))
+            return not self._stop_signal
+
+        self._display.begin("cool-down")
+        return readiness.cool_down(self._idle.celsius, self._sensors, self.settings.cool_down_seconds, go_on)
 
     def _spec(self, treatment: Treatment, block: int, key: str, inputs: Mapping[str, Any]) -> CellSpec:
         run = uuid.uuid4().hex
@@ -172,7 +212,7 @@ class Campaign:
             workload=self._module.WORKLOAD,
             stage=treatment.stage,
             framework=treatment.framework,
-            device=self.device,
+            device=resolve_device(treatment.settings.get("device", self.settings.device)),
             threads=self._threads,
             block=block,
             settings={k: v for k, v in {**dataclasses.asdict(self.settings), **treatment.settings}.items() if k not in SILENT},
@@ -184,16 +224,19 @@ class Campaign:
             campaign=self.run_id,
         )
 
-    def _measured(self, spec: CellSpec, treatment: Treatment, name: str, tags: Mapping[str, str]) -> Outcome:
+    def _measured(self, spec: CellSpec, treatment: Treatment, name: str, tags: Mapping[str, str]) -> Ended:
         """Opens the run, listens to the child until it ends, closes the run with its outcome."""
         self._check_stop()
         self._full_disk = ""
         self.write(self._opened(spec, treatment, name, tags))
         self.write(self._dataset(spec.run))
         self._display.begin(name)
-        began = time.monotonic()
+        began, phase = time.monotonic(), ""
         try:
-            closed = self._listen(spec, sensed=treatment.sensed)
+            closed, timed = self._listen(spec, sensed=treatment.sensed)
+            if closed.outcome == Outcome.OUT_OF_MEMORY:
+                phase = next((one for one in treatment.settings.get("phases", ()) if one not in timed), "")
+                self.write(Tags(spec.run, {"phase": phase}))
         except OSError as error:
             closed = _failed(spec.run, f"the cell could not be started: {error}")
         if spec.stage == "train" and closed.outcome == Outcome.OK:
@@ -208,21 +251,26 @@ class Campaign:
         self.deliver(30.0)  # packing a model while the next cell is timed would be seen in its times
         self._tell_trouble()
         self._check_stop()
-        return Outcome(closed.outcome)
+        return Ended(Outcome(closed.outcome), phase)
 
-    def _listen(self, spec: CellSpec, *, sensed: bool) -> RunClosed:
+    def _listen(self, spec: CellSpec, *, sensed: bool) -> tuple[RunClosed, set[str]]:
+        """How the child ended, and the phases that it had timed by then."""
         child = Child(spec, spec.path / "output.log")
         closed: RunClosed | None = None
-        windows: list[dict[str, Any]] = []
+        windows: list[Window] = []
+        timed: set[str] = set()
         latest: dict[str, float] = {}
         phase = ""
-        with self._sensing(spec.run, child.pid) if sensed else nullcontext() as sampler:
+        sensing = Sensing(spec.run, child.pid, spec.device, self.settings.sensor_seconds, self.write) if sensed else None
+        with sensing or nullcontext():
             while child.open:
                 for message in child.listen(LISTEN_SECONDS):
                     if isinstance(message, RunClosed):
                         closed = message
                     elif isinstance(message, dict):
-                        windows += [message] if "window" in message else []
+                        if "window" in message:
+                            windows.append(Window(**message["window"]))
+                            timed.add(message["phase"])
                         if "progress" in message:
                             phase = message["progress"]
                             self._display.step(message["progress"], message["done"], message["total"])
@@ -232,18 +280,19 @@ class Campaign:
                 if self._stop_signal or self._full_disk:
                     child.stop()
         ended = child.ended()
-        if sampler:
-            self._summarise_sensors(spec.run, sampler, windows)
+        if sensing:
+            sensing.tell(windows)
         self.write(Tags(spec.run, self._note(spec, latest)))
         if closed and closed.outcome == Outcome.OK:
-            return closed
+            return closed, timed
         ended = _in_phase(closed or ended, phase)
         if self._full_disk:
-            return _failed(spec.run, self._full_disk)
+            return _failed(spec.run, self._full_disk), timed
         if self._stop_signal:
-            return dataclasses.replace(ended, outcome=Outcome.INTERRUPTED, reason=f"the campaign got {self._stop_signal}")
+            reason = f"the campaign got {self._stop_signal}"
+            return dataclasses.replace(ended, outcome=Outcome.INTERRUPTED, reason=reason), timed
         self.write(Artifact(spec.run, f"{spec.folder}/output.log"))
-        return ended
+        return ended, timed
 
     # ---- records
 
@@ -257,7 +306,7 @@ class Campaign:
     def _opened(self, spec: CellSpec, treatment: Treatment, name: str, tags: Mapping[str, str]) -> RunOpened:
         own = dataclasses.replace(self.settings, **treatment.settings)
         logged = {k: v for k, v in settings_.as_text(own).items() if k not in SILENT}
-        logged |= {"device": self.device, "threads": str(self._threads)}
+        logged |= {"device": spec.device, "threads": str(self._threads)}
         common = {
             "campaign": f"run:{self._run}",
             "model": treatment.settings.get("model", self._module.MODEL),
@@ -284,37 +333,6 @@ class Campaign:
         where = f"on `{spec.device}` with {spec.threads} threads; data `{self.prepared.dataset.name}`"
         text = f"`{spec.framework}`, {spec.stage}, {where}."
         return note("\n\n".join([text, "\n".join(found), *(f"⚠ {line}" for line in self.warnings)]))
-
-    # ---- sensors
-
-    @contextmanager
-    def _sensing(self, run: str, pid: int) -> Iterator[Sampler]:
-        began = time.time()
-        waiting: list[Point] = []
-
-        def keep(sample: sensors.Sample) -> None:
-            time_ms, second = int(sample.time_seconds * 1_000), int(sample.time_seconds - began)
-            waiting.extend(Point(key, value, second, time_ms) for key, value in sample.values.items())
-            if len(waiting) >= SENSORS_A_RECORD * len(sample.values):
-                self.write(Metrics(run, tuple(waiting)))
-                waiting.clear()
-
-        sampler = Sampler(pid, getattr(self.settings, "sensor_seconds", 0.5), keep)
-        sampler.start()
-        try:
-            yield sampler
-        finally:
-            sampler.stop()
-            if waiting:
-                self.write(Metrics(run, tuple(waiting)))
-
-    def _summarise_sensors(self, run: str, sampler: Sampler, windows: list[dict[str, Any]]) -> None:
-        for window in windows:
-            if window["window"] in ("train", "features"):
-                values = sensors.summarise(sampler.samples, window["start"], window["end"], window["examples"])
-                self.write(Metrics(run, tuple(Point(key, value, 0, now_ms()) for key, value in values.items())))
-        if sampler.missing:
-            self.write(Tags(run, {f"not_available.{name}": reason[:200] for name, reason in sampler.missing.items()}))
 
     # ---- stopping
 
@@ -393,6 +411,12 @@ def origin_tags(study: str, settings: CampaignSettings) -> dict[str, str]:
     }
 
 
+def devices(settings: CampaignSettings) -> tuple[str, ...]:
+    """What the cells compute on: the study's `devices`, where it names several, or `device`."""
+    wanted: tuple[str, ...] = getattr(settings, "devices", ()) or (settings.device,)
+    return tuple(dict.fromkeys(map(resolve_device, wanted)))
+
+
 def resolve_device(device: str) -> str:
     """`auto` is the GPU if the driver shows one; cuda without one is refused."""
     present = bool(provenance.gpus())
@@ -401,16 +425,20 @@ def resolve_device(device: str) -> str:
     return ("cuda" if present else "cpu") if device == "auto" else device
 
 
-def ended_cells(folder: Path) -> dict[str, Outcome]:
-    """Key of every cell that has a closed run in the journal -> its outcome; ok, where one of several is."""
+def ended_cells(folder: Path) -> dict[str, Ended]:
+    """Key of every cell that has a closed run in the journal -> how it ended; well, where one of several did."""
     keys: dict[str, str] = {}
-    found: dict[str, Outcome] = {}
+    phases: dict[str, str] = {}
+    ends: list[tuple[str, Ended]] = []
     for record in journal.read_all(folder):
         if isinstance(record, RunOpened):
             keys[record.run] = record.tags.get("cell", "")
-        elif isinstance(record, RunClosed) and (key := keys.get(record.run)) and found.get(key) != Outcome.OK:
-            found[key] = Outcome(record.outcome)
-    return found
+        elif isinstance(record, Tags):
+            phases[record.run] = record.values.get("phase", phases.get(record.run, ""))
+        elif isinstance(record, RunClosed):
+            ends.append((keys.get(record.run, ""), Ended(Outcome(record.outcome), phases.get(record.run, ""))))
+    ok = [(key, end) for key, end in ends if end.outcome == Outcome.OK]
+    return {key: end for key, end in (*ends, *ok) if key}
 
 
 def settings_hash(logged: Mapping[str, str]) -> str:

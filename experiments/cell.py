@@ -49,12 +49,13 @@ class Emitter:
 
     def progress(self, phase: str, done: int, total: int | None) -> None:
         now = time.monotonic()
-        if now >= self._next_progress or done == total:
+        if now >= self._next_progress or done in (0, total):
             self._next_progress = now + PROGRESS_SECONDS
             self._say({"progress": phase, "done": done, "total": total})
 
-    def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int) -> None:
-        self._say({"window": phase, "start": start_seconds, "end": end_seconds, "examples": examples})
+    def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int, prefix: str = "") -> None:
+        bounds = {"start_seconds": start_seconds, "end_seconds": end_seconds}
+        self._say({"phase": phase, "window": {"prefix": prefix, **bounds, "examples": examples}})
 
     def _say(self, message: dict[str, object]) -> None:
         self._stream.write(json.dumps(message) + "\n")

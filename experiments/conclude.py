@@ -127,7 +127,7 @@ def _description(title: str, campaign: Campaign, found: list[str]) -> str:
     return "\n\n".join(
         [
             f"**{title}**, preset `{settings.preset}`: {', '.join(f'`{name}`' for name in settings.frameworks)} in "
-            f"{settings.blocks} random blocks of fresh processes on `{campaign.device}`.",
+            f"{settings.blocks} random blocks of fresh processes on `{', '.join(campaign.devices)}`.",
             f"Data: `{info.name}` ({counts}).",
             "\n".join(f"- ⚠ {line}" for line in campaign.warnings),
             "### Found\n" + "\n".join(f"- {line}" for line in found),

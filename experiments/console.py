@@ -58,6 +58,12 @@ class Display:
         self._total = total
         self._all = self._progress.add_task("all cells", total=total)
 
+    def expect_another(self) -> None:
+        """One cell more than was known."""
+        self._total = (self._total or 0) + 1
+        if self._all is not None:
+            self._progress.update(self._all, total=self._total)
+
     def begin(self, title: str) -> None:
         self._title = title
         if self._now is not None:

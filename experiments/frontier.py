@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from experiments.treatments import Treatment
+
+PHASES = "phases"
 
 
 class Frontier:
@@ -12,22 +15,31 @@ class Frontier:
 
     def __init__(self, along: str) -> None:
         self.along = along
-        self._least_too_large: dict[tuple[Any, ...], int] = {}
+        self._least_too_large: dict[tuple[Any, ...], tuple[int, str]] = {}
 
-    def note(self, treatment: Treatment) -> None:
-        """It ran out of memory."""
+    def note(self, treatment: Treatment, phase: str) -> None:
+        """It ran out of memory in that phase."""
         if self.along:
             series, value = self._series(treatment), treatment.settings[self.along]
-            self._least_too_large[series] = min(value, self._least_too_large.get(series, value))
+            self._least_too_large[series] = min((value, phase), self._least_too_large.get(series, (value, phase)))
 
-    def implied(self, treatment: Treatment) -> str:
-        """Why there is no need to run it; empty where there is."""
-        if not self.along:
-            return ""
-        least = self._least_too_large.get(self._series(treatment))
-        if least is None or treatment.settings[self.along] < least:
-            return ""
-        return f"implied: {self.along} {least} did not fit"
+    def implied(self, treatment: Treatment) -> tuple[str, str]:
+        """Why there is no need to run it, and the phase that would not fit; empty where there is need."""
+        found = self._above(treatment)
+        return (f"implied: {self.along} {found[0]} did not fit", found[1]) if found else ("", "")
+
+    def alone(self, treatment: Treatment) -> Treatment | None:
+        """What is left of a cell that does not fit as a whole: the phases before the one in which memory ran out."""
+        found = self._above(treatment)
+        phases: tuple[str, ...] = treatment.settings.get(PHASES, ())
+        if not found or found[1] not in phases or not (before := phases[: phases.index(found[1])]):
+            return None
+        name = f"{treatment.name} · {', '.join(before)} alone"
+        return dataclasses.replace(treatment, name=name, settings={**treatment.settings, PHASES: before})
+
+    def _above(self, treatment: Treatment) -> tuple[int, str] | None:
+        found = self._least_too_large.get(self._series(treatment)) if self.along else None
+        return found if found and treatment.settings[self.along] >= found[0] else None
 
     def _series(self, treatment: Treatment) -> tuple[Any, ...]:
         others = sorted((name, value) for name, value in treatment.settings.items() if name != self.along)

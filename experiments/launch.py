@@ -12,12 +12,13 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from experiments import equality, memory, treatments
+from experiments import equality, memory, readiness, treatments
 from experiments import settings as settings_
-from experiments.campaign import SILENT, Campaign, now_ms, origin_tags, resolve_device
+from experiments.campaign import SILENT, Campaign, devices, now_ms, origin_tags
 from experiments.console import Display
 from experiments.opening import LAUNCHES, chosen_experiment, link_launch, open_run
 from experiments.process import Child
+from experiments.readiness import Idle
 from experiments.settings import CampaignSettings
 from experiments.workloads.contract import CellSpec, Prepared
 from models import frameworks
@@ -31,11 +32,7 @@ from tracking.store import Store
 
 def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
     """Checks everything, then opens the campaign's run. Raises WrongCall."""
-    prepared = prepare(study, settings, display)
-    store = Store()
-    store.check()
-    preflight(study, settings, prepared, display)
-    prepared = proven(study, settings, prepared, display)
+    prepared, store, idle = _ready(study, settings, display)
     run = uuid.uuid4().hex
     opened, run_id = _open_run(store, study, settings, prepared, run)
     link_launch(store, opened.experiment, run_id)
@@ -45,6 +42,7 @@ def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
         "run_id": run_id,
         "experiment": opened.experiment,
         "settings": dataclasses.asdict(settings),
+        "idle": dataclasses.asdict(idle),
     }
     try:
         records = Journal(Path(settings.journal).resolve() / run_id)
@@ -59,6 +57,7 @@ def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
     campaign = Campaign(study, settings, prepared, records, display)
     for name in prepared.files:
         campaign.keep_file(records.folder / name)
+    campaign.keep_metrics(idle.metrics)
     return campaign
 
 
@@ -75,11 +74,7 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
             was = settings_.to_text(before)
             raise WrongCall(f"resume: {name} was {was} when the campaign began and cannot become {given[name]}; start a new one")
     settings = dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in set(given) & {"cache", "journal"}})
-    prepared = prepare(study, settings, display)
-    store = Store()
-    store.check()
-    preflight(study, settings, prepared, display)
-    prepared = proven(study, settings, prepared, display)
+    prepared, store, _ = _ready(study, settings, display)
     records = Journal(folder)
     store.adopt(kept["run_id"], kept["run"])
     store.reopen(kept["run_id"])
@@ -87,6 +82,20 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     link_launch(store, kept["experiment"], kept["run_id"])
     _close_unfinished(records, store)
     return Campaign(study, settings, prepared, records, display)
+
+
+def _ready(study: str, settings: CampaignSettings, display: Display) -> tuple[Prepared, Store, Idle]:
+    """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
+    look = readiness.Look(devices(settings)[0])
+    prepared = prepare(study, settings, display)
+    store = Store()
+    store.check()
+    idle = look.idle()
+    if settings.strict and idle.troubles:
+        raise WrongCall(f"strict=true: {idle.troubles[0]}; try again when it is free, or with strict=false")
+    preflight(study, settings, prepared, display)
+    prepared = proven(study, settings, prepared, display)
+    return dataclasses.replace(prepared, warnings=(*prepared.warnings, *idle.troubles)), store, idle
 
 
 def find(study: str, wanted: str, root: Path) -> Path:
@@ -108,7 +117,6 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
         frameworks.check(name)
         if missing := frameworks.missing(name):
             raise WrongCall(missing)
-    resolve_device(settings.device)
     memory.size(settings.memory_limit)
     for folder in (settings.journal, settings.cache):
         _check_writable(Path(folder))
@@ -124,12 +132,13 @@ def preflight(study: str, settings: CampaignSettings, prepared: Prepared, displa
 
     module = importlib.import_module(f"experiments.studies.{study}")
     values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in SILENT}
-    device = resolve_device(settings.device)
     with tempfile.TemporaryDirectory() as folder:
         waiting = [
             CellSpec(
-                name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs), folder, name, f"{folder}/none"
+                *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
+                *(folder, f"{name}-{device}", f"{folder}/none"),
             )
+            for device in devices(settings)
             for name in settings.frameworks
         ]
         display.begin("check")

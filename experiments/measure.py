@@ -133,7 +133,7 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
         values = Values(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), 1)
         prefix = "inference" if not found else f"inference/batch_{size}"
         output.metrics(timing.summarise_requests(values, prefix))
-        output.window(values.phase, began, time.time(), size * len(seconds))
+        output.window("inference", began, time.time(), size * len(seconds), f"{prefix}/")
         found.append(values)
     return found
 

@@ -34,6 +34,11 @@ class CampaignSettings:
     seed: int = setting(0, "of the data, the initial weights, the order of steps and cells", least=0)
     device: str = setting("auto", "auto takes the GPU if there is one", choices=("auto", "cpu", "cuda"))
     threads: int = setting(0, "CPU threads of every framework alike; 0: one for each core", least=0)
+    strict: bool = setting(False, "refuse a machine on which others work, instead of warning")
+    cool_down_seconds: float = setting(
+        120.0, "longest wait before a cell for the temperature of the start, where a sensor tells it; 0: none", least=0
+    )
+    sensor_seconds: float = setting(0.5, "period of the sensors", least=0.05)
     memory_limit: str = setting("none", "what a cell may allocate on the host, such as 2GiB; none: all there is")
     aa: bool = setting(False, "the baseline once more in every block: it must come out as equal (A/A)")
     inject_delay: float = setting(

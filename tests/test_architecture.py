@@ -15,7 +15,7 @@ FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob(
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "jax"}
 OWNERS = {
     "mlflow": {"tracking/store.py"},
-    "pynvml": {"tracking/sensors.py", "tracking/provenance.py"},
+    "pynvml": {"tracking/sensors/nvml.py", "tracking/provenance.py"},
     "optuna": {"experiments/sweep.py"},
     "matplotlib": {"experiments/comparison/figures/"},
     "ruptures": {"experiments/comparison/steady.py"},

@@ -16,8 +16,8 @@ from tracking.errors import WrongCall
 IMMATERIAL = frozenset(
     {
         *("frameworks", "framework", "preset", "blocks", "team", "margin", "protocol", "aa", "allow_unequal"),
-        *("models", "batch_sizes", "image_sizes"),
-        *("save_model", "journal", "cache", "resume"),
+        *("models", "batch_sizes", "image_sizes", "devices", "phases"),
+        *("save_model", "strict", "journal", "cache", "resume"),
     },
 )
 INSIDE_A_BLOCK = (("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits"))

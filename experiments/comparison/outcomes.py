@@ -103,6 +103,9 @@ def outcome(metric: str) -> Outcome:
     if plain in _PLACE:
         known = KNOWN[_PLACE[plain]]
         return replace(known, metric=metric, label=known.label + suffix)
+    if (inner := plain.removeprefix("inference/")) in _PLACE:  # sensors, read while requests were answered
+        known = KNOWN[_PLACE[inner]]
+        return replace(known, metric=metric, label=f"{known.label} in inference{suffix}")
     for rule in BY_SUFFIX:
         if fnmatch.fnmatchcase(plain, rule.metric):
             return replace(rule, metric=metric, label=metric)
@@ -111,8 +114,8 @@ def outcome(metric: str) -> Outcome:
 
 def place(metric: str) -> tuple[int, int, str]:
     """A sort key: known metrics in their order, batch sizes ascending, then everything else by name."""
-    batch = _BATCH.search(metric)
-    return _PLACE.get(_plain(metric), len(KNOWN)), int(batch[1]) if batch else 0, metric
+    batch, plain = _BATCH.search(metric), _plain(metric)
+    return _PLACE.get(plain, _PLACE.get(plain.removeprefix("inference/"), len(KNOWN))), int(batch[1]) if batch else 0, metric
 
 
 def _plain(metric: str) -> str:

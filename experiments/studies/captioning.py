@@ -41,7 +41,7 @@ class Settings(CampaignSettings):
     )
     learning_rate: float = setting(0.001, "of the optimizer", least=1e-9)
     dropout: float = setting(0.5, "rate of both dropout layers", least=0, most=0.95)
-    precision: str = setting("float32", "of weights and arithmetic", choices=("float32",))
+    precision: str = setting("float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"))
     vocabulary: int = setting(8_485, "words of synthetic captions", least=8)
     length: int = setting(34, "longest synthetic caption, words", least=4)
     validation_captions: int = setting(0, "captions in the validation loss; 0: all held out", least=0)
@@ -51,7 +51,6 @@ class Settings(CampaignSettings):
     inference_requests: int = setting(400, "timed requests a batch size; p95 needs 72, p99 368", least=2)
     inference_words: int = setting(20, "words decoded a request, always all of them: equal work", least=1)
     save_model: str = setting("first", "log the captioner as an MLflow model", choices=("first", "all", "none"))
-    sensor_seconds: float = setting(0.5, "period of the sensors", least=0.05)
     autolog: str = setting(
         "evenhand", "mlflow: let keras-* frameworks log through MLflow's autologging too", choices=("evenhand", "mlflow")
     )

@@ -16,7 +16,7 @@ from experiments.treatments import Treatment
 TITLE = "A grid on synthetic tensors: models, batch sizes, image sizes, training and inference"
 WORKLOAD = "grid"
 MODEL = ""
-STRATA = ("model", "image_size", "batch_size")
+STRATA = ("device", "model", "image_size", "batch_size")
 # Along this setting memory grows: what does not fit once, and everything larger, is a result and is not tried again.
 FRONTIER = "batch_size"
 
@@ -28,6 +28,7 @@ class Settings(CampaignSettings):
     models: tuple[str, ...] = setting(("resnet18", "mobilenet_v2"), "models by folder name: python -m experiments parity --help")
     batch_sizes: tuple[int, ...] = setting((1, 8, 32), "images a step and a request", least=1)
     image_sizes: tuple[int, ...] = setting((64,), "sides of the square images, pixels", least=1)
+    devices: tuple[str, ...] = setting((), "several to measure on, as cpu,cuda; none: device=", choices=("cpu", "cuda"))
     phases: tuple[str, ...] = setting(
         ("inference", "train"), "what is timed, in this order, in one process a cell", choices=("inference", "train")
     )
@@ -39,8 +40,7 @@ class Settings(CampaignSettings):
         "adam", "adam: PyTorch's semantics everywhere; adam-stock: each framework's own", choices=("adam", "adam-stock")
     )
     learning_rate: float = setting(0.001, "of the optimizer", least=1e-9)
-    precision: str = setting("float32", "of weights and arithmetic", choices=("float32",))
-    sensor_seconds: float = setting(0.5, "period of the sensors", least=0.05)
+    precision: str = setting("float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"))
     model: str = setting("", "set by the study, cell by cell")
     batch_size: int = setting(0, "set by the study, cell by cell")
     image_size: int = setting(0, "set by the study, cell by cell")
@@ -71,6 +71,7 @@ OUTCOMES = (
     outcome("memory/peak_rss_bytes"),
     outcome("memory/peak_device_bytes"),
     outcome("energy/joules_per_example"),
+    outcome("inference/energy/joules_per_example"),
 )
 PUBLISHED = (
     {"what": "training, ResNet-18, ResNet-152, MobileNetV2, RTX 2080 Ti", "published": "PyTorch ahead", "metric": ""},
@@ -88,14 +89,10 @@ def models(settings: Settings) -> tuple[str, ...]:
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every point of the grid in every framework; those of one point stand together."""
-    return tuple(
-        Treatment(
-            f"{framework} · {model} · {side} px · batch {rows}",
-            framework,
-            "measure",
-            {"model": model, "image_size": side, "batch_size": rows},
-            group=f"{model} · {side} px · batch {rows}",
-        )
-        for model, side, rows in product(settings.models, settings.image_sizes, settings.batch_sizes)
-        for framework in settings.frameworks
-    )
+    found = []
+    devices = settings.devices or (settings.device,)
+    for device, model, side, rows in product(devices, settings.models, settings.image_sizes, settings.batch_sizes):
+        point = f"{model} · {side} px · batch {rows}" + (f" · {device}" if len(devices) > 1 else "")
+        own = {"device": device, "model": model, "image_size": side, "batch_size": rows, "phases": settings.phases}
+        found += [Treatment(f"{name} · {point}", name, "measure", own, group=point) for name in settings.frameworks]
+    return tuple(found)

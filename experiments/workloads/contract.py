@@ -85,7 +85,8 @@ class Output(Protocol):
 
     def progress(self, phase: str, done: int, total: int | None) -> None: ...
 
-    def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int) -> None: ...
+    def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int, prefix: str = "") -> None:
+        """What was timed when, for the sensors; `prefix` goes before the names of their metrics."""
 
 
 class Task(Protocol):

@@ -17,7 +17,7 @@ from pathlib import Path
 from models.contract import Framework, ModelError
 
 DEVICES = ("auto", "cpu", "cuda")
-PRECISIONS = ("float32", "float64")
+PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 _INSTALLED_BY = {"jax": "pip install 'evenhand[jax]'"}
 
 
@@ -41,7 +41,10 @@ def check_device(device: str) -> None:
 
 
 def check_precision(precision: str) -> None:
-    """`float32` and `float64`; TF32 is off in both."""
+    """`float32` and `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed.
+
+    Mixed is each framework's own: weights, loss and optimiser in float32, convolutions and products in bfloat16.
+    """
     if precision not in PRECISIONS:
         raise ModelError(f"no precision {precision!r}; have {', '.join(PRECISIONS)}")
 

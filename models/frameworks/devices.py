@@ -27,12 +27,13 @@ class Device(Protocol):
     def versions(self) -> dict[str, str]: ...
 
 
-def _resolve(wanted: str, has_accelerator: bool, library: str) -> str:
-    if wanted == "auto":
-        return "cuda" if has_accelerator else "cpu"
+def _resolve(wanted: str, has_accelerator: bool, library: str, precision: str) -> str:
     if wanted == "cuda" and not has_accelerator:
         raise ModelError(f"device 'cuda': {library} sees no GPU here; use cpu or auto")
-    return wanted
+    found = ("cuda" if has_accelerator else "cpu") if wanted == "auto" else wanted
+    if precision == "tf32" and found == "cpu":
+        raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
+    return found
 
 
 @contextmanager
@@ -55,12 +56,12 @@ def _quiet_unless_it_fails() -> Iterator[None]:
 class TorchDevice:
     """PyTorch's device, also under Keras."""
 
-    def __init__(self, wanted: str, threads: int) -> None:
+    def __init__(self, wanted: str, threads: int, precision: str) -> None:
         import torch
 
         self._torch = torch
-        self.name = _resolve(wanted, torch.cuda.is_available(), "torch")
-        torch.backends.fp32_precision = "ieee"
+        self.name = _resolve(wanted, torch.cuda.is_available(), "torch", precision)
+        torch.backends.fp32_precision = "tf32" if precision == "tf32" else "ieee"
         if threads:
             torch.set_num_threads(threads)
 
@@ -90,7 +91,7 @@ class TorchDevice:
 class TensorFlowDevice:
     """TensorFlow's device, also under Keras."""
 
-    def __init__(self, wanted: str, threads: int) -> None:
+    def __init__(self, wanted: str, threads: int, precision: str) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         with _quiet_unless_it_fails():
             import tensorflow as tf
@@ -98,7 +99,7 @@ class TensorFlowDevice:
         self._tf = tf
         tf.get_logger().setLevel("ERROR")
         gpus = tf.config.list_physical_devices("GPU")
-        self.name = _resolve(wanted, bool(gpus), "tensorflow")
+        self.name = _resolve(wanted, bool(gpus), "tensorflow", precision)
         if self.name == "cpu":
             tf.config.set_visible_devices([], "GPU")
         for gpu in gpus if self.name == "cuda" else ():
@@ -106,7 +107,7 @@ class TensorFlowDevice:
         if threads:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
-        tf.config.experimental.enable_tensor_float_32_execution(False)
+        tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
 
     def seed(self, seed: int) -> None:
         self._tf.random.set_seed(seed)
@@ -135,7 +136,7 @@ class TensorFlowDevice:
 class JaxDevice:
     """JAX's device, under Keras."""
 
-    def __init__(self, wanted: str, threads: int) -> None:
+    def __init__(self, wanted: str, threads: int, precision: str) -> None:
         if wanted == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
         if threads:
@@ -143,8 +144,8 @@ class JaxDevice:
         import jax
 
         self._jax = jax
-        self.name = _resolve(wanted, jax.default_backend() == "gpu", "jax")
-        jax.config.update("jax_default_matmul_precision", "highest")
+        self.name = _resolve(wanted, jax.default_backend() == "gpu", "jax", precision)
+        jax.config.update("jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest")
 
     def seed(self, seed: int) -> None:
         """Nothing to do: JAX has no global state, Keras seeds each layer."""

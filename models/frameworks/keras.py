@@ -60,7 +60,7 @@ class Adapter(KerasFramework):
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
         arrays = tuple(map(self._array, inputs))
         outputs: Array = network.predict_on_batch(arrays if len(arrays) > 1 else arrays[0])
-        return outputs
+        return outputs.astype(self._dtype, copy=False)
 
     def decode(self, network: Any, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
         from keras import ops

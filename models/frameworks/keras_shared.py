@@ -13,7 +13,7 @@ import models
 from models.contract import Array, Batch, Framework, ModelError, Weights
 from models.frameworks.devices import Device, JaxDevice, TensorFlowDevice, TorchDevice
 
-DEVICES: dict[str, Callable[[str, int], Device]] = {"tensorflow": TensorFlowDevice, "torch": TorchDevice, "jax": JaxDevice}
+DEVICES: dict[str, Callable[[str, int, str], Device]] = {"tensorflow": TensorFlowDevice, "torch": TorchDevice, "jax": JaxDevice}
 
 
 class KerasFramework(Framework):
@@ -26,9 +26,9 @@ class KerasFramework(Framework):
         self.backend = backend
         if precision == "float64":
             os.environ["JAX_ENABLE_X64"] = "1"
-        self._device: Device = DEVICES[backend](device, threads)
+        self._device: Device = DEVICES[backend](device, threads, precision)
         self.device = self._device.name
-        self._dtype = np.dtype(precision)
+        self._dtype = np.dtype("float64" if precision == "float64" else "float32")
         os.environ["KERAS_BACKEND"] = backend
         if backend == "torch":
             os.environ["KERAS_TORCH_DEVICE"] = self.device
@@ -40,8 +40,9 @@ class KerasFramework(Framework):
             # Off TensorFlow, Keras quietly computes 64-bit products in 32 bits whatever the policy; parity would drown in that.
             dtypes.BIT64_TO_BIT32_DTYPE["float64"] = "float64"
         keras.config.set_image_data_format("channels_last")
-        keras.config.set_floatx(precision)
-        keras.config.set_dtype_policy(precision)  # set_floatx alone leaves layers as they were
+        keras.config.set_floatx(self._dtype.name)
+        # set_floatx alone leaves layers as they were
+        keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else self._dtype.name)
         random.seed(seed)  # where Keras draws the seeds of its dropout layers; its own set_random_seed imports TensorFlow
         self._device.seed(seed)
 

@@ -25,9 +25,10 @@ class Adapter(Framework):
 
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
         self.name = name
-        self._device = TorchDevice(device, threads)
+        self._device = TorchDevice(device, threads, precision)
         self.device = self._device.name
-        self._dtype = {"float32": torch.float32, "float64": torch.float64}[precision]
+        self._dtype = torch.float64 if precision == "float64" else torch.float32
+        self._mixed = precision == "bfloat16"
         self._compile = name == "pytorch+compile"
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._device.seed(seed)
@@ -110,7 +111,7 @@ class Adapter(Framework):
         network.eval()
         with torch.inference_mode():
             outputs: Tensor = self._forward(_logits)(network, tuple(map(self._tensor, inputs)))
-        return _numpy(outputs)
+        return _numpy(outputs.to(self._dtype))
 
     def decode(self, network: nn.Module, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
         network.eval()
@@ -139,12 +140,18 @@ class Adapter(Framework):
         return tuple(map(self._tensor, batch.inputs)), self._tensor(batch.targets).long(), self._tensor(batch.weights)
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function(network, …)`, compiled once where the variant compiles."""
-        if not self._compile:
-            return function
-        if function not in self._compiled:
+        """`function(network, …)`, compiled once where the variant compiles, in mixed precision where that is asked for."""
+        if self._compile and function not in self._compiled:
             self._compiled[function] = torch.compile(function)
-        return self._compiled[function]
+        run = self._compiled.get(function, function)
+        if not self._mixed:
+            return run
+
+        def mixed(*arguments: Any) -> Any:
+            with torch.autocast(self.device, torch.bfloat16):
+                return run(*arguments)
+
+        return mixed
 
 
 def _state(network: nn.Module) -> dict[str, Tensor]:

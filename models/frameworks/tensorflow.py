@@ -43,7 +43,7 @@ class Adapter(KerasFramework):
 
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
         outputs: Array = self._call(_outputs, (network,), (tuple(map(self._array, inputs)),)).numpy()
-        return outputs
+        return outputs.astype(self._dtype, copy=False)
 
     def decode(self, network: Any, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
         captions: Array = self._call(_captions, (network, start, end, words, beams), (self._array(features),)).numpy()
@@ -74,7 +74,7 @@ def _outputs(network: Any, inputs: tuple[Any, ...], training: bool = False) -> A
 def _mean_loss(network: Any, training: bool, inputs: tuple[Any, ...], targets: Any, weights: Any) -> Any:
     import tensorflow as tf
 
-    logits = _outputs(network, inputs, training)
+    logits = tf.cast(_outputs(network, inputs, training), weights.dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
     return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
 

@@ -89,10 +89,31 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place)
     )
     assert again.returncode == 3, again.stdout + again.stderr
     assert len(cells(place)) == 6  # what did not fit is known, and is not tried again
-    assert set(ended_cells(next(place.journal.iterdir())).values()) == {Outcome.OK, Outcome.OUT_OF_MEMORY}
+    ends = set(ended_cells(next(place.journal.iterdir())).values())
+    assert {end.outcome for end in ends} == {Outcome.OK, Outcome.OUT_OF_MEMORY}
+    assert {end.phase for end in ends} <= {"", "inference"}
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
     found = edges(runs, factor="framework", strata=grid.STRATA)
-    assert found == (Edge("pytorch", "model=mobilenet_v2, image_size=64", 2, 4000),)
+    assert found == (Edge("pytorch", "device=cpu, model=mobilenet_v2, image_size=64", 2, 4000, "inference"),)
+
+
+def test_inference_is_measured_where_training_does_not_fit(place: Place) -> None:
+    # answers need the largest layer's activations, training those of all layers
+    done = run(place, frameworks="pytorch", batch_sizes="60", memory_limit="1350MB", blocks="2")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "[ 4/4] " in done.stdout
+    found = {(cell.data.params["phases"], cell.data.tags["block"]): cell for cell in cells(place)}
+    assert set(found) == {(phases, block) for phases in ("inference,train", "inference") for block in ("1", "2")}
+    for (phases, block), cell in found.items():
+        whole = phases == "inference,train"
+        assert cell.data.tags["outcome"] == ("out_of_memory" if whole else "ok")
+        assert cell.data.tags.get("phase") == ("train" if whole else None)
+        assert ("implied" in cell.data.tags) == (whole and block == "2")
+        assert whole or cell.data.metrics["inference/latency_seconds_p50"] > 0
+    runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
+    assert edges(runs, factor="framework", strata=grid.STRATA) == (
+        Edge("pytorch", "device=cpu, model=mobilenet_v2, image_size=64", None, 60, "train"),
+    )
 
 
 @pytest.mark.slow
@@ -107,6 +128,8 @@ def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"precision": "tf32", "device": "cpu"}, "precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16"),
+        ({"devices": "cpu,tpu"}, "devices=tpu is not known; choose cpu, cuda"),
         ({"image_sizes": "16", "models": "vgg16"}, "vgg16 needs images of at least 32 × 32"),
         ({"image_sizes": "64", "models": "inception_v3"}, "inception_v3 needs images of at least 75 × 75"),
         ({"models": "lenet"}, "lenet takes images of 28 × 28 alone"),
@@ -124,7 +147,7 @@ def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
     ],
 )
 def test_wrong_calls(place: Place, given: dict[str, str], said: str) -> None:
-    if "device" in given and Path("/dev/nvidia0").exists():
+    if given.get("device") == "cuda" and Path("/dev/nvidia0").exists():
         pytest.skip("there is a GPU here")
     done = run(place, **given)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
@@ -132,19 +155,36 @@ def test_wrong_calls(place: Place, given: dict[str, str], said: str) -> None:
 
 
 def treatment(size: int, framework: str = "pytorch", model: str = "m") -> Treatment:
-    return Treatment(f"{framework} {size}", framework, settings={"model": model, "batch_size": size})
+    settings = {"model": model, "batch_size": size, "phases": ("inference", "train")}
+    return Treatment(f"{framework} {size}", framework, settings=settings)
 
 
 def test_the_frontier_is_a_series_own() -> None:
+    frontier, nothing = Frontier("batch_size"), ("", "")
+    for size in (64, 16, 32):
+        frontier.note(treatment(size), "train")
+    implied = ("implied: batch_size 16 did not fit", "train")
+    assert frontier.implied(treatment(16)) == frontier.implied(treatment(128)) == implied
+    assert frontier.implied(treatment(8)) == nothing
+    assert frontier.implied(treatment(64, "tensorflow")) == nothing
+    assert frontier.implied(treatment(64, model="other")) == nothing
+    assert Frontier("").implied(treatment(64)) == nothing
+
+
+def test_what_comes_before_the_phase_that_did_not_fit_is_still_measured() -> None:
     frontier = Frontier("batch_size")
-    frontier.note(treatment(64))
-    frontier.note(treatment(16))
-    frontier.note(treatment(32))
-    assert frontier.implied(treatment(16)) == frontier.implied(treatment(128)) == "implied: batch_size 16 did not fit"
-    assert not frontier.implied(treatment(8))
-    assert not frontier.implied(treatment(64, "tensorflow"))
-    assert not frontier.implied(treatment(64, model="other"))
-    assert not Frontier("").implied(treatment(64))
+    assert frontier.alone(treatment(16)) is None
+    frontier.note(treatment(16), "train")
+    alone = frontier.alone(treatment(64))
+    assert alone is not None
+    assert (alone.name, alone.settings["phases"]) == ("pytorch 64 · inference alone", ("inference",))
+    assert frontier.implied(alone) == ("", "")
+    frontier.note(alone, "inference")  # it has a frontier of its own
+    assert frontier.implied(alone)[1] == "inference"
+    assert frontier.alone(alone) is None
+    assert frontier.alone(treatment(8)) is None
+    frontier.note(treatment(8), "inference")  # nothing comes before it
+    assert frontier.alone(treatment(16)) is None
 
 
 @pytest.mark.parametrize(

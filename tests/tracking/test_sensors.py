@@ -1,27 +1,43 @@
-"""Sensors of a real process; what is not there is named, never zero."""
+"""Sensors of a real process, NVML's on a driver that answers as told; what is not there is named, never zero."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
-from tracking.sensors import Sample, Sampler, Sensors, summarise
+from tests.tracking.nvml import Driver, driver, library  # noqa: F401
+from tracking.sensors import Sample, Sampler, Sensors, Window, rapl, summarise
+from tracking.sensors.nvml import throttles
 
 
-def test_a_busy_process_is_seen() -> None:
-    sampler = Sampler(os.getpid(), 0.05, lambda _: None)
+def sampled(seconds: float, period_seconds: float) -> Sampler:
+    sampler = Sampler(Sensors(os.getpid()), period_seconds, lambda _: None)
     sampler.start()
-    until = time.monotonic() + 0.6
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         sum(range(10_000))
     sampler.stop()
-    assert len(sampler.samples) >= 3
-    last = sampler.samples[-1].values
-    assert last["system/process_rss_megabytes"] > 10
-    assert max(sample.values.get("system/process_cpu_percentage", 0) for sample in sampler.samples) > 20
-    assert last["system/system_memory_usage_megabytes"] > 0
+    return sampler
+
+
+def test_a_busy_process_is_seen() -> None:
+    samples = sampled(0.6, 0.05).samples
+    assert len(samples) >= 3
+    assert samples[-1].values["system/process_rss_megabytes"] > 10
+    assert max(sample.values.get("system/process_cpu_percentage", 0) for sample in samples) > 20
+    assert samples[-1].values["system/system_memory_usage_megabytes"] > 0
+
+
+def test_the_first_and_the_last_moment_are_sampled() -> None:
+    began = time.time()
+    samples = sampled(0.3, 10.0).samples
+    assert len(samples) == 2
+    assert samples[0].time_seconds - began < 0.25
+    assert samples[1].time_seconds - began >= 0.3
 
 
 def test_a_missing_sensor_is_named_with_a_reason_and_gives_no_value() -> None:
@@ -32,24 +48,176 @@ def test_a_missing_sensor_is_named_with_a_reason_and_gives_no_value() -> None:
         assert not any(name in key for key in sample.values)
 
 
-def test_a_process_that_has_ended_does_not_stop_the_sampler() -> None:
-    sensors = Sensors(os.getpid())
-    sensors._process = __import__("psutil").Process(os.getppid())
-    assert sensors.read().values
+# ---- NVML
+
+
+READ = """
+import json, os
+from tracking.sensors import Sensors
+sensors = Sensors(os.getpid(), "cuda")
+sample = sensors.read()
+print(json.dumps([sample.values, sample.counters_joules, sensors.missing, sensors.gpu]))
+"""
+
+
+def test_everything_that_a_gpu_tells_in_its_units(driver: Driver) -> None:  # noqa: F811
+    driver.answers(clock_limits=0x24)
+    values, counters, missing, gpu = json.loads(driver.python(READ))
+    told = {key.removeprefix("system/gpu_0_"): value for key, value in values.items() if key.startswith("system/gpu_0_")}
+    assert told == {
+        "memory_usage_megabytes": 2_000,
+        "utilization_percentage": 87,
+        "temperature_celsius": 61,
+        "power_usage_watts": 250,
+        "clock_megahertz": 1_410,
+        "memory_clock_megahertz": 2_619,
+        "clock_limits": 0x24,
+    }
+    assert gpu == "gpu_0"
+    assert counters["gpu_0"] > 0
+    assert missing["gpu_0_process_memory"] == "the driver does not tell what this process holds"
+
+
+def test_the_memory_of_the_measured_process(driver: Driver) -> None:  # noqa: F811
+    script = READ.replace("import json, os\n", "import json, os, sys\nopen(os.environ['NVML_ANSWERS'], 'a').write(LINES)\n")
+    values, _, missing, _ = json.loads(
+        driver.python(script.replace("LINES", "f'pid {os.getpid()}\\nprocess_bytes 750000000\\n'"))
+    )
+    assert values["system/gpu_0_process_memory_megabytes"] == 750
+    assert "gpu_0_process_memory" not in missing
+    driver.answers()
+    values, _, missing, _ = json.loads(driver.python(script.replace("LINES", "f'pid {os.getpid()}\\n'")))
+    assert "system/gpu_0_process_memory_megabytes" not in values  # the driver lists it, but keeps its size to itself
+
+
+def test_what_a_gpu_does_not_support_is_missing_with_the_drivers_word(driver: Driver) -> None:  # noqa: F811
+    driver.answers(celsius=None, counter_seconds=None)
+    values, counters, missing, _ = json.loads(driver.python(READ))
+    assert "system/gpu_0_temperature_celsius" not in values
+    assert "gpu_0" not in counters
+    assert (missing["gpu_0_temperature_celsius"], missing["gpu_0_energy"]) == ("Not Supported", "Not Supported")
+
+
+def test_a_cell_on_the_cpu_is_not_charged_the_gpus_energy(driver: Driver) -> None:  # noqa: F811
+    values, counters, _, _ = json.loads(driver.python(READ.replace('"cuda"', '"cpu"')))
+    assert "gpu_0" not in counters
+    assert values["system/gpu_0_power_usage_watts"] == 250
+
+
+def test_the_device_is_the_one_that_cuda_sees_first(driver: Driver) -> None:  # noqa: F811
+    assert json.loads(driver.python(READ, CUDA_VISIBLE_DEVICES="3,1"))[3] == "gpu_3"
+
+
+SAMPLE = """
+import json, os, time
+from tracking.sensors import Sampler, Sensors, Window, summarise
+sampler = Sampler(Sensors(os.getpid(), "cuda"), 0.05, lambda _: None)
+sampler.start()
+time.sleep(0.3)
+began = time.time()
+time.sleep(WINDOW)
+ended = time.time()
+time.sleep(0.1)
+sampler.stop()
+found = summarise(sampler.samples, Window("", began, ended, 100), gpu=sampler.sensors.gpu, ranges_joules={})
+print(json.dumps([found.metrics, found.missing, found.throttled, ended - began]))
+"""
+
+
+def test_energy_is_the_counters_rise_over_the_window(driver: Driver) -> None:  # noqa: F811
+    driver.answers(clock_limits=0x40)
+    metrics, missing, throttled, seconds = json.loads(driver.python(SAMPLE.replace("WINDOW", "1.0")))
+    # the counter moves every 20 ms, 2 % of the window, at each end
+    assert metrics["power/watts_mean"] == pytest.approx(250, rel=0.05)
+    assert metrics["energy/joules"] == pytest.approx(250 * seconds, rel=0.05)
+    assert metrics["energy/joules_per_example"] == pytest.approx(2.5 * seconds, rel=0.05)
+    assert metrics["gpu/temperature_celsius_max"] == 61
+    assert metrics["gpu/clock_megahertz_mean"] == 1_410
+    assert throttled == {"hardware thermal slowdown": 1.0}
+    assert missing == {}
+
+
+def test_a_window_of_too_few_counter_periods_gives_no_energy(driver: Driver) -> None:  # noqa: F811
+    driver.answers(counter_seconds=0.6)
+    metrics, missing, _, _ = json.loads(driver.python(SAMPLE.replace("WINDOW", "1.0")))
+    assert not any("energy" in key or "power" in key for key in metrics)
+    assert missing["energy"].startswith("gpu_0 moved ")
+    assert missing["energy"].endswith("3 are needed")
+
+
+@pytest.mark.parametrize(
+    ("mask", "names"),
+    [(0x1, []), (0x2, []), (0x104, ["software power cap"]), (0x60, [f"{k} thermal slowdown" for k in ("software", "hardware")])],
+)
+def test_idling_and_the_users_own_clocks_are_no_throttling(mask: int, names: list[str]) -> None:
+    assert throttles(float(mask)) == names
+
+
+# ---- windows
+
+
+def sample(second: float, joules: float, celsius: float = 40.0, counter: str = "gpu_0") -> Sample:
+    values = {"system/cpu_utilization_percentage": 10 * second, "system/gpu_0_temperature_celsius": celsius}
+    return Sample(second, values, {counter: joules})
 
 
 def test_summaries_cover_the_window_alone_and_only_sensors_that_spoke() -> None:
-    def sample(second: float, watts_so_far: float, temperature: float) -> Sample:
-        values = {"system/cpu_utilization_percentage": 10 * second, "system/gpu_0_temperature_celsius": temperature}
-        return Sample(second, values, {"gpu_0": watts_so_far})
-
-    samples = [sample(0, 0, 90), sample(1, 100, 40), sample(2, 150, 42), sample(3, 200, 44), sample(9, 10_000, 99)]
-    found = summarise(samples, 1, 3, 200)
-    assert found["cpu/utilization_percent_mean"] == pytest.approx(20)
-    assert found["gpu/temperature_celsius_max"] == 44
-    assert found["gpu/temperature_celsius_mean"] == pytest.approx(42)
-    assert found["power/watts_mean"] == pytest.approx(50)  # (200 − 100) J in 2 s
-    assert found["energy/joules"] == pytest.approx(100)
-    assert found["energy/joules_per_example"] == pytest.approx(0.5)
+    joules = [0, 100, 150, 200, 250, 10_000]
+    samples = [sample(at, j, c) for at, j, c in zip((0, 1, 2, 3, 4, 9), joules, (90, 40, 42, 44, 46, 99), strict=True)]
+    found = summarise(samples, Window("", 1, 4, 200), gpu="gpu_0", ranges_joules={}).metrics
+    assert found["cpu/utilization_percent_mean"] == pytest.approx(25)
+    assert found["gpu/temperature_celsius_max"] == 46
+    assert found["gpu/temperature_celsius_mean"] == pytest.approx(43)
+    assert found["power/watts_mean"] == pytest.approx(50)  # (250 − 100) J in 3 s
+    assert found["energy/joules"] == pytest.approx(150)
+    assert found["energy/joules_per_example"] == pytest.approx(0.75)
     assert "cpu/temperature_celsius_mean" not in found
-    assert summarise([], 0, 1, 10) == {}
+    nothing = summarise([], Window("", 0, 1, 10), ranges_joules={})
+    assert (nothing.metrics, nothing.missing, nothing.throttled) == ({}, {}, {})
+
+
+def test_the_ends_of_a_window_are_read_off_between_samples() -> None:
+    samples = [sample(at, 30 * at) for at in range(8)]
+    found = summarise(samples, Window("inference/", 1.5, 5.5, 0), gpu="gpu_0", ranges_joules={}).metrics
+    assert found["inference/energy/joules"] == pytest.approx(120)
+    assert "inference/energy/joules_per_example" not in found
+
+
+def test_a_counter_that_wraps_around_loses_nothing() -> None:
+    samples = [sample(at, (900 + 50 * at) % 1_000, counter="intel-rapl:0") for at in range(6)]
+    found = summarise(samples, Window("", 0, 5, 10), ranges_joules={"intel-rapl:0": 1_000.0}).metrics
+    assert found["energy/joules"] == pytest.approx(250)
+
+
+def test_energy_that_one_counter_cannot_tell_is_not_told_at_all() -> None:
+    both = [Sample(at, {}, {"intel-rapl:0": 10.0 * at, "gpu_0": 5.0 * (at // 4)}) for at in range(8)]
+    found = summarise(both, Window("", 0, 7, 10), ranges_joules={})
+    assert found.metrics == {}
+    assert found.missing == {"energy": "gpu_0 moved 1 times in the 7.0 s, 3 are needed"}
+
+
+# ---- RAPL
+
+
+def zone(folder: Path, name: str, **files: str) -> None:
+    (folder / name).mkdir()
+    for file, text in files.items():
+        (folder / name / file).write_text(text)
+
+
+def test_packages_are_read_and_their_parts_are_not_counted_twice(tmp_path: Path) -> None:
+    for name in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1"):
+        zone(tmp_path, name, energy_uj="5500000\n", max_energy_range_uj="262143328850\n")
+    found, reason = rapl.find(tmp_path)
+    assert [(one.name, one.joules(), one.range_joules) for one in found] == [
+        (name, 5.5, pytest.approx(262_143.3)) for name in ("intel-rapl:0", "intel-rapl:1")
+    ]
+    assert reason == ""
+
+
+def test_counters_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+    assert rapl.find(tmp_path) == ([], f"no RAPL counter in {tmp_path}")
+    zone(tmp_path, "intel-rapl:0", max_energy_range_uj="1")
+    found, reason = rapl.find(tmp_path)
+    assert found == []
+    assert "intel-rapl:0 cannot be read: " in reason

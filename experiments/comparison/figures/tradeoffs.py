@@ -92,8 +92,13 @@ def frontier(scene: Scene) -> Figure | None:
     if not edges:
         return None
     panels = [
-        partial(_edges, edges=[edge for edge in edges if edge.stratum == stratum], colours=scene.colours, stratum=stratum)
-        for stratum in dict.fromkeys(edge.stratum for edge in edges)
+        partial(
+            _edges,
+            edges=[edge for edge in edges if (edge.stratum, edge.phase) == place],
+            colours=scene.colours,
+            stratum=", ".join(filter(None, place)),
+        )
+        for place in dict.fromkeys((edge.stratum, edge.phase) for edge in edges)
     ]
     caption = "A bar ends at the largest batch that fitted, the cross is the smallest that ran out of memory."
     return paneled("frontier", "Where memory ends", caption, scene.colours, panels, panel_inches=1.6, a_row=2)

@@ -63,6 +63,7 @@ def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, out
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
     budget, seconds, began = _budget(spec), [], time.time()
+    output.progress(f"inference, batch {rows}", 0, None)
     while budget.step():
         framework.synchronise()
         start = time.perf_counter()
@@ -72,7 +73,7 @@ def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, out
     if logits.shape != (rows, settings["classes"]):  # the work that is timed is the work that was asked for
         raise EvenhandError(f"inference answered {logits.shape}, should be {(rows, settings['classes'])}")
     values = _values(f"inference_batch_{rows}", seconds, rows)
-    output.window("inference", began, time.time(), rows * len(seconds))
+    output.window("inference", began, time.time(), rows * len(seconds), "inference/")
     counted = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
     summary = timing.summarise_requests(values) | counted
     output.metrics(summary)
@@ -83,6 +84,7 @@ def _train(framework: Framework, network: Any, batch: Batch, spec: CellSpec, out
     """Optimiser steps on one batch, which stays where the framework put it."""
     settings, rows = spec.settings, spec.settings["batch_size"]
     optimiser = framework.optimiser(network, settings["optimizer"], settings["learning_rate"])
+    output.progress(f"training, batch {rows}", 0, None)
     watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
     budget, began = _budget(spec), time.time()
     framework.train_epoch(network, optimiser, _again(batch, budget), watch)

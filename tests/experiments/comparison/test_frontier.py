@@ -49,7 +49,9 @@ def test_it_stands_in_every_form_of_the_report(tmp_path) -> None:
         parts.append(part)
     comparison = compare(pd.concat(parts, ignore_index=True), baseline="pytorch", strata=["batch_size"])
     assert comparison.frontier == (Edge("tensorflow", "", 8, 16),)
-    assert report.as_json(comparison)["frontier"] == [{"level": "tensorflow", "stratum": "", "fits": 8, "too_large": 16}]
+    assert report.as_json(comparison)["frontier"] == [
+        {"level": "tensorflow", "stratum": "", "fits": 8, "too_large": 16, "phase": ""}
+    ]
     path = report.write(comparison, tmp_path, title="A study")
     for text in (path.read_text(), (tmp_path / "report.md").read_text()):
         assert "Where memory ends" in text

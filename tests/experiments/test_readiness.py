@@ -1,0 +1,96 @@
+"""Is the machine free and cool: real load, a GPU whose answers are told, and a campaign that is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from experiments import readiness
+from experiments.readiness import Idle
+from tests.conftest import Place
+from tests.tracking.nvml import Driver, driver, library  # noqa: F401
+from tracking.sensors import Sensors
+
+LOOK = """
+import dataclasses, json
+from experiments.readiness import Look
+idle = Look("cuda").idle()
+print(json.dumps([dataclasses.asdict(idle), idle.troubles, idle.metrics]))
+"""
+
+
+def test_others_work_is_seen_and_named_and_ours_is_not() -> None:
+    look = readiness.Look("cpu")
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    until = time.monotonic() + 0.8
+    while time.monotonic() < until:
+        sum(range(10_000))
+    idle = look.idle()
+    busy.kill()
+    busy.wait()
+    assert idle.others_percent > 10  # a tenth of a core at least, also where other tests run
+    assert "python" in idle.busiest
+    assert "the CPU was not free at the start: others used" in idle.troubles[0]
+    alone = Idle(others_percent=9.0)
+    assert alone.troubles == ()
+    assert alone.metrics == {"idle/others_cpu_percent": 9.0}
+
+
+def test_the_idle_gpu_and_who_else_is_on_it(driver: Driver) -> None:  # noqa: F811
+    driver.answers(pid=1, celsius=38, milliwatts=60_000)
+    idle, troubles, metrics = json.loads(driver.python(LOOK))
+    assert idle["celsius"]["gpu_0"] == 38
+    assert idle["watts"]["gpu_0"] == pytest.approx(60, rel=0.05)
+    assert any(line.startswith("the GPU was not free at the start: ") and "(1) computed there" in line for line in troubles)
+    assert metrics["idle/watts"] == pytest.approx(60, rel=0.05)
+    assert metrics["idle/gpu_0/temperature_celsius"] == 38
+
+
+WAIT = """
+import json
+from experiments.readiness import cool_down
+from tracking.sensors import Sensors
+said = []
+text = cool_down({"gpu_0": 40.0}, Sensors(device="cuda"), LIMIT, lambda warm, waited: said.append(warm) or True)
+print(json.dumps([text, said]))
+"""
+
+
+def test_a_cell_waits_until_the_gpu_is_as_cool_as_at_the_start(driver: Driver) -> None:  # noqa: F811
+    driver.answers(celsius=43)
+    assert json.loads(driver.python(WAIT.replace("LIMIT", "5"))) == ["", []]
+    driver.answers(celsius=58)
+    cooling = threading.Timer(2.5, lambda: driver.answers(celsius=42))
+    cooling.start()
+    text, said = json.loads(driver.python(WAIT.replace("LIMIT", "60")))
+    assert text.startswith("gpu_0 58 °C (started at 40), waited ")
+    assert said
+    driver.answers(celsius=58)
+    text, _ = json.loads(driver.python(WAIT.replace("LIMIT", "1")))
+    assert text.startswith("still gpu_0 58 °C (started at 40) after 1 s")
+
+
+def test_nothing_is_waited_for_without_a_sensor() -> None:
+    assert readiness.cool_down({}, Sensors(), 60, lambda *_: pytest.fail("asked")) == ""
+
+
+def test_a_loaded_machine_is_told_everywhere_or_refused(place: Place) -> None:
+    # thirty processes outweigh whatever else the tests are doing
+    load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        refused = place.run(strict="true", frameworks="pytorch", blocks="1")
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+        assert "strict=true: the CPU was not free at the start: others used " in refused.stderr
+        told = place.run(frameworks="pytorch", blocks="1")
+    finally:
+        for one in load:
+            one.kill()
+            one.wait()
+    assert "! the CPU was not free at the start: others used " in told.stdout
+    report = next(place.journal.glob("*/campaign.json")).read_text()
+    assert json.loads(report)["idle"]["others_percent"] > 10

@@ -1,0 +1,73 @@
+"""A machine with one NVIDIA GPU whose answers a test writes: nvidia-ml-py itself, on a driver library built here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).with_name("nvml_driver.c")
+ANSWERS = {
+    "used_bytes": 2e9,
+    "utilization_percent": 87,
+    "celsius": 61,
+    "milliwatts": 250_000,
+    "sm_megahertz": 1_410,
+    "memory_megahertz": 2_619,
+    "clock_limits": 0,
+    "counter_seconds": 0.02,
+}
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What a process needs to see the GPU, and the file that answers."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LD_LIBRARY_PATH": str(self.folder), "NVML_ANSWERS": str(self.folder / "answers")}
+
+    def answers(self, **given: float | None) -> None:
+        """From now on; None takes an answer away."""
+        told = {name: value for name, value in {**ANSWERS, **given}.items() if value is not None}
+        written = self.folder / "answers.new"
+        written.write_text("".join(f"{name} {value:.17g}\n" for name, value in told.items()))
+        written.replace(self.folder / "answers")
+
+    def python(self, script: str, **environment: str) -> str:
+        """A script in a process that sees the GPU; what it prints."""
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, **self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (compiler := shutil.which("cc")):
+        pytest.skip("building a driver library needs a C compiler")
+    built = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(built), str(SOURCE)], check=True)
+    return built
+
+
+@pytest.fixture
+def driver(library: Path, tmp_path: Path) -> Driver:
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    (folder / library.name).symlink_to(library)
+    made = Driver(folder)
+    made.answers()
+    return made

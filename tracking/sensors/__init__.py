@@ -1,0 +1,12 @@
+"""Utilisation, memory, temperature, clocks, power and energy of a process and its machine: psutil, NVML and RAPL.
+
+Keys below `system/` that MLflow's own sampler uses keep its names and units, so that the UI's system tab shows both alike.
+A sensor that is missing is named with its reason in `missing`, never a zero.
+"""
+
+from __future__ import annotations
+
+from tracking.sensors.sampler import Sample, Sampler, Sensors
+from tracking.sensors.windows import Summary, Window, summarise
+
+__all__ = ["Sample", "Sampler", "Sensors", "Summary", "Window", "summarise"]

@@ -1,0 +1,56 @@
+"""Processor, memory, disk and network of the machine, and the share of one process in them, as psutil tells."""
+
+from __future__ import annotations
+
+import psutil
+
+CPU_TEMPERATURE = "cpu_temperature_celsius"
+CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
+
+
+class Host:
+    """missing: sensor -> why it is not there."""
+
+    def __init__(self, pid: int | None) -> None:
+        self.missing: dict[str, str] = {}
+        self._process = psutil.Process(pid) if pid else None
+        self._chip = self._find_chip()
+        self._network = psutil.net_io_counters()
+        psutil.cpu_percent()
+
+    def read(self) -> dict[str, float]:
+        return {**self._machine(), **self._of_process()}
+
+    def _machine(self) -> dict[str, float]:
+        memory, disk, network = psutil.virtual_memory(), psutil.disk_usage("/"), psutil.net_io_counters()
+        values = {
+            "cpu_utilization_percentage": psutil.cpu_percent(),
+            "system_memory_usage_megabytes": memory.used / 1e6,
+            "system_memory_usage_percentage": memory.percent,
+            "disk_usage_percentage": disk.percent,
+            "disk_usage_megabytes": disk.used / 1e6,
+            "disk_available_megabytes": disk.free / 1e6,
+            "network_receive_megabytes": (network.bytes_recv - self._network.bytes_recv) / 1e6,
+            "network_transmit_megabytes": (network.bytes_sent - self._network.bytes_sent) / 1e6,
+        }
+        if self._chip:
+            values[CPU_TEMPERATURE] = psutil.sensors_temperatures()[self._chip][0].current
+        return values
+
+    def _of_process(self) -> dict[str, float]:
+        if self._process is None:
+            return {}
+        try:
+            with self._process.oneshot():
+                rss, used = self._process.memory_info().rss, self._process.cpu_percent()
+            return {"process_rss_megabytes": rss / 1e6, "process_cpu_percentage": used}
+        except psutil.Error:  # it has just ended
+            return {}
+
+    def _find_chip(self) -> str:
+        found = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
+        for chip in CHIPS:
+            if found.get(chip):
+                return chip
+        self.missing["cpu_temperature"] = "the system shows no CPU temperature sensor"
+        return ""

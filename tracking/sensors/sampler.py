@@ -1,0 +1,108 @@
+"""Everything that this machine has, read at one moment, and again and again in a thread of the parent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracking.sensors import rapl
+from tracking.sensors.host import Host
+from tracking.sensors.nvml import Gpu
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What all sensors said at one moment; `counters_joules` rise until they wrap around."""
+
+    time_seconds: float
+    values: dict[str, float]
+    counters_joules: dict[str, float]
+
+
+class Sensors:
+    """device: whose energy is counted; that of the processor's packages always, a GPU's only where it computes.
+
+    gpu: the prefix of the device's keys, `gpu_0`; empty where there is none. ranges_joules: where a counter wraps around.
+    """
+
+    def __init__(self, pid: int | None = None, device: str = "cpu") -> None:
+        self._pid, self._device = pid, device
+        self._host = Host(pid)
+        self._missing: dict[str, str] = {}
+        self._gpu = self._open_gpu()
+        self.gpu = f"gpu_{self._gpu.index}" if self._gpu else ""
+        self._packages, reason = rapl.find()
+        if reason:
+            self._missing["cpu_energy"] = reason
+        self.ranges_joules = {package.name: package.range_joules for package in self._packages}
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Sensor -> why it is not there."""
+        of_gpu = {f"{self.gpu}_{name}": reason for name, reason in self._gpu.missing.items()} if self._gpu else {}
+        return {**self._missing, **self._host.missing, **of_gpu}
+
+    def read(self) -> Sample:
+        now = time.time()
+        counters = self.counters()
+        values = self._host.read()
+        if self._gpu:
+            of_process = self._pid if self._device == "cuda" else None
+            values |= {f"{self.gpu}_{name}": value for name, value in self._gpu.read(of_process).items()}
+        return Sample(now, {f"system/{key}": value for key, value in values.items()}, counters)
+
+    def counters(self) -> dict[str, float]:
+        """Joules so far, by counter."""
+        found = {package.name: package.joules() for package in self._packages}
+        if self._gpu and self._device == "cuda" and (joules := self._gpu.joules()) is not None:
+            found[self.gpu] = joules
+        return found
+
+    def on_gpu(self) -> dict[int, int | None]:
+        """Who computes on the GPU, process -> bytes."""
+        return self._gpu.processes() if self._gpu else {}
+
+    def _open_gpu(self) -> Gpu | None:
+        try:
+            return Gpu()
+        except Exception as error:  # NVML raises a class of its own for every way of not being there
+            self._missing["gpu"] = f"no NVIDIA device: {error}"
+            return None
+
+
+class Sampler(threading.Thread):
+    """Samples at a stated period from its start to its end, both included; the measured process does nothing for it."""
+
+    def __init__(self, sensors: Sensors, period_seconds: float, on_sample: Callable[[Sample], None]) -> None:
+        super().__init__(name="sensors", daemon=True)
+        self.sensors = sensors
+        self._period_seconds = period_seconds
+        self._on_sample = on_sample
+        self._stop_now = threading.Event()
+        self.samples: list[Sample] = []
+        self.trouble = ""
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Sensor -> why it is not there, or no longer."""
+        return {**self.sensors.missing, **({"sensors": self.trouble} if self.trouble else {})}
+
+    def run(self) -> None:
+        try:
+            self._sample()
+            while not self._stop_now.wait(self._period_seconds):
+                self._sample()
+            self._sample()
+        except Exception as error:  # a driver's fault ends its readings, not the campaign
+            self.trouble = f"stopped after {len(self.samples)} samples: {error}"
+
+    def _sample(self) -> None:
+        sample = self.sensors.read()
+        self.samples.append(sample)
+        self._on_sample(sample)
+
+    def stop(self) -> None:
+        self._stop_now.set()
+        self.join()

@@ -1,0 +1,101 @@
+"""What the sensors said while something was timed: means, greatest values, energy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracking.sensors.nvml import throttles
+from tracking.sensors.sampler import Sample
+
+RISES = 3
+
+
+@dataclass(frozen=True)
+class Window:
+    """Wall-clock time in which something was timed; `prefix` goes before its metrics' names: empty, or `inference/`."""
+
+    prefix: str
+    start_seconds: float
+    end_seconds: float
+    examples: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """metrics: only of sensors that spoke. missing: what cannot be said -> why. throttled: what slowed the clocks -> share."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    throttled: dict[str, float] = field(default_factory=dict)
+
+
+def summarise(samples: Sequence[Sample], window: Window, *, gpu: str = "", ranges_joules: Mapping[str, float]) -> Summary:
+    """gpu: the prefix of the device's keys. Energy is the counters' rise over the window, read off between samples.
+
+    Counters are invalid, and that is said, where one was seen to move fewer than three times inside the window.
+    """
+    inside = [one for one in samples if window.start_seconds <= one.time_seconds <= window.end_seconds]
+    found = Summary(_values(inside, gpu), {}, _throttled(inside, gpu))
+    counted = sorted({name for one in samples for name in one.counters_joules})
+    joules = 0.0
+    for name in counted:
+        seconds, risen = _series(samples, name, ranges_joules.get(name, 0.0))
+        rises = _rises(seconds, risen, window)
+        if rises < RISES:
+            found.missing[f"{window.prefix}energy"] = (
+                f"{name} moved {rises} times in the {window.end_seconds - window.start_seconds:.1f} s, {RISES} are needed"
+            )
+            break
+        joules += float(np.interp(window.end_seconds, seconds, risen) - np.interp(window.start_seconds, seconds, risen))
+    else:
+        found.metrics.update(_energy(joules, window) if counted else {})
+    named = {f"{window.prefix}{key}": value for key, value in found.metrics.items()}
+    return Summary(named, found.missing, found.throttled)
+
+
+def _values(inside: Sequence[Sample], gpu: str) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for name, prefix in {"cpu": "system/cpu", **({"gpu": f"system/{gpu}"} if gpu else {})}.items():
+        if used := _of(inside, f"{prefix}_utilization_percentage"):
+            metrics[f"{name}/utilization_percent_mean"] = float(np.mean(used))
+        if celsius := _of(inside, f"{prefix}_temperature_celsius"):
+            metrics[f"{name}/temperature_celsius_mean"] = float(np.mean(celsius))
+            metrics[f"{name}/temperature_celsius_max"] = max(celsius)
+        if clocks := _of(inside, f"{prefix}_clock_megahertz"):
+            metrics[f"{name}/clock_megahertz_mean"] = float(np.mean(clocks))
+        if held := _of(inside, f"{prefix}_process_memory_megabytes"):
+            metrics["memory/peak_device_process_bytes"] = 1e6 * max(held)
+    return metrics
+
+
+def _throttled(inside: Sequence[Sample], gpu: str) -> dict[str, float]:
+    masks = _of(inside, f"system/{gpu}_clock_limits")
+    reasons = [throttles(mask) for mask in masks]
+    return {name: sum(name in one for one in reasons) / len(masks) for name in sorted({name for one in reasons for name in one})}
+
+
+def _energy(joules: float, window: Window) -> dict[str, float]:
+    metrics = {"energy/joules": joules, "power/watts_mean": joules / (window.end_seconds - window.start_seconds)}
+    return metrics | ({"energy/joules_per_example": joules / window.examples} if window.examples else {})
+
+
+def _series(samples: Sequence[Sample], name: str, range_joules: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds, and how far the counter had risen since the first; a wrap-around is undone."""
+    told = [(one.time_seconds, one.counters_joules[name]) for one in samples if name in one.counters_joules]
+    seconds, joules = np.array(told, dtype=np.float64).T
+    steps = np.diff(joules)
+    steps[steps < 0] += range_joules
+    return seconds, np.concatenate([[0.0], np.cumsum(steps)])
+
+
+def _rises(seconds: NDArray[np.float64], risen: NDArray[np.float64], window: Window) -> int:
+    inside = (seconds >= window.start_seconds) & (seconds <= window.end_seconds)
+    return int(np.count_nonzero(np.diff(risen[inside]) > 0)) if inside.any() else 0
+
+
+def _of(inside: Sequence[Sample], key: str) -> list[float]:
+    return [one.values[key] for one in inside if key in one.values]
