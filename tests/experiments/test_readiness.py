@@ -12,9 +12,12 @@ import pytest
 
 from experiments import readiness
 from experiments.readiness import Idle
-from tests.conftest import Place
+from tests.conftest import Place, wait_for
+from tests.experiments.test_faults import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
+from tracking.records import RunClosed
 from tracking.sensors import Sensors
+from tracking.store import Store
 
 LOOK = """
 import dataclasses, json
@@ -94,3 +97,24 @@ def test_a_loaded_machine_is_told_everywhere_or_refused(place: Place) -> None:
     assert "! the CPU was not free at the start: others used " in told.stdout
     report = next(place.journal.glob("*/campaign.json")).read_text()
     assert json.loads(report)["idle"]["others_percent"] > 10
+
+
+def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    for name, text in driver.environment.items():
+        monkeypatch.setenv(name, text)
+    driver.answers(celsius=40)
+    campaign = place.start(frameworks="pytorch", blocks="2", device="cpu", cool_down_seconds="2")
+    wait_for(lambda: any(isinstance(record, RunClosed) for record in records(place)), 120)
+    driver.answers(celsius=58, clock_limits=0x20)
+    output, _ = campaign.communicate(timeout=120)
+    assert campaign.returncode == 3, output
+    runs = {run.name: run for run in Store(place.uri).runs("captioning")}
+    first, second = runs["pytorch · block 1"], runs["pytorch · block 2"]
+    assert runs["captioning demo"].metrics["idle/gpu_0/temperature_celsius"] == 40
+    assert "gpu_0 40 °C" in second.tags["idle"]
+    assert "still gpu_0 58 °C (started at 40) after 2 s" in (first.tags.get("cool_down"), second.tags["cool_down"])
+    assert second.metrics["system/gpu_0_temperature_celsius"] == 58
+    assert second.metrics["gpu/temperature_celsius_max"] == 58
+    assert "software thermal slowdown in 100 % of samples" in second.tags["throttled"]
+    assert "energy/joules" not in second.metrics  # of a GPU that does not compute here
+    assert second.tags["gpu"] == "Test GPU (driver 600.00)"
