@@ -15,7 +15,7 @@ from experiments import timing
 from experiments.checkpoint import Checkpoint, Past
 from experiments.timing import Stopwatch, Values
 from experiments.workloads.contract import CellSpec, Output, Task
-from models.contract import Framework
+from models.contract import Framework, Rule
 from tracking import provenance
 from tracking.errors import EvenhandError
 
@@ -29,7 +29,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     network = framework.build(task.model, task.spec)
     parameters = check_parameters(task.model, task.parameters, framework, network)
     framework.load_weights(network, task.initial_weights())
-    optimiser = framework.optimiser(network, settings["optimizer"], settings["learning_rate"])
+    optimiser = framework.optimiser(network, rule(settings))
     output.metrics({**parameters, "check/initial_loss": _loss(framework, network, [next(iter(task.validation()))])})
 
     past = _train(task, spec, framework, network, optimiser, output)
@@ -46,6 +46,13 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     task.leave(framework, network, output)
     leave(spec, framework, [training, *answers], summary, output)
     return network
+
+
+def rule(settings: Mapping[str, Any]) -> Rule:
+    """How weights are updated, as the settings say."""
+    return Rule(
+        settings["optimizer"], settings["learning_rate"], settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
+    )
 
 
 def check_parameters(model: str, expected: tuple[int, int], framework: Framework, network: Any) -> dict[str, float]:

@@ -30,6 +30,27 @@ def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, 
 
 
 @dataclass(frozen=True)
+class Rule:
+    """How weights are updated. name: `adam`, `sgd`: PyTorch's semantics in every framework; `adam-stock`: each framework's own.
+
+    momentum and weight_decay (L2, in the gradient) are SGD's.
+    """
+
+    name: str
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    NAMES: ClassVar[tuple[str, ...]] = ("adam", "sgd", "adam-stock")
+
+    def __post_init__(self) -> None:
+        if self.name not in self.NAMES:
+            raise ModelError(f"no optimiser {self.name!r}; have {', '.join(self.NAMES)}")
+        if self.name != "sgd" and (self.momentum or self.weight_decay):
+            raise ModelError(f"momentum and weight decay are those of sgd, not of {self.name}")
+
+
+@dataclass(frozen=True)
 class Batch:
     """NumPy arrays of one optimiser step; the same bytes go to every framework.
 
@@ -85,8 +106,12 @@ class Framework(ABC):
         """Raises ModelError naming the first missing, superfluous or misshapen array."""
 
     @abstractmethod
-    def optimiser(self, network: Any, name: str, learning_rate: float) -> Any:
-        """`adam`: PyTorch's semantics in every framework. `adam-stock`: the framework's own class and defaults."""
+    def optimiser(self, network: Any, rule: Rule) -> Any:
+        """What updates the network by that rule. Raises ModelError for one that is not there."""
+
+    @abstractmethod
+    def set_learning_rate(self, optimiser: Any, learning_rate: float) -> None:
+        """From the next step on."""
 
     @abstractmethod
     def optimiser_state(self, optimiser: Any) -> Weights: ...

@@ -18,14 +18,18 @@ from pathlib import Path
 import numpy as np
 
 import models
-from models.contract import Array, ModelError
+from models.contract import Array, ModelError, Rule
 from models.frameworks import missing, open_framework
 
 # Relative L2 in float64. Equal networks were measured at 1e-15 to 4e-13 (forward, gradients) and 1e-13 to 2e-8 (five steps); one
 # wrong epsilon at 2e-4, 9e-3 and 2e-7, because training with BatchNorm and Adam forgives scale: the limits lie between.
 LIMITS = {"count": 0.0, "forward": 1e-10, "loss": 1e-10, "gradient": 1e-9, "step": 1e-8}
 STEPS = 5
-LEARNING_RATE = 1e-3
+RULES = {
+    "adam": Rule("adam", 1e-3),
+    "sgd": Rule("sgd", 1e-2, momentum=0.9, weight_decay=1e-2),
+    "adam-stock": Rule("adam-stock", 1e-3),
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Asked:
-    """What both sides compute. optimizer: as in `Framework.optimiser`; full: the whole network instead of its small version."""
+    """What both sides compute. optimizer: a name of `RULES`; full: the whole network instead of its small version."""
 
     model: str
     optimizer: str = "adam"
@@ -75,7 +79,7 @@ def compute(asked: Asked, framework: str, threads: int = 1) -> dict[str, Array]:
         "loss/mean": np.array(loss / total),
         **{f"gradient/{name}": gradient for name, gradient in gradients.items()},
     }
-    optimiser = adapter.optimiser(network, asked.optimizer, LEARNING_RATE)
+    optimiser = adapter.optimiser(network, RULES[asked.optimizer])
     for _ in range(STEPS):
         adapter.train_step(network, optimiser, batch)
     adapter.synchronise()
@@ -161,7 +165,7 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("framework")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--optimizer", default="adam")
+    parser.add_argument("--optimizer", default="adam", choices=list(RULES))
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)

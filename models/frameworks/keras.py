@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, ModelError, StepClock, Weights
+from models.contract import Array, Batch, ModelError, Rule, StepClock, Weights
 from models.frameworks.keras_shared import KerasFramework, search, tensor_specs
 
 NAMES = {
@@ -32,8 +32,8 @@ class Adapter(KerasFramework):
         network.compile(loss=_loss())
         return network
 
-    def optimiser(self, network: Any, name: str, learning_rate: float) -> Any:
-        optimiser = super().optimiser(network, name, learning_rate)
+    def optimiser(self, network: Any, rule: Rule) -> Any:
+        optimiser = super().optimiser(network, rule)
         network.compile(optimizer=optimiser, loss=_loss())
         return optimiser
 

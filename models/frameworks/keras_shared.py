@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import models
-from models.contract import Array, Batch, Framework, ModelError, Weights
+from models.contract import Array, Batch, Framework, ModelError, Rule, Weights
 from models.frameworks.devices import Device, JaxDevice, TensorFlowDevice, TorchDevice
 
 DEVICES: dict[str, Callable[[str, int, str], Device]] = {"tensorflow": TensorFlowDevice, "torch": TorchDevice, "jax": JaxDevice}
@@ -68,17 +68,20 @@ class KerasFramework(Framework):
 
         to_keras(_entries(network), weights)
 
-    def optimiser(self, network: Any, name: str, learning_rate: float) -> Any:
+    def optimiser(self, network: Any, rule: Rule) -> Any:
         import keras
 
-        from models.frameworks.keras_adam import TorchAdam
+        from models.frameworks.keras_optimisers import TorchAdam, TorchSGD
 
-        classes = {"adam": TorchAdam, "adam-stock": keras.optimizers.Adam}
-        if name not in classes:
-            raise ModelError(f"no optimiser {name!r}; have {', '.join(classes)}")
-        optimiser = classes[name](learning_rate=learning_rate)
+        if rule.name == "sgd":
+            optimiser = TorchSGD(rule.learning_rate, rule.momentum, rule.weight_decay)
+        else:
+            optimiser = {"adam": TorchAdam, "adam-stock": keras.optimizers.Adam}[rule.name](learning_rate=rule.learning_rate)
         optimiser.build(network.trainable_variables)
         return optimiser
+
+    def set_learning_rate(self, optimiser: Any, learning_rate: float) -> None:
+        optimiser.learning_rate = learning_rate
 
     def optimiser_state(self, optimiser: Any) -> Weights:
         from keras import ops

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import models
-from models.contract import Array, Batch, Framework, ModelError, Weights, check_weights
+from models.contract import Array, Batch, Framework, ModelError, Rule, Weights, check_weights
 from models.frameworks.devices import TorchDevice
 
 NAMES = {"pytorch": ("torch",), "pytorch+compile": ("torch",)}
@@ -53,10 +53,16 @@ class Adapter(Framework):
         for name, tensor in state.items():
             tensor.copy_(torch.tensor(weights[name]))
 
-    def optimiser(self, network: nn.Module, name: str, learning_rate: float) -> torch.optim.Optimizer:
-        if name not in ("adam", "adam-stock"):
-            raise ModelError(f"no optimiser {name!r}; have adam, adam-stock")
-        return torch.optim.Adam(network.named_parameters(), lr=learning_rate, fused=name == "adam")
+    def optimiser(self, network: nn.Module, rule: Rule) -> torch.optim.Optimizer:
+        named = network.named_parameters()
+        if rule.name == "sgd":
+            options = {"momentum": rule.momentum, "weight_decay": rule.weight_decay}
+            return torch.optim.SGD(named, lr=rule.learning_rate, **options, fused=True)
+        return torch.optim.Adam(named, lr=rule.learning_rate, fused=rule.name == "adam")
+
+    def set_learning_rate(self, optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate
 
     def optimiser_state(self, optimiser: torch.optim.Optimizer) -> Weights:
         names = optimiser.param_groups[0]["param_names"]

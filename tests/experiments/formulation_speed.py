@@ -12,6 +12,7 @@ import numpy as np
 from experiments.datasets import caption_batches
 from experiments.datasets.synthetic import features, synthetic
 from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights
+from models.contract import Rule
 from models.frameworks import open_framework
 
 CAPTIONS, ROUNDS, WARMUP = 32, 8, 2
@@ -23,7 +24,7 @@ def main(name: str, vocabulary: int, length: int, cache: str) -> None:
     spec = CaptionDecoderSpec(vocabulary, length)
     network = framework.build("caption_decoder", spec)
     framework.load_weights(network, initial_weights(spec, np.random.default_rng(0)))
-    optimiser = framework.optimiser(network, "adam", 1e-3)
+    optimiser = framework.optimiser(network, Rule("adam", 1e-3))
     batches = {
         kind: list(
             caption_batches.epoch(

@@ -20,7 +20,7 @@ import pytest
 
 import models
 from models import parity, spec
-from models.contract import Batch, Framework, ModelError, Weights
+from models.contract import Batch, Framework, ModelError, Rule, Weights
 from models.frameworks import open_framework
 
 TIGHT = 1e-9
@@ -123,7 +123,7 @@ def check_loss_is_the_weighted_mean(framework: Framework) -> None:
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(logits)), batch.targets]
     loss, total = framework.evaluate(network, replace(batch, weights=weights))
     np.testing.assert_allclose([loss, total], [(losses * weights).sum(), weights.sum()], rtol=1e-7)  # float32 weights summed
-    trained = framework.train_step(network, framework.optimiser(network, "adam", 1e-3), replace(batch, weights=weights))
+    trained = framework.train_step(network, framework.optimiser(network, Rule("adam", 1e-3)), replace(batch, weights=weights))
     np.testing.assert_allclose(float(trained), (losses * weights).sum() / weights.sum(), rtol=1e-6)
 
 
@@ -157,7 +157,7 @@ def check_dropout_is_on_only_in_training(framework: Framework) -> None:
     network, _, batch = small_network(framework, dropout=0.5)
     first = framework.evaluate(network, batch)
     assert framework.evaluate(network, batch) == first
-    optimiser = framework.optimiser(network, "adam", 0.0)
+    optimiser = framework.optimiser(network, Rule("adam", 0.0))
     losses = [float(framework.train_step(network, optimiser, batch)) for _ in range(3)]
     assert len({*losses, first[0] / first[1]}) == 4  # three masks and none
 
@@ -165,12 +165,12 @@ def check_dropout_is_on_only_in_training(framework: Framework) -> None:
 def check_an_epoch_is_its_steps(framework: Framework) -> None:
     """Also: every step is clocked once, its own loss reported, no batch or step lost or added at either end of `fit`."""
     batches, network = ragged_batches(9), small_network(framework)[0]
-    optimiser = framework.optimiser(network, "adam", 1e-2)
+    optimiser = framework.optimiser(network, Rule("adam", 1e-2))
     losses = [float(framework.train_step(network, optimiser, batch)) for batch in batches]
     stepped = framework.weights(network)
 
     network = small_network(framework)[0]
-    optimiser, clock = framework.optimiser(network, "adam", 1e-2), Clock()
+    optimiser, clock = framework.optimiser(network, Rule("adam", 1e-2)), Clock()
     framework.train_epoch(network, optimiser, iter(batches[:5]), clock)
     framework.train_epoch(network, optimiser, batches[5:], clock)
     assert clock.calls[::2] == ["begin"] * len(batches)
@@ -181,7 +181,7 @@ def check_an_epoch_is_its_steps(framework: Framework) -> None:
 def check_adam_is_adam(framework: Framework) -> None:
     """Against algorithm 1 of Kingma & Ba in NumPy, tokens repeated in every batch."""
     network, _, batch = small_network(framework)
-    weights, optimiser = framework.weights(network), framework.optimiser(network, "adam", 1e-2)
+    weights, optimiser = framework.weights(network), framework.optimiser(network, Rule("adam", 1e-2))
     means = {name: np.zeros_like(array) for name, array in weights.items()}
     squares = {name: np.zeros_like(array) for name, array in weights.items()}
     for step in range(1, 6):
@@ -197,14 +197,14 @@ def check_adam_is_adam(framework: Framework) -> None:
 def check_optimiser_state_continues(framework: Framework) -> None:
     first, *rest = ragged_batches(4)
     network = small_network(framework)[0]
-    optimiser = framework.optimiser(network, "adam", 1e-2)
+    optimiser = framework.optimiser(network, Rule("adam", 1e-2))
     framework.train_step(network, optimiser, first)
     weights, state = framework.weights(network), framework.optimiser_state(optimiser)
     for batch in rest:
         framework.train_step(network, optimiser, batch)
 
     other = small_network(framework)[0]
-    resumed = framework.optimiser(other, "adam", 1e-2)
+    resumed = framework.optimiser(other, Rule("adam", 1e-2))
     framework.load_weights(other, weights)
     framework.load_optimiser_state(resumed, state)
     for batch in rest:
@@ -217,12 +217,29 @@ def check_optimiser_state_continues(framework: Framework) -> None:
 def check_optimisers_have_names(framework: Framework) -> None:
     network, _, batch = small_network(framework)
     before = framework.evaluate(network, batch)[0]
-    optimiser = framework.optimiser(network, "adam-stock", 1e-2)
+    optimiser = framework.optimiser(network, Rule("adam-stock", 1e-2))
     for _ in range(3):
         framework.train_step(network, optimiser, batch)
     assert framework.evaluate(network, batch)[0] < before
-    with pytest.raises(ModelError, match="no optimiser 'adamm'; have adam, adam-stock"):
-        framework.optimiser(network, "adamm", 1e-2)
+    with pytest.raises(ModelError, match="no optimiser 'adamm'; have adam, sgd, adam-stock"):
+        Rule("adamm", 1e-2)
+    with pytest.raises(ModelError, match="those of sgd"):
+        Rule("adam", 1e-2, momentum=0.9)
+
+
+def check_sgd_is_the_textbooks(framework: Framework) -> None:
+    """m ← µm + g + λw, w ← w − rate·m: a drop of the rate works at once."""
+    network, _, batch = small_network(framework, dropout=0.0)
+    for momentum in (0.0, 0.9):
+        optimiser = framework.optimiser(network, Rule("sgd", 0.5, momentum, weight_decay=0.1))
+        moved = dict.fromkeys(framework.gradients(network, batch), 0.0)
+        for rate in (0.5, 0.5, 0.05):
+            framework.set_learning_rate(optimiser, rate)
+            before, gradients = framework.weights(network), framework.gradients(network, batch)
+            moved = {name: momentum * moved[name] + gradients[name] + 0.1 * before[name] for name in gradients}
+            framework.train_step(network, optimiser, batch)
+            after = framework.weights(network)
+            assert relative({name: before[name] - rate * moved[name] for name in moved}, {n: after[n] for n in moved}) < TIGHT
 
 
 def next_log_probabilities(framework: Framework, network: Any, features: Any, words: Any) -> Any:
@@ -309,7 +326,7 @@ def check_a_placed_batch_is_the_batch(framework: Framework) -> None:
     losses = []
     for one in (batch, placed):
         network, _, _ = small_network(framework)
-        optimiser = framework.optimiser(network, "adam", 1e-3)
+        optimiser = framework.optimiser(network, Rule("adam", 1e-3))
         clock = Clock()
         framework.train_epoch(network, optimiser, iter([one, one, one]), clock)
         losses.append(clock.calls)

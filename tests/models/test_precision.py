@@ -19,6 +19,7 @@ COMPUTE = """
 import json, sys
 import numpy as np
 import models
+from models.contract import Rule
 from models.frameworks import open_framework
 framework = open_framework(sys.argv[1], device="cpu", threads=1, precision=sys.argv[2], seed=0)
 found = {}
@@ -29,7 +30,7 @@ for model in sys.argv[3:]:
     framework.load_weights(network, module.initial_weights(spec, rng))
     logits = framework.infer(network, batch.inputs)
     loss, total = framework.evaluate(network, batch)
-    optimiser = framework.optimiser(network, "adam", 1e-3)
+    optimiser = framework.optimiser(network, Rule("adam", 1e-3))
     losses = [float(framework.train_step(network, optimiser, batch)) for _ in range(3)]
     kept = sorted({str(array.dtype) for array in framework.weights(network).values()})
     found[model] = {"logits": logits.tolist(), "dtype": str(logits.dtype), "loss": loss / total, "losses": losses, "kept": kept}

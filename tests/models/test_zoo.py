@@ -54,7 +54,7 @@ json.dump(shapes, open(sys.argv[1], "w"))
 """
 TRAINS = """
 import sys, numpy as np, models
-from models.contract import Batch
+from models.contract import Batch, Rule
 from models.frameworks import open_framework
 framework = open_framework(sys.argv[1], device="cpu", threads=2, precision="float32", seed=0)
 rng = np.random.default_rng(0)
@@ -64,7 +64,7 @@ for name in sys.argv[2:]:
     network = framework.build(name, spec)
     framework.load_weights(network, module.initial_weights(spec, rng))
     batch = module.probe_batch(spec, max(32, spec.least_side), rng, rows=9)
-    optimiser = framework.optimiser(network, "adam", 1e-4)
+    optimiser = framework.optimiser(network, Rule("adam", 1e-4))
     losses = [float(framework.train_step(network, optimiser, batch)) for _ in range(12)]
     assert np.isfinite(losses).all(), (name, losses)
     assert np.mean(losses[-3:]) < np.mean(losses[:3]), (name, losses)

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from experiments import timing
-from experiments.measure import peak_rss_bytes, write_values
+from experiments.measure import peak_rss_bytes, rule, write_values
 from experiments.timing import Values
 from experiments.workloads.captioning.train import Captioning
 from experiments.workloads.contract import CellSpec, Output
@@ -22,7 +22,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     loop = importlib.import_module(f"models.loops.{settings['harness'].partition('+')[0]}")
     network = framework.build(task.model, task.spec)
     framework.load_weights(network, task.initial_weights())
-    optimiser = framework.optimiser(network, settings["optimizer"], settings["learning_rate"])
+    optimiser = framework.optimiser(network, rule(settings))
     batches = chain.from_iterable(task.training(epoch) for epoch in range(settings["epochs"]))
     output.progress(settings["harness"], 0, None)
     began = time.perf_counter()

@@ -11,7 +11,7 @@ import numpy as np
 
 import models
 from experiments import timing
-from experiments.measure import check_parameters, leave, peak_memory, peak_rss_bytes
+from experiments.measure import check_parameters, leave, peak_memory, peak_rss_bytes, rule
 from experiments.timing import Stopwatch, Values
 from experiments.workloads.contract import CellSpec, Output
 from models.contract import Batch, Framework
@@ -83,7 +83,7 @@ def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, out
 def _train(framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output) -> tuple[Values, dict[str, float]]:
     """Optimiser steps on one batch, which stays where the framework put it."""
     settings, rows = spec.settings, spec.settings["batch_size"]
-    optimiser = framework.optimiser(network, settings["optimizer"], settings["learning_rate"])
+    optimiser = framework.optimiser(network, rule(settings))
     output.progress(f"training, batch {rows}", 0, None)
     watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
     budget, began = _budget(spec), time.time()

@@ -1,4 +1,4 @@
-"""Adam with PyTorch's semantics for every Keras backend."""
+"""Adam and SGD with PyTorch's semantics for every Keras backend."""
 
 from __future__ import annotations
 
@@ -58,4 +58,49 @@ class TorchAdam(optimizers.Optimizer):  # type: ignore[misc]
             beta2=tf.constant(self.beta_2, variable.dtype),
             epsilon=epsilon,
             grad=tf.convert_to_tensor(gradient),
+        )
+
+
+class TorchSGD(optimizers.Optimizer):  # type: ignore[misc]
+    """Stochastic gradient descent as torch.optim.SGD computes it: L2 decay in the gradient, momentum of gradients alone.
+
+    Keras' own folds the learning rate into the momentum, so that a drop of the rate reaches it late, and decays apart from it.
+    """
+
+    def __init__(self, learning_rate: float, momentum: float = 0.0, decay: float = 0.0) -> None:
+        super().__init__(learning_rate=learning_rate, name="sgd")
+        self.momentum, self.decay = momentum, decay
+
+    def build(self, variables: list[Any]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        if self.momentum:
+            (self._momenta,) = self.add_optimizer_variables(variables, ["momentum_buffer"])
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        rate = ops.cast(learning_rate, variable.dtype)
+        if self.decay:
+            gradient = gradient + self.decay * variable
+        if not self.momentum:
+            self.assign_sub(variable, rate * gradient)
+            return
+        moved = self._momenta[self._get_variable_index(variable)]
+        if config.backend() == "tensorflow":
+            self._fused(gradient, variable, moved, rate)
+            return
+        self.assign(moved, self.momentum * moved + gradient)
+        self.assign_sub(variable, rate * moved)
+
+    def _fused(self, gradient: Any, variable: Any, moved: Any, rate: Any) -> None:
+        """TensorFlow's own kernel: moved = momentum·moved + gradient, variable -= rate·moved."""
+        import tensorflow as tf
+
+        tf.raw_ops.ResourceApplyMomentum(
+            var=variable.handle,
+            accum=moved.handle,
+            lr=rate,
+            grad=tf.convert_to_tensor(gradient),
+            momentum=tf.constant(self.momentum, variable.dtype),
+            use_nesterov=False,
         )
