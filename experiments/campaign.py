@@ -309,7 +309,7 @@ class Campaign:
         logged |= {"device": spec.device, "threads": str(self._threads)}
         common = {
             "campaign": f"run:{self._run}",
-            "model": treatment.settings.get("model", self._module.MODEL),
+            "model": getattr(own, "model", "") or self._module.MODEL,
             "dataset": self.prepared.dataset.name,
             "settings_hash": settings_hash(logged),
             **self.prepared.tags,

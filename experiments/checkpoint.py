@@ -17,12 +17,18 @@ from tracking.errors import EvenhandError
 
 @dataclass
 class Past:
-    """What a training has behind it: seconds of every step, the steps at which processes began, metrics by epoch, totals."""
+    """What a training has behind it: seconds of every step, the steps at which processes began, metrics by epoch, totals.
+
+    epoch_seconds: of training alone. input_seconds: waited for batches, where that is outside of the steps.
+    """
 
     seconds: list[float] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     by_epoch: list[dict[str, float]] = field(default_factory=list)
+    epoch_seconds: list[float] = field(default_factory=list)
     total_seconds: float = 0.0
+    validation_seconds: float = 0.0
+    input_seconds: float = 0.0
     peak_rss_bytes: float = 0.0
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pandas as pd
 from rich.table import Table
 
-from experiments.comparison import compare, papers, raw, report, words
+from experiments.comparison import compare, learning, papers, raw, report, survival, words
 from experiments.comparison.findings import Comparison
 from experiments.comparison.outcomes import Outcome
 from experiments.comparison.raw import RawRun, ShownRun
+from experiments.comparison.sections import Section
 from tracking.errors import EvenhandError
 
 Steps = Callable[[Sequence[ShownRun]], list[RawRun]]
@@ -36,12 +37,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Extra:
-    """What a study adds to its verdicts: sentences, tables for the terminal, files (name → text) beside the report, metrics."""
+    """What a study adds to its verdicts: sentences, tables for the terminal, files (name → text) beside the report, metrics.
+
+    sections: tables of its own in the report.
+    """
 
     sentences: list[str]
     tables: Sequence[Table] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    sections: Sequence[Section] = ()
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,12 @@ def answer(question: Question, runs: pd.DataFrame, folder: Path, telling: Tellin
         shown, missing = fetching.result()
     if question.protocol == "paper":
         comparison = replace(comparison, papers=papers.rows(comparison, shown))
+    loud, alike = learning.sentences(learning.agreements(shown, comparison.baseline))
+    comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
     extra = telling.also(comparison) if telling.also else Extra([])
     tested = map(words.control_sentence, comparison.controls)
-    found = [*words.sentences(comparison), *tested, *extra.sentences]
+    found = [*loud, *words.sentences(comparison), *tested, *alike, *extra.sentences]
+    times = survival.section(comparison)
     try:
         path = report.write(
             comparison,
@@ -101,8 +109,9 @@ def answer(question: Question, runs: pd.DataFrame, folder: Path, telling: Tellin
             runs=runs,
             published=telling.published,
             published_source=telling.source,
-            notes=[*extra.sentences, *missing],
+            notes=[*alike, *extra.sentences, *missing],
             raw=shown,
+            sections=[*extra.sections, *([times] if times else [])],
         )
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")

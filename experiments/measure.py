@@ -30,18 +30,18 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     parameters = check_parameters(task.model, task.parameters, framework, network)
     framework.load_weights(network, task.initial_weights())
     optimiser = framework.optimiser(network, rule(settings))
-    output.metrics({**parameters, "check/initial_loss": _loss(framework, network, [next(iter(task.validation()))])})
+    output.metrics({**parameters, "check/initial_loss": mean_loss(framework, network, [next(iter(task.validation()))])})
 
     past = _train(task, spec, framework, network, optimiser, output)
     training = Values(
         "train", tuple(past.seconds), (task.examples_a_step,) * len(past.seconds), settings["warmup_steps"], tuple(past.starts)
     )
-    summary = timing.summarise_training(training, past.total_seconds)
-    summary |= task.derived(summary) | peak_memory(framework, past.peak_rss_bytes)
+    summary = timing.summarise_training(training, past.total_seconds) | timing.summarise_epochs(past)
+    summary |= task.derived(summary, past) | peak_memory(framework, past.peak_rss_bytes)
     output.metrics(summary, step=len(past.seconds))
 
     answers = _infer(task, spec, framework, network, output)
-    output.progress("BLEU", 0, None)
+    output.progress("quality", 0, None)
     output.metrics(task.quality(framework, network), step=settings["epochs"])
     task.leave(framework, network, output)
     leave(spec, framework, [training, *answers], summary, output)
@@ -73,16 +73,22 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     began, already = time.time(), len(past.seconds)
     past.starts.append(already)
     for epoch in range(len(past.by_epoch), epochs):
+        if (rate := task.learning_rate(epoch)) is not None:
+            framework.set_learning_rate(optimiser, rate)
         losses, seconds = _epoch(task, epoch, epochs, framework, network, optimiser, past, delay, output)
-        validation = _loss(framework, network, task.validation())
-        past.by_epoch.append({"train/loss": float(np.mean(losses)), "val/loss": validation})
+        validating = time.perf_counter()
+        values = task.validate(framework, network)
+        past.validation_seconds += time.perf_counter() - validating
+        past.by_epoch.append({"train/loss": float(np.mean(losses)), **values})
+        past.epoch_seconds.append(seconds)
         past.total_seconds += seconds
         past.peak_rss_bytes = max(past.peak_rss_bytes, peak_rss_bytes())
-        if np.isfinite(validation):
+        if np.isfinite(values["val/loss"]):
             checkpoint.save(framework, network, optimiser, past)
         output.metrics(past.by_epoch[-1], step=epoch + 1)  # told once it is kept: a resumed cell trains no told epoch again
-        if not np.isfinite(validation):
-            raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {validation}; a smaller learning_rate may help")
+        if not np.isfinite(values["val/loss"]):
+            loss = values["val/loss"]
+            raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
     output.window("train", began, time.time(), (len(past.seconds) - already) * task.examples_a_step)
     return past
 
@@ -110,14 +116,17 @@ def _epoch(
             output.metrics({"live/loss": loss, "live/examples_per_second": rate}, step=done_before + step)
 
     watch = Stopwatch(on_step, delay)
+    feed = timing.Feed(task.training(epoch, framework))
     began = time.perf_counter()
-    framework.train_epoch(network, optimiser, task.training(epoch), watch)
+    framework.train_epoch(network, optimiser, feed, watch)
     seconds = time.perf_counter() - began
     past.seconds.extend(watch.seconds)
+    if not framework.fetches_itself:
+        past.input_seconds += feed.seconds
     return watch.losses, seconds
 
 
-def _loss(framework: Framework, network: Any, batches: Any) -> float:
+def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
     sums = np.sum([framework.evaluate(network, batch) for batch in batches], axis=0)
     return float(sums[0] / sums[1])
 

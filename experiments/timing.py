@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from experiments.checkpoint import Past
+from models.contract import Batch
 
 # Requests a percentile needs before a distribution-free 95 % interval for it exists: max(q, 1 - q)^n <= 0.025.
 EARNED_AT = {50: 6, 95: 72, 99: 368}
@@ -59,6 +62,21 @@ class Stopwatch:
         self._on_step(len(self.seconds), loss)
 
 
+class Feed:
+    """Batches, and how many seconds their making or loading took between them."""
+
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self._batches = batches
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[Batch]:
+        began = time.perf_counter()
+        for batch in self._batches:
+            self.seconds += time.perf_counter() - began
+            yield batch
+            began = time.perf_counter()
+
+
 def hold_up(began: float, share: float) -> None:
     """Waits for this share of the time since `began`, awake: a sleep would let the processor rest."""
     if share:
@@ -95,6 +113,17 @@ def summarise_training(values: Values, total_seconds: float) -> dict[str, float]
         metrics["train/examples_per_second"] = sum(examples) / sum(steady)
         if 95 in (earned := percentiles(steady)):
             metrics["train/step_seconds_p95"] = earned[95]
+    return metrics
+
+
+def summarise_epochs(past: Past) -> dict[str, float]:
+    """Metrics of whole epochs: the first apart, the median of the rest; validation and the wait for batches apart from both."""
+    metrics = {"train/first_epoch_seconds": past.epoch_seconds[0], "val/total_seconds": past.validation_seconds}
+    if later := past.epoch_seconds[1:]:
+        metrics["train/epoch_seconds"] = float(np.median(later))
+    if past.input_seconds:
+        metrics["input/seconds_mean"] = past.input_seconds / len(past.seconds)
+        metrics["input/share_percent"] = 100 * past.input_seconds / past.total_seconds
     return metrics
 
 

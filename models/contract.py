@@ -62,6 +62,26 @@ class Batch:
     weights: Array
 
 
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images on disk for a framework's own input pipeline: which, in which order, and how each is moved before it is normalised.
+
+    images: a .npy file, uint8 (…, side, side, channels). rows: int64 (n,); labels: int32 (n,), of these rows. shifts: int (n, 2),
+    where the window begins in the picture with `pad` black pixels around it; mirrored: bool (n,), left to right after that.
+    mean, deviation: float32 (channels,), of pixels scaled to 0…1.
+    """
+
+    images: str
+    rows: Array
+    labels: Array
+    shifts: Array
+    mirrored: Array
+    pad: int
+    mean: Array
+    deviation: Array
+    batch_size: int
+
+
 class StepClock(Protocol):
     """Times steps; `begin` and `end` are called with nothing of the framework pending on the device."""
 
@@ -78,6 +98,8 @@ class Framework(ABC):
     """
 
     architecture: ClassVar[str]
+    # Whether `train_epoch` fetches its batches inside of its steps.
+    fetches_itself: ClassVar[bool] = False
 
     name: str
     device: str
@@ -118,6 +140,10 @@ class Framework(ABC):
 
     @abstractmethod
     def load_optimiser_state(self, optimiser: Any, state: Mapping[str, Array]) -> None: ...
+
+    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:  # noqa: ARG002
+        """Batches by the framework's own input pipeline, `workers` at a time; whole ones alone."""
+        raise ModelError(f"{self.name} has no input pipeline of its own here; pytorch and tensorflow have")
 
     def place(self, batch: Batch) -> Batch:
         """The batch as `train_step`, `train_epoch` and `infer` take it without copying it to the device once more.

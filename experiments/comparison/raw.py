@@ -23,6 +23,7 @@ T = TypeVar("T")
 Floats = NDArray[np.float64]
 VALUES = "values.parquet"
 LIVE_RATE = "live/examples_per_second"
+BY_EPOCH = ("val/accuracy", "val/loss")
 MOST_RUNS = 48
 AT_ONCE = 8
 _SENSOR = re.compile(r"system/(?:cpu|gpu_\d+)_(?:power_usage_watts|temperature_celsius)")
@@ -64,7 +65,7 @@ class Series:
 class RawRun:
     """One run. `warm_seconds`: from its start to the end of its training's warm-up, None where that is not known.
 
-    `trouble`: why its steps could not be read.
+    `epochs`: metric -> its value after every epoch. `trouble`: why its steps could not be read.
     """
 
     run_id: str
@@ -75,11 +76,12 @@ class RawRun:
     sensors: Mapping[str, Series] = field(default_factory=dict)
     warm_seconds: float | None = None
     trouble: str = ""
+    epochs: Mapping[str, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ShownRun:
-    """A run chosen to be shown, before anything of it is read. `sensors`: the keys it has."""
+    """A run chosen to be shown, before anything of it is read. `sensors`, `epochs`: the keys it has."""
 
     run_id: str
     level: str
@@ -87,6 +89,7 @@ class ShownRun:
     block: str
     start_ms: int
     sensors: tuple[str, ...] = ()
+    epochs: tuple[str, ...] = ()
 
 
 def shown(
@@ -126,8 +129,11 @@ def evenly(entries: Sequence[T], most: int) -> list[T]:
 
 def _shown(run: pd.Series) -> ShownRun:
     keys = tuple(str(key) for key, value in run.items() if _SENSOR.fullmatch(str(key)) and value == value)
-    start = run.get("start_ms", 0)
-    return ShownRun(run["run_id"], run["level"], run["stratum"], run["block_label"], int(start) if start == start else 0, keys)
+    start, epochs = run.get("start_ms", 0), str(run.get("params.epochs"))
+    several = epochs.isdigit() and int(epochs) > 1
+    curves = tuple(key for key in BY_EPOCH if several and key in run and run[key] == run[key])
+    begun = int(start) if start == start else 0
+    return ShownRun(run["run_id"], run["level"], run["stratum"], run["block_label"], begun, keys, curves)
 
 
 def fetch(source: Source, runs: Sequence[ShownRun], progress: Callable[[int, int], None] | None = None) -> list[RawRun]:
@@ -150,7 +156,8 @@ def _fetched(source: Source, run: ShownRun, folder: Path) -> RawRun:
     sensors = {key: _series(key, source.history(run.run_id, key), run.start_ms) for key in run.sensors}
     live = source.history(run.run_id, LIVE_RATE) if sensors and "train" in phases else []
     warm = _warm_seconds(phases["train"], live, run.start_ms) if live else None
-    return RawRun(run.run_id, run.level, run.stratum, run.block, phases, sensors, warm, trouble)
+    epochs = {key: np.array([value for _, value in sorted(source.history(run.run_id, key))]) for key in run.epochs}
+    return RawRun(run.run_id, run.level, run.stratum, run.block, phases, sensors, warm, trouble, epochs)
 
 
 def from_files(runs: Sequence[ShownRun], paths: Mapping[str, Path]) -> list[RawRun]:

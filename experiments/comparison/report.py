@@ -30,6 +30,7 @@ from experiments.comparison.findings import (
     Summary,
 )
 from experiments.comparison.outcomes import outcome as outcome_of
+from experiments.comparison.sections import Section
 from experiments.comparison.surroundings import medians
 from experiments.comparison.words import sentences
 
@@ -63,13 +64,14 @@ def write(
     published: Sequence[Mapping[str, str]] = (),
     published_source: str = "",
     raw: Sequence[RawRun] = (),
+    sections: Sequence[Section] = (),
 ) -> Path:
     """Writes report.html, report.md, comparison.csv, comparison.json and figures/ into the folder; returns the HTML file's path.
 
     runs: the table that was compared, for published figures of metrics that were not judged.
     notes are told quietly, at the end.
     published: mappings with `what`, `published` and `metric` (may be empty).
-    raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them.
+    raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
     """
     from experiments.comparison import batches, figures
 
@@ -86,6 +88,7 @@ def write(
         "published": [_beside(comparison, one, runs) for one in published],
         "published_source": published_source,
         "curves": curves,
+        "own_sections": list(sections),
         **_steps_told(comparison, raw),
     }
     (folder / "report.html").write_text(_render("report.html.j2", comparison, drawn, told), encoding="utf-8")

@@ -72,6 +72,18 @@ def problem(path: Path, *, decode: bool) -> str | None:
     return None
 
 
+def opened(path: Path) -> Image.Image | str:
+    """A picture upright and in RGB, or why it cannot be read."""
+    unusable = _absent(path)
+    if unusable is not None:
+        return unusable
+    try:
+        with Image.open(path) as picture:
+            return _rgb(picture)
+    except Exception as error:
+        return _reason(error)
+
+
 def _pixels_or_problem(path: Path, size: int) -> NDArray[np.float32] | str:
     unusable = _absent(path)
     if unusable is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from experiments.checkpoint import Past
 from models.contract import Batch, Framework, Weights
 from tracking.records import Record
 
@@ -100,15 +101,21 @@ class Task(Protocol):
 
     def initial_weights(self) -> Weights: ...
 
-    def training(self, epoch: int) -> Iterator[Batch]: ...
+    def training(self, epoch: int, framework: Framework) -> Iterable[Batch]: ...
 
-    def validation(self) -> Iterator[Batch]: ...
+    def validation(self) -> Iterable[Batch]: ...
+
+    def learning_rate(self, epoch: int) -> float | None:
+        """For this epoch, from 0; None where it stays what it was."""
+
+    def validate(self, framework: Framework, network: Any) -> dict[str, float]:
+        """Metrics after every epoch, `val/loss` among them."""
 
     def request(self, batch_size: int, index: int) -> Any: ...
 
     def answer(self, framework: Framework, network: Any, request: Any) -> Any: ...
 
-    def derived(self, metrics: Mapping[str, float]) -> dict[str, float]: ...
+    def derived(self, metrics: Mapping[str, float], past: Past) -> dict[str, float]: ...
 
     def quality(self, framework: Framework, network: Any) -> dict[str, float]: ...
 

@@ -22,6 +22,8 @@ ARCHITECTURE = "keras"
 class Adapter(KerasFramework):
     """Keras' own defaults decide what is compiled (`jit_compile="auto"`)."""
 
+    fetches_itself = True
+
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
         backend = name.partition("-")[2]
         super().__init__(name, backend, device=device, threads=threads, precision=precision, seed=seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import models
-from models.contract import Array, Batch, Framework, ModelError, Rule, Weights, check_weights
+from models.contract import Array, Batch, Framework, ImageFiles, ModelError, Rule, Weights, check_weights
 from models.frameworks.devices import TorchDevice
 
 NAMES = {"pytorch": ("torch",), "pytorch+compile": ("torch",)}
@@ -82,6 +82,11 @@ class Adapter(Framework):
                 raise ModelError(f"optimiser state: {key!r} belongs to no weight of the network")
             slots.setdefault(names.index(name), {})[slot] = torch.tensor(value)
         optimiser.load_state_dict({**optimiser.state_dict(), "state": slots})
+
+    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
+        from models.pipelines.pytorch import batches
+
+        return batches(files, workers, self.device)
 
     def place(self, batch: Batch) -> Batch:
         inputs, targets, weights = self._tensors(batch)

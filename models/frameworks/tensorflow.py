@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from models.contract import Array, Batch, Weights
+from models.contract import Array, Batch, ImageFiles, Weights
 from models.frameworks.keras_shared import KerasFramework, search, tensor_specs
 
 NAMES = {
@@ -23,6 +23,11 @@ class Adapter(KerasFramework):
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
         super().__init__(name, "tensorflow", device=device, threads=threads, precision=precision, seed=seed)
         self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
+        from models.pipelines.tensorflow import batches
+
+        return batches(files, workers)
 
     def place(self, batch: Batch) -> Batch:
         import tensorflow as tf

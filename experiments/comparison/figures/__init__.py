@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.comparison.batches import Curve
-from experiments.comparison.figures import intervals, runs, steps, tradeoffs
+from experiments.comparison.figures import intervals, learning, runs, steps, tradeoffs
 from experiments.comparison.figures.canvas import Figure, Scene, colours_of
 from experiments.comparison.findings import Comparison
 from experiments.comparison.raw import RawRun
 
 MAKERS = (
-    *(intervals.forest, intervals.differences, runs.by_level, steps.latencies),
+    *(intervals.forest, intervals.differences, learning.curves, learning.times, runs.by_level, steps.latencies),
     *(tradeoffs.batches, tradeoffs.memory, tradeoffs.frontier, intervals.ranks, runs.in_order, steps.sensors),
 )
 

@@ -23,7 +23,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     network = framework.build(task.model, task.spec)
     framework.load_weights(network, task.initial_weights())
     optimiser = framework.optimiser(network, rule(settings))
-    batches = chain.from_iterable(task.training(epoch) for epoch in range(settings["epochs"]))
+    batches = chain.from_iterable(task.training(epoch, framework) for epoch in range(settings["epochs"]))
     output.progress(settings["harness"], 0, None)
     began = time.perf_counter()
     seconds, losses = loop.train(network, optimiser, batches, framework.device)

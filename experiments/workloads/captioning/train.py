@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from experiments.checkpoint import Past
 from experiments.datasets import caption_batches
 from experiments.datasets.captions import CaptionData
-from experiments.measure import measure
+from experiments.measure import mean_loss, measure
 from experiments.workloads.captioning import captioner, features, samples
 from experiments.workloads.contract import CellSpec, Output
 from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights, parameters
@@ -52,7 +53,7 @@ class Captioning:
     def initial_weights(self) -> Weights:
         return initial_weights(self.spec, self._rng(0))
 
-    def training(self, epoch: int) -> Iterator[Batch]:
+    def training(self, epoch: int, framework: Framework) -> Iterator[Batch]:  # noqa: ARG002
         return caption_batches.epoch(
             self._data,
             self._features,
@@ -77,6 +78,13 @@ class Captioning:
             drop_last=False,
         )
 
+    def learning_rate(self, epoch: int) -> float | None:  # noqa: ARG002
+        """It stays."""
+        return None
+
+    def validate(self, framework: Framework, network: Any) -> dict[str, float]:
+        return {"val/loss": mean_loss(framework, network, self.validation())}
+
     def request(self, batch_size: int, index: int) -> Array:
         rows = (np.arange(batch_size) + index * batch_size) % len(self._features)
         return np.ascontiguousarray(self._features[rows])
@@ -84,7 +92,7 @@ class Captioning:
     def answer(self, framework: Framework, network: Any, request: Array) -> Array:
         return self._decode(framework, network, request, 1, self._settings["inference_words"])
 
-    def derived(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    def derived(self, metrics: Mapping[str, float], past: Past) -> dict[str, float]:  # noqa: ARG002
         """Pictures a second: captions a second over captions a picture."""
         if "train/examples_per_second" not in metrics:
             return {}

@@ -1,14 +1,7 @@
-"""Before any minute of compute: the framework opens on the device."""
+"""Nothing but the framework can be wrong once the parent has looked."""
 
 from __future__ import annotations
 
-import json
+from experiments.workloads.opens import run
 
-from experiments.workloads.contract import CellSpec, Output
-from models.contract import Framework
-
-
-def run(spec: CellSpec, framework: Framework, output: Output) -> None:
-    output.progress("check", 0, None)
-    spec.path.mkdir(parents=True, exist_ok=True)
-    (spec.path / "environment.json").write_text(json.dumps(framework.versions(), indent=1))
+__all__ = ["run"]

@@ -1,0 +1,146 @@
+"""Labelled images as cells read them: arrays on disk, the same for every framework; made once, found again by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from experiments.datasets.files import new_folder
+from experiments.datasets.labelled import cifar10, digits, folder, mnist
+from experiments.datasets.labelled.raw import Pictures
+from tracking.errors import WrongCall
+
+Progress = Callable[[str, int, int | None], None]
+FORMATS: tuple[ModuleType, ...] = (mnist, cifar10, folder)
+VERSION = 1
+MODES = {1: "L", 3: "RGB"}
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """images: uint8 (n, side, side, channels); labels: int32 (n,). training, validation: rows of each, ascending.
+
+    mean, deviation: float32 (channels,), of the training images scaled to 0…1. left_out: pictures that could not be read.
+    """
+
+    folder: Path
+    name: str
+    source: str
+    digest: str
+    classes: tuple[str, ...]
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int32]
+    training: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    mean: NDArray[np.float32]
+    deviation: NDArray[np.float32]
+    left_out: tuple[str, ...]
+
+    @property
+    def side(self) -> int:
+        return int(self.images.shape[1])
+
+    @classmethod
+    def open(cls, folder: Path) -> Labelled:
+        """What `prepare` wrote; the images stay on disk until they are read."""
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        rows = np.load(folder / "training.npy")
+        return cls(
+            folder=folder,
+            name=about["name"],
+            source=about["source"],
+            digest=about["digest"],
+            classes=tuple(about["classes"]),
+            images=np.load(folder / "images.npy", mmap_mode="r"),
+            labels=np.load(folder / "labels.npy"),
+            training=np.flatnonzero(rows),
+            validation=np.flatnonzero(~rows),
+            mean=np.array(about["mean"], np.float32),
+            deviation=np.array(about["deviation"], np.float32),
+            left_out=tuple(about["left_out"]),
+        )
+
+
+def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Progress) -> Labelled:
+    """The data set `digits` or the one in a folder or file, from the cache, where it is put if it is not there yet.
+
+    Raises WrongCall for what is no known data set, or a damaged one; the message names the file.
+    """
+    found = digits.read() if source == "digits" else _read(Path(source).expanduser().absolute())
+    known = {"content": found.key, "side": side, "channels": channels, "version": VERSION}
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    target = cache.absolute() / "labelled" / f"{found.name}-{digest}"
+    if not (target / "about.json").is_file():
+        with new_folder(target) as partial:
+            _write(partial, found, digest, side, channels, progress)
+    return Labelled.open(target)
+
+
+def _read(path: Path) -> Pictures:
+    if not path.exists():
+        raise WrongCall(f"data={path}: there is no such file or folder; or take data=digits, which is embedded")
+    for module in FORMATS:
+        if module.detect(path):
+            pictures: Pictures = module.read(path)
+            return pictures
+    wanted = "; ".join(module.LOOKS_FOR for module in FORMATS)
+    raise WrongCall(f"data={path}: no known data set there; looked for {wanted}")
+
+
+def _write(target: Path, found: Pictures, digest: str, side: int, channels: int, progress: Progress) -> None:
+    count = len(found.labels)
+    images = np.lib.format.open_memmap(target / "images.npy", mode="w+", dtype=np.uint8, shape=(count, side, side, channels))
+    kept, left_out = np.ones(count, bool), []
+    for row, picture in enumerate(_told(found, progress)):
+        if isinstance(picture, str):
+            kept[row] = False
+            left_out.append(picture)
+        else:
+            images[row] = _brought(picture, side, channels)
+    if len(left_out) > max(1, count // 100):
+        raise WrongCall(f"{found.source}: {len(left_out)} of {count} pictures cannot be read, the first {left_out[0]}")
+    rows = np.array(found.training)
+    sums = _moments(images, np.flatnonzero(rows & kept))
+    images.flush()
+    if left_out:  # rare: written once more, without the gaps
+        np.save(target / "images.npy", np.array(images[kept]))
+    np.save(target / "labels.npy", np.asarray(found.labels, np.int32)[kept])
+    np.save(target / "training.npy", rows[kept])
+    about = {"name": found.name, "source": found.source, "digest": digest, "classes": list(found.classes)}
+    about |= {"mean": sums[0].tolist(), "deviation": sums[1].tolist(), "left_out": left_out}
+    (target / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+
+def _told(found: Pictures, progress: Progress) -> Iterator[Any]:
+    for row, picture in enumerate(found.pictures()):
+        if row % 100 == 0:
+            progress(f"images of {found.name}", row, len(found.labels))
+        yield picture
+
+
+def _brought(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]:
+    """(side, side, channels), by a bilinear filter where the size differs; the aspect ratio is not kept."""
+    converted = picture.convert(MODES[channels])
+    if converted.size != (side, side):
+        converted = converted.resize((side, side), Image.Resampling.BILINEAR)
+    return np.asarray(converted, np.uint8).reshape(side, side, channels)
+
+
+def _moments(images: NDArray[np.uint8], rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of each channel over the given images, scaled to 0…1; a constant channel deviates by one."""
+    total, squares, pixels = np.zeros(images.shape[3]), np.zeros(images.shape[3]), 0
+    for first in range(0, len(rows), 1_000):
+        part = images[rows[first : first + 1_000]].reshape(-1, images.shape[3]) / 255.0
+        total, squares, pixels = total + part.sum(0), squares + (part**2).sum(0), pixels + len(part)
+    mean = total / pixels
+    deviation = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
+    return mean, np.where(deviation > 0, deviation, 1.0)

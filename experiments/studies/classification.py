@@ -1,0 +1,108 @@
+"""S1 · ResNet-18 and VGG-16 classify images: training time, inference, accuracy, time to accuracy, learning curves.
+
+Source: PyTorch against TensorFlow on ResNet-18 and VGG-16 (University at Albany, 2020/21), with its published figures below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.comparison.outcomes import Outcome, outcome
+from experiments.settings import CampaignSettings, setting
+
+TITLE = "Image classification: ResNet-18 and VGG-16, trained and asked"
+WORKLOAD = "classification"
+MODEL = ""
+
+
+@dataclass(frozen=True)
+class Settings(CampaignSettings):
+    """What the classification study can be told."""
+
+    model: str = setting("resnet18", "a model that takes images, by folder name")
+    data: str = setting("digits", "digits (embedded); a folder with CIFAR-10, MNIST, or CLASS/pictures")
+    image_size: int = setting(32, "side of the square that pictures are resized to, pixels", least=1)
+    batch_size: int = setting(64, "images a step", least=1)
+    epochs: int = setting(10, "passes over the training images", least=1)
+    steps_per_epoch: int = setting(0, "0: all training images", least=0)
+    warmup_steps: int = setting(5, "steps left out of the summaries (kept in values.parquet)", least=1)
+    optimizer: str = setting(
+        "adam", "adam, sgd: PyTorch's semantics; adam-stock: each framework's own", choices=("adam", "sgd", "adam-stock")
+    )
+    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9)
+    momentum: float = setting(0.0, "of sgd", least=0, most=0.9999)
+    weight_decay: float = setting(0.0, "of sgd: L2, in the gradient", least=0, most=1)
+    drop_epochs: tuple[int, ...] = setting((), "epochs after which the learning rate falls to a tenth", least=1)
+    augmentation: str = setting(
+        "none", "crop: out of 4 black pixels more on every side; and mirrored", choices=("none", "crop", "crop+mirror")
+    )
+    input: str = setting(
+        "stream", "batches made before, between the steps, or by DataLoader and tf.data", choices=("memory", "stream", "native")
+    )
+    workers: int = setting(2, "worker processes or threads of input=native", least=0, most=64)
+    precision: str = setting("float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"))
+    thresholds: tuple[float, ...] = setting((0.8, 0.9, 0.95), "accuracies whose time is told", least=0.01, most=1)
+    inference_batch_sizes: tuple[int, ...] = setting((1, 64), "images a request", least=1)
+    inference_requests: int = setting(100, "timed requests a batch size; p95 needs 72, p99 368", least=2)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {"epochs": 4, "blocks": 6, "thresholds": (0.8, 0.9, 0.95), "inference_requests": 20, "sensor_seconds": 0.2},
+    "resnet18-paper": {"data": "", "epochs": 200, "batch_size": 64, "thresholds": (0.6, 0.7, 0.8)},
+    "vgg16-paper": {
+        "model": "vgg16",
+        "data": "",
+        "image_size": 80,
+        "epochs": 200,
+        "batch_size": 32,
+        "thresholds": (0.3, 0.5, 0.7),
+    },
+    "original": {
+        "data": "",
+        "epochs": 164,
+        "batch_size": 128,
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+        "drop_epochs": (82, 123),
+        "augmentation": "crop+mirror",
+        "thresholds": (0.8, 0.9, 0.93),
+    },
+}
+
+OUTCOMES: tuple[Outcome, ...] = (
+    outcome("val/accuracy"),
+    outcome("val/loss"),
+    replace(outcome("train/examples_per_second"), unit="images/s"),
+    outcome("train/step_seconds"),
+    outcome("train/first_step_seconds"),
+    outcome("train/first_epoch_seconds"),
+    outcome("train/epoch_seconds"),
+    outcome("train/total_seconds"),
+    outcome("val/total_seconds"),
+    outcome("input/seconds_mean"),
+    outcome("inference/latency_seconds_p50"),
+    outcome("inference/latency_seconds_p95"),
+    outcome("inference/batch_64/latency_seconds_p50"),
+    outcome("memory/peak_rss_bytes"),
+    outcome("memory/peak_device_bytes"),
+    outcome("energy/joules_per_example"),
+)
+
+PUBLISHED = (
+    {"what": "ResNet-18 on CIFAR-10, training", "published": "PyTorch 18 % faster", "metric": "train/epoch_seconds"},
+    {"what": "ResNet-18, inference", "published": "PyTorch 58.7 % faster", "metric": "inference/latency_seconds_p50"},
+    {"what": "ResNet-18, first epoch", "published": "PyTorch 18.5 % faster", "metric": "train/first_epoch_seconds"},
+    {"what": "ResNet-18, best accuracy", "published": "83.07 % (PyTorch, Adam)", "metric": "val/accuracy"},
+    {"what": "VGG-16 at 80 px, training", "published": "TensorFlow 58.3 % faster", "metric": ""},
+    {"what": "VGG-16 at 80 px, inference", "published": "TensorFlow 29.3 % faster", "metric": ""},
+    {"what": "GradientTape against fit", "published": "72 % against 79.3 % accuracy, unexplained", "metric": ""},
+)
+SOURCE = "University at Albany, 2020/21"
+
+
+def models(settings: Settings) -> tuple[str, ...]:
+    """What the parity gate is asked about."""
+    return (settings.model,)

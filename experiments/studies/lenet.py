@@ -1,0 +1,110 @@
+"""S3 · LeNet-5 and ten hypotheses: time, temperatures and utilisation, in learning and in inference, Goal-Question-Metric.
+
+Source: TensorFlow against PyTorch on LeNet and MNIST (Universidade Federal de Sergipe, 2019), with its published p-values below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from experiments.comparison.hypotheses import Hypothesis
+from experiments.comparison.outcomes import Outcome, outcome
+from experiments.settings import setting
+from experiments.studies import classification
+
+if TYPE_CHECKING:
+    from experiments.comparison.findings import Comparison
+    from experiments.judgement import Extra
+    from experiments.workloads.contract import Progress
+
+TITLE = "LeNet-5: ten hypotheses on time, temperature and utilisation"
+WORKLOAD = "classification"
+MODEL = ""
+GOAL = (
+    "Compare the frameworks, for the purpose of choosing one, with respect to time and use of the machine, as practitioners do."
+)
+
+
+@dataclass(frozen=True)
+class Settings(classification.Settings):
+    """What the LeNet study can be told."""
+
+    model: str = setting("lenet", "a model that takes images, by folder name")
+    image_size: int = setting(28, "side of the square that pictures are resized to, pixels", least=1)
+    batch_size: int = setting(100, "images a step", least=1)
+    inference_batch_sizes: tuple[int, ...] = setting((100,), "images a request", least=1)
+
+
+# One process a repetition, where the study repeated steps in one: its hundred values were not independent.
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {"epochs": 8, "blocks": 6, "thresholds": (0.8, 0.9), "inference_requests": 200, "sensor_seconds": 0.1},
+    "sound": {"epochs": 20, "blocks": 12, "thresholds": (0.9, 0.95, 0.97), "inference_requests": 400, "sensor_seconds": 0.1},
+    "paper": {
+        "data": "",
+        "epochs": 1,
+        "steps_per_epoch": 600,
+        "optimizer": "sgd",
+        "learning_rate": 0.01,
+        "warmup_steps": 1,
+        "inference_requests": 100,
+        "blocks": 100,
+        "thresholds": (0.8, 0.9),
+        "protocol": "paper",
+        "sensor_seconds": 0.1,
+    },
+}
+
+_QUESTIONS = {
+    "Does one framework take less time?": ("train/total_seconds", "inference/latency_seconds_p50", "3.90e-18", "3.90e-18"),
+    "Does one keep the GPU cooler?": (
+        *("gpu/temperature_celsius_mean", "inference/gpu/temperature_celsius_mean"),
+        *("3.90e-18", "9.60e-16"),
+    ),
+    "Does one keep the CPU cooler?": (
+        *("cpu/temperature_celsius_mean", "inference/cpu/temperature_celsius_mean"),
+        *("3.63e-13", "4.53e-18"),
+    ),
+    "Does one use more of the GPU?": (
+        *("gpu/utilization_percent_mean", "inference/gpu/utilization_percent_mean"),
+        *("3.90e-18", "3.90e-18"),
+    ),
+    "Does one use more of the CPU?": (
+        *("cpu/utilization_percent_mean", "inference/cpu/utilization_percent_mean"),
+        *("0.485", "3.31e-18"),
+    ),
+}
+HYPOTHESES: tuple[Hypothesis, ...] = tuple(
+    Hypothesis(f"H{2 * number + at + 1}", question, phase, metrics[at], metrics[2 + at])
+    for number, (question, metrics) in enumerate(_QUESTIONS.items())
+    for at, phase in enumerate(("learning", "inference"))
+)
+
+OUTCOMES: tuple[Outcome, ...] = (
+    *(outcome(one.metric) for one in HYPOTHESES),
+    outcome("val/accuracy"),
+    outcome("val/loss"),
+    outcome("train/step_seconds"),
+    outcome("train/first_step_seconds"),
+    outcome("inference/latency_seconds_p95"),
+    outcome("inference/first_call_seconds"),
+    outcome("memory/peak_rss_bytes"),
+)
+PUBLISHED = tuple(
+    {"what": f"{one.name}, {one.question} ({one.phase})", "published": f"p = {one.published_p}", "metric": one.metric}
+    for one in HYPOTHESES
+)
+SOURCE = "Universidade Federal de Sergipe, 2019 (TensorFlow first, then PyTorch; 100 values of one process each)"
+
+models = classification.models
+
+
+def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
+    """The ten hypotheses, answered one by one."""
+    from experiments.comparison import hypotheses
+    from experiments.judgement import Extra
+
+    answers: Sequence[hypotheses.Answer] = hypotheses.answered(HYPOTHESES, comparison)
+    section = hypotheses.section(answers, GOAL)
+    return Extra([hypotheses.sentence(answers)], sections=(section,), files={"hypotheses.csv": hypotheses.as_csv(answers)})

@@ -1,0 +1,1 @@
+"""Networks that tell classes of images: trained, validated every epoch, asked."""

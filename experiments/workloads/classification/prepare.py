@@ -1,0 +1,75 @@
+"""In the parent: the images brought to one size, and whether the network, the frameworks and the settings can take them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import models
+from experiments.datasets.labelled.data import Labelled
+from experiments.datasets.labelled.data import prepare as prepared_data
+from experiments.studies.classification import Settings
+from experiments.workloads.contract import DatasetInfo, Prepared, Progress
+from models import frameworks
+from models.layers.images import ImageSpec
+from tracking.errors import WrongCall
+
+MIRRORED_NUMERALS = ("digits", "mnist")
+
+
+def prepare(settings: Settings, progress: Progress) -> Prepared:
+    """Raises WrongCall for data, a network, a size or a schedule that cannot serve."""
+    module = models.spec(settings.model)
+    if not hasattr(module, "Spec") or not issubclass(module.Spec, ImageSpec):
+        raise WrongCall(f"model={settings.model}: it takes no images")
+    _check_frameworks(settings)
+    if not settings.data:
+        raise WrongCall(f"preset={settings.preset} needs its data: data=FOLDER, or data=digits, which is embedded")
+    side = module.Spec.only_side or settings.image_size
+    if reason := module.Spec().refuses(side):
+        raise WrongCall(f"image_size={side}: {settings.model} {reason}")
+    data = prepared_data(
+        settings.data, side=side, channels=module.Spec.channels, cache=Path(settings.cache).resolve(), progress=progress
+    )
+    _check_data(settings, data, module.Spec(classes=len(data.classes)))
+    counts = {"training images": len(data.training), "validation images": len(data.validation), "classes": len(data.classes)}
+    columns = {"image": "tensor", "label": "integer"}
+    info = DatasetInfo(data.name, data.digest, data.source, counts, dict.fromkeys(columns, "string"))
+    warnings = (
+        [f"{len(data.left_out)} pictures cannot be read and were left out, the first {data.left_out[0]}"] if data.left_out else []
+    )
+    return Prepared(info, {"data": str(data.folder)}, warnings=tuple(warnings))
+
+
+def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
+    """Nothing comes before the blocks."""
+    return ()
+
+
+def _check_frameworks(settings: Settings) -> None:
+    written = models.available()[settings.model]
+    for name in settings.frameworks:
+        if (architecture := frameworks.architecture(name)) not in written:
+            raise WrongCall(
+                f"model={settings.model}: it has no sibling for {name} ({architecture}.py); have {', '.join(written)}"
+            )
+        if settings.input == "native" and name.partition("+")[0] not in ("pytorch", "tensorflow"):
+            raise WrongCall(f"input=native: {name} has no input pipeline of its own here; pytorch and tensorflow have")
+
+
+def _check_data(settings: Settings, data: Labelled, spec: ImageSpec) -> None:
+    if settings.batch_size > len(data.training):
+        raise WrongCall(f"batch_size={settings.batch_size} is more than the {len(data.training)} training images of {data.name}")
+    if settings.batch_size < spec.least_rows(data.side):
+        raise WrongCall(
+            f"batch_size={settings.batch_size}: {settings.model} needs {spec.least_rows(data.side)}, for its BatchNorm"
+        )
+    possible = len(data.training) // settings.batch_size
+    if settings.steps_per_epoch > possible:
+        raise WrongCall(
+            f"steps_per_epoch={settings.steps_per_epoch} is more than {data.name} has at this batch size; at most {possible}"
+        )
+    steps = settings.epochs * (settings.steps_per_epoch or possible)
+    if settings.warmup_steps >= steps:
+        raise WrongCall(f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured; give fewer")
+    if settings.augmentation == "crop+mirror" and data.name in MIRRORED_NUMERALS:
+        raise WrongCall(f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; take augmentation=crop")
