@@ -196,6 +196,7 @@ class Comparison:
     unmeasured: outcomes asked for that no run has; missing_sensors: what the runs said about sensors that are not there.
     summaries: across strata, where there are several. rests_on: the machines, teams and campaigns of the usable runs.
     papers: the published procedure beside the verdicts, where it was asked for. frontier: where memory ended.
+    times_to_accuracy: percent -> the seconds of the runs that got there; those that did not are in none.
     """
 
     factor: str
@@ -215,6 +216,7 @@ class Comparison:
     rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     papers: tuple[PaperRow, ...] = ()
     frontier: tuple[Edge, ...] = ()
+    times_to_accuracy: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     @property
     def rows(self) -> tuple[Row, ...]:

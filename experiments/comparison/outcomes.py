@@ -9,7 +9,9 @@ from typing import Literal
 
 Kind = Literal["ratio", "difference"]
 Better = Literal["lower", "higher", "neither"]
-HIDDEN = ("live/", "system/", "check/", "model/")
+# Runs that never get there have no such value: it is told with them as censored, not judged without them.
+TO_ACCURACY = "train/to_accuracy_"
+HIDDEN = ("live/", "system/", "check/", "model/", "idle/", TO_ACCURACY)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 

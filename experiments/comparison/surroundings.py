@@ -11,6 +11,7 @@ from experiments.comparison import gates
 from experiments.comparison.estimates import Values
 from experiments.comparison.findings import Value
 from experiments.comparison.gates import natural
+from experiments.comparison.outcomes import TO_ACCURACY
 from tracking.records import BETWEEN_WARNINGS
 
 HUGE = 1.7e308  # MLflow keeps infinities as the greatest float
@@ -34,6 +35,17 @@ def values(frame: pd.DataFrame, metric: str) -> tuple[Value, ...]:
     columns = [frame[name].to_numpy()[order] for name in ("level", "stratum", "block_label", "sequence")]
     found = zip(*columns, numbers(frame, metric)[order], strict=True)
     return tuple(Value(level, stratum, block, int(at), float(v)) for level, stratum, block, at, v in found if np.isfinite(v))
+
+
+def times_to_accuracy(frame: pd.DataFrame) -> dict[str, tuple[Value, ...]]:
+    """For every accuracy that any run was asked for, in percent: the seconds of the runs that reached it."""
+    asked = frame["params.thresholds"].dropna().unique() if "params.thresholds" in frame.columns else ()
+    shares = sorted({float(text) for one in asked for text in str(one).split(",") if text})
+    found = {}
+    for percent in (f"{100 * share:g}" for share in shares):
+        metric = f"{TO_ACCURACY}{percent}_percent_seconds"
+        found[percent] = values(frame, metric) if metric in frame.columns else ()
+    return found
 
 
 def medians(table: pd.DataFrame, *, factor: str, metric: str) -> dict[str, float]:

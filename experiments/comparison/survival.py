@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ from experiments.comparison.words import p_value
 
 TOTAL = "train/total_seconds"
 HEADER = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank")
-_KEY = re.compile(r"train/to_accuracy_(.+)_percent_seconds")
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,8 @@ def reached(comparison: Comparison) -> list[Reached]:
     """Every threshold that any run was asked for, in every stratum, level by level."""
     found = []
     totals = comparison.values.get(TOTAL, ())
-    for metric in sorted(filter(_KEY.fullmatch, comparison.values), key=natural):
-        times = {(one.level, one.stratum, one.block): one.value for one in comparison.values[metric]}
+    for percent, values in comparison.times_to_accuracy.items():
+        times = {(one.level, one.stratum, one.block): one.value for one in values}
         for stratum in sorted({one.stratum for one in totals}, key=natural):
             for level in comparison.levels:
                 runs = [one for one in totals if (one.level, one.stratum) == (level, stratum)]
@@ -43,7 +41,7 @@ def reached(comparison: Comparison) -> list[Reached]:
                 seconds = np.array([one.value if time is None else time for one, time in zip(runs, there, strict=True)])
                 arrived = np.array([time is not None for time in there], bool)
                 if len(runs):
-                    found.append(Reached(_percent(metric), stratum, level, seconds, arrived))
+                    found.append(Reached(percent, stratum, level, seconds, arrived))
     return found
 
 
@@ -57,7 +55,8 @@ def section(comparison: Comparison) -> Section | None:
         middle, low, high = np.inf, np.nan, np.inf
         if one.reached.any():
             curve = SurvfuncRight(one.seconds, one.reached.astype(int))
-            middle, (low, high) = curve.quantile(0.5), curve.quantile_ci(0.5)
+            with np.errstate(all="ignore"):  # where all or none are on their way, the log-log interval has no width
+                middle, (low, high) = curve.quantile(0.5), curve.quantile_ci(0.5)
         name = f"{one.percent} %" + (f" [{one.stratum}]" if one.stratum else "")
         against = next(other for other in told if (other.percent, other.stratum) == (one.percent, one.stratum))
         p = "—" if against is one else p_value(_log_rank(against, one))
@@ -83,12 +82,6 @@ def _log_rank(a: Reached, b: Reached) -> float | None:
     with np.errstate(all="ignore"):
         _, p = survdiff(np.concatenate([a.seconds, b.seconds]), status, groups)
     return float(p) if np.isfinite(p) else None
-
-
-def _percent(metric: str) -> str:
-    matched = _KEY.fullmatch(metric)
-    assert matched is not None
-    return matched[1]
 
 
 def thresholds(found: Sequence[Reached]) -> list[tuple[str, str]]:

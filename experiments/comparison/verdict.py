@@ -90,6 +90,7 @@ def judge(
         n_runs=len(runs.frame),
         summaries=summaries(findings),
         rests_on=surroundings.rests_on(runs.frame),
+        times_to_accuracy=surroundings.times_to_accuracy(runs.frame),
     )
 
 

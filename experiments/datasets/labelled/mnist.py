@@ -28,7 +28,7 @@ def read(path: Path) -> Pictures:
     files = [archive] if archive else [_part(path, name) for name in PARTS]
     train, train_labels, test, test_labels = _of_archive(archive) if archive else [_idx(file) for file in files]
     _check(files[0], train, train_labels)
-    _check(files[-2], test, test_labels)
+    _check(files[len(files) // 2], test, test_labels)
     labels = np.concatenate([train_labels, test_labels])
     training = np.arange(len(labels)) < len(train_labels)
     names = tuple(str(number) for number in range(int(labels.max()) + 1))

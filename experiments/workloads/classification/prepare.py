@@ -10,6 +10,7 @@ from experiments.datasets.labelled.data import prepare as prepared_data
 from experiments.studies.classification import Settings
 from experiments.workloads.contract import DatasetInfo, Prepared, Progress
 from models import frameworks
+from models.contract import Rule
 from models.layers.images import ImageSpec
 from tracking.errors import WrongCall
 
@@ -21,6 +22,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     module = models.spec(settings.model)
     if not hasattr(module, "Spec") or not issubclass(module.Spec, ImageSpec):
         raise WrongCall(f"model={settings.model}: it takes no images")
+    Rule(settings.optimizer, settings.learning_rate, settings.momentum, settings.weight_decay)  # raises
     _check_frameworks(settings)
     if not settings.data:
         raise WrongCall(f"preset={settings.preset} needs its data: data=FOLDER, or data=digits, which is embedded")

@@ -10,6 +10,7 @@ import numpy as np
 
 import models
 from experiments.checkpoint import Past
+from experiments.comparison.outcomes import TO_ACCURACY
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
 from experiments.measure import measure
@@ -111,4 +112,4 @@ class Classification:
 
 def time_to(threshold: float) -> str:
     """The metric of the time to an accuracy."""
-    return f"train/to_accuracy_{100 * threshold:g}_percent_seconds"
+    return f"{TO_ACCURACY}{100 * threshold:g}_percent_seconds"

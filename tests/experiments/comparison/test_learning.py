@@ -1,0 +1,137 @@
+"""Learning curves, times to an accuracy and hypotheses, from runs whose answers are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.comparison import compare, hypotheses, learning, report, survival
+from experiments.comparison.hypotheses import Hypothesis
+from experiments.comparison.raw import RawRun
+from tests.experiments.comparison.campaigns import frame
+
+EPOCHS = 5
+
+
+def curves(shift: float, *, blocks: int = 6, noise: float = 0.004, at: int = 2, metric: str = "val/accuracy") -> list[RawRun]:
+    """Two levels that learn alike, but that b lies `shift` off in one epoch."""
+    rng = np.random.default_rng(0)
+    found = []
+    for block in map(str, range(1, blocks + 1)):
+        common = np.linspace(0.5, 0.9, EPOCHS) + 0.02 * rng.standard_normal()
+        for level in ("a", "b"):
+            values = common + noise * rng.standard_normal(EPOCHS)
+            values[at] += shift * (level == "b")
+            found.append(RawRun(f"{level}{block}", level, "", block, {}, epochs={metric: values}))
+    return found
+
+
+def test_curves_that_overlap_are_told_to() -> None:
+    (one,) = learning.agreements(curves(0.0), "a")
+    assert (one.metric, one.a, one.b, one.n_blocks, one.n_epochs, one.alike) == ("val/accuracy", "a", "b", 6, EPOCHS, True)
+    loud, plain = learning.sentences([one])
+    assert loud == []
+    assert plain[0].startswith("Learning curves, b against a: they overlap. Over 5 epochs and 6 blocks the validation accuracy")
+
+
+def test_curves_that_part_are_told_first() -> None:
+    (one,) = learning.agreements(curves(-0.05), "a")
+    assert (one.alike, one.epoch) == (False, 3)
+    assert one.estimate.value == pytest.approx(-0.05, abs=0.01)
+    loud, plain = learning.sentences([one])
+    assert loud[0].startswith("LEARNING DIFFERS, b against a: the validation accuracy differs in epoch 3 by -0.0")
+    assert plain == []
+
+
+def test_a_shift_inside_the_margin_is_no_difference() -> None:
+    (one,) = learning.agreements(curves(0.006, noise=0.0005), "a")  # certain, but less than one point
+    assert one.alike is True
+
+
+def test_few_blocks_say_nothing_and_loss_stands_in_for_accuracy() -> None:
+    (one,) = learning.agreements(curves(-0.5, blocks=5, metric="val/loss"), "a")
+    assert (one.metric, one.alike) == ("val/loss", None)
+    assert "5 blocks are too few" in learning.sentences([one])[1][0]
+    assert learning.agreements(curves(0.0, blocks=1), "a") == []
+    assert learning.agreements([], "a") == []
+
+
+def with_times(never: int) -> pd.DataFrame:
+    """Eight blocks; tensorflow needs twice as long to 90 %, and `never` of its runs do not get there."""
+    table = frame(blocks=8, params={"thresholds": "0.9,0.95"})
+    rows = table["framework"] == "tensorflow"
+    blocks = table["block"].astype(int)
+    table["train/total_seconds"] = 100.0 + blocks
+    table["train/to_accuracy_90_percent_seconds"] = np.where(rows, 40.0 + blocks, 20.0 + blocks)
+    table.loc[rows & (blocks < never), "train/to_accuracy_90_percent_seconds"] = np.nan
+    return table
+
+
+def test_runs_that_never_get_there_count_as_censored() -> None:
+    comparison = compare(with_times(3), baseline="pytorch", outcomes=["train/total_seconds"])
+    told = {(one.percent, one.level): one for one in survival.reached(comparison)}
+    assert set(told) == {(percent, level) for percent in ("90", "95") for level in ("pytorch", "tensorflow")}
+    late = told["90", "tensorflow"]
+    assert (late.reached.sum(), len(late.reached)) == (5, 8)
+    assert sorted(late.seconds[~late.reached]) == [100, 101, 102]  # their whole training
+    section = survival.section(comparison)
+    assert section is not None
+    rows = {row[:2]: row for row in section.rows}
+    # Kaplan-Meier: the first time after which less than half of all runs, those without an end among them, are still on their way
+    assert rows["90 %", "pytorch"][2:5] == ("8", "8 of 8", "24 s")
+    assert rows["90 %", "tensorflow"][2:5] == ("8", "5 of 8", "47 s")
+    assert float(rows["90 %", "tensorflow"][6]) < 0.001 or rows["90 %", "tensorflow"][6].startswith("<")
+    assert rows["95 %", "tensorflow"][3:] == ("0 of 8", "never", "—", "—")
+
+
+def test_they_are_no_outcome_of_their_own() -> None:
+    found = compare(with_times(3), baseline="pytorch")
+    assert not [row for row in found.rows if "to_accuracy" in row.metric]
+
+
+def test_nothing_is_told_where_nobody_asked() -> None:
+    assert survival.section(compare(frame(blocks=6), baseline="pytorch")) is None
+
+
+HYPOTHESES = (
+    Hypothesis("H1", "Does one take less time?", "learning", "train/total_seconds", "3.90e-18"),
+    Hypothesis("H2", "Is one cooler?", "learning", "gpu/temperature_celsius_mean", "0.5"),
+    Hypothesis("H3", "Is one cooler?", "inference", "inference/cpu/temperature_celsius_mean", "0.5"),
+)
+
+
+def test_hypotheses_are_answered_one_by_one() -> None:
+    table = frame(blocks=8)
+    rng = np.random.default_rng(1)
+    table["train/total_seconds"] = np.where(table["framework"] == "tensorflow", 20.0, 10.0) * np.exp(
+        0.01 * rng.standard_normal(len(table))
+    )
+    table["tags.not_available.gpu"] = "no NVIDIA device: NVML Shared Library Not Found"
+    outcomes = [one.metric for one in HYPOTHESES]
+    comparison = compare(table, baseline="pytorch", outcomes=outcomes)
+    time, gpu, cpu = hypotheses.answered(HYPOTHESES, comparison)
+    assert time.text == "H0 rejected: tensorflow is slower"
+    assert gpu.text == "not testable here: no NVIDIA device: NVML Shared Library Not Found"
+    assert cpu.text == "not testable here: no two runs of one block have it"
+    assert hypotheses.sentence([time, gpu, cpu]) == (
+        "Of 3 null hypotheses 1 rejected, 0 confirmed as equal, 0 open, 2 not testable here."
+    )
+    assert [row.split(",")[0] for row in hypotheses.as_csv([time, gpu, cpu]).splitlines()] == ["hypothesis", "H1", "H2", "H3"]
+    assert time.cells[-1] == "3.90e-18"
+
+
+def test_sections_and_figures_stand_in_the_report(tmp_path) -> None:
+    table = with_times(3)
+    comparison = compare(table, baseline="pytorch", outcomes=["train/total_seconds"])
+    raw = [replace(run, level={"a": "pytorch", "b": "tensorflow"}[run.level]) for run in curves(0.0)]
+    section = survival.section(comparison)
+    assert section is not None
+    path = report.write(comparison, tmp_path, title="A study", raw=raw, sections=[section])
+    for text in (path.read_text(), (tmp_path / "report.md").read_text()):
+        assert "Time to accuracy" in text
+        assert "5 of 8" in text
+        assert "Learning curves" in text
+    assert {"learning.svg", "times_to_accuracy.png"} <= {file.name for file in (tmp_path / "figures").iterdir()}

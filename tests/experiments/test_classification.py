@@ -1,0 +1,174 @@
+"""Classification: small real campaigns, learning that is the same on both sides, times to an accuracy, wrong calls."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import mlflow
+import pytest
+from PIL import Image
+
+from experiments import studies
+from experiments.settings import parse
+from experiments.workloads.classification.prepare import prepare
+from experiments.workloads.classification.train import time_to
+from models.contract import ModelError
+from tests.conftest import Place
+from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
+from tracking.errors import WrongCall
+
+QUICK = {"threads": "1", "inference_requests": "8", "sensor_seconds": "0.1", "frameworks": "pytorch,keras-torch"}
+
+
+def run(place: Place, study: str = "lenet", **given: str) -> subprocess.CompletedProcess[str]:
+    settings = {"cache": str(place.cache), "journal": str(place.journal), **QUICK, **given}
+    return place.call(sys.executable, "-m", "experiments", study, *(f"--{name}={value}" for name, value in settings.items()))
+
+
+def cells(place: Place) -> list[mlflow.entities.Run]:
+    return list(mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'", order_by=["attributes.start_time"]))
+
+
+def curve(place: Place, cell: mlflow.entities.Run, metric: str) -> list[float]:
+    return [point.value for point in mlflow.MlflowClient(place.uri).get_metric_history(cell.info.run_id, metric)]
+
+
+def test_both_sides_learn_alike_and_the_report_says_so_first(place: Place) -> None:
+    done = run(place, epochs="3", steps_per_epoch="10", blocks="6", thresholds="0.1,0.999")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Learning curves, keras-torch against pytorch: they overlap. Over 3 epochs and 6 blocks" in done.stdout
+    assert "Of 10 null hypotheses" in done.stdout
+    found = cells(place)
+    assert len(found) == 12
+    for block in "123456":
+        one, other = (curve(place, cell, "val/loss") for cell in found if cell.data.tags["block"] == block)
+        assert one == pytest.approx(other, rel=1e-3)
+    metrics = found[0].data.metrics
+    assert found[0].data.tags["model"] == "lenet"
+    assert metrics["model/trainable_parameters"] == 61_706
+    assert 0 < metrics["train/first_epoch_seconds"] <= metrics["train/total_seconds"]
+    assert metrics["val/total_seconds"] > 0
+    assert metrics[time_to(0.1)] <= metrics["train/total_seconds"]
+    assert time_to(0.999) not in metrics  # never reached in thirty steps: censored, not zero
+    report = next(place.journal.glob("*/report/report.md")).read_text()
+    assert report.index("The hypotheses, one by one") < report.index("## Environment")
+    assert "Time to accuracy" in report
+    assert "Learning curves" in report
+    assert "not testable here: " in report
+    answers = list(csv.DictReader(next(place.journal.glob("*/report/hypotheses.csv")).open()))
+    assert [row["hypothesis"] for row in answers] == [f"H{number}" for number in range(1, 11)]
+
+
+def test_the_confusion_matrix_counts_every_validation_image_once(place: Place) -> None:
+    done = run(place, epochs="2", blocks="1", frameworks="pytorch")
+    assert done.returncode == 3, done.stdout + done.stderr
+    folder = next(place.journal.glob("*/cells/*/*/confusion.csv")).parent
+    rows = list(csv.reader((folder / "confusion.csv").open()))
+    assert rows[0] == ["true \\ answered", *"0123456789"]
+    counted = [[int(value) for value in row[1:]] for row in rows[1:]]
+    (cell,) = cells(place)
+    assert sum(map(sum, counted)) == 269  # 15 % of each digit, rounded
+    assert sum(counted[at][at] for at in range(10)) / 269 == pytest.approx(cell.data.metrics["val/accuracy"])
+    with Image.open(folder / "confusion.png") as picture:
+        assert min(picture.size) > 400
+    kept = {one.path for one in mlflow.MlflowClient(place.uri).list_artifacts(cell.info.run_id)}
+    assert {"confusion.csv", "confusion.png", "values.parquet"} <= kept
+
+
+@pytest.mark.parametrize("way", ["memory", "native", pytest.param("stream", marks=pytest.mark.slow)])
+def test_the_wait_for_batches_is_told_apart(place: Place, way: str, tmp_path: Path) -> None:
+    write_cifar(tmp_path / "data", batch=16)
+    given = {"data": str(tmp_path / "data"), "input": way, "augmentation": "crop+mirror", "batch_size": "16", "epochs": "1"}
+    done = run(
+        place, "classification", model="mobilenet_v2", frameworks="pytorch", blocks="1", warmup_steps="1", workers="1", **given
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    (cell,) = cells(place)
+    metrics = cell.data.metrics
+    assert metrics["input/seconds_mean"] >= 0
+    assert 0 <= metrics["input/share_percent"] < 100
+    assert cell.data.params["input"] == way
+    if way == "memory":  # handing out what lies ready costs next to nothing
+        assert metrics["input/seconds_mean"] < 0.1 * metrics["train/step_seconds"]
+
+
+@pytest.mark.slow
+def test_a_rate_that_drops_is_dropped_everywhere_alike(place: Place) -> None:
+    given = {"optimizer": "sgd", "learning_rate": "0.1", "momentum": "0.9", "weight_decay": "0.0001", "drop_epochs": "1,2"}
+    done = run(place, epochs="3", steps_per_epoch="6", blocks="1", frameworks="pytorch,tensorflow", **given)
+    assert done.returncode == 3, done.stdout + done.stderr
+    one, other = (curve(place, cell, "val/loss") for cell in cells(place))
+    assert one == pytest.approx(other, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    write_mnist(tmp_path / "mnist", train=600, test=100)
+    done = run(
+        place, preset="paper", data=str(tmp_path / "mnist"), steps_per_epoch="6", blocks="1", inference_requests="8", epochs="1"
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert {cell.data.params["protocol"] for cell in cells(place)} == {"paper"}
+    assert "The papers’ procedure" in next(place.journal.glob("*/report/report.html")).read_text()
+
+
+@pytest.mark.parametrize(
+    ("study", "given", "said"),
+    [
+        ("classification", {"model": "resnet19"}, "no model 'resnet19'"),
+        ("classification", {"model": "caption_decoder"}, "model=caption_decoder: it takes no images"),
+        ("classification", {"model": "inception_v3"}, "image_size=32: inception_v3 needs images of at least 75 × 75"),
+        ("classification", {"data": "/nowhere"}, "data=/nowhere: there is no such file or folder"),
+        ("classification", {"preset": "original"}, "preset=original needs its data: data=FOLDER"),
+        ("classification", {"augmentation": "crop+mirror"}, "a mirrored numeral of digits is none"),
+        ("classification", {"momentum": "0.9"}, "momentum and weight decay are those of sgd"),
+        ("classification", {"batch_size": "2000"}, "batch_size=2000 is more than the 1528 training images of digits"),
+        (
+            "classification",
+            {"steps_per_epoch": "99"},
+            "steps_per_epoch=99 is more than digits has at this batch size; at most 23",
+        ),
+        ("classification", {"thresholds": "97"}, "thresholds=97.0 is too large; at most 1"),
+        ("classification", {"input": "native"}, "input=native: keras-torch has no input pipeline of its own"),
+        ("lenet", {"image_size": "0"}, "image_size=0 is too small"),
+    ],
+)
+def test_wrong_calls(tmp_path: Path, study: str, given: dict[str, str], said: str) -> None:
+    module = studies.load(study)
+
+    def call() -> None:
+        settings = parse(module.Settings, module.PRESETS, {"cache": str(tmp_path), "frameworks": "pytorch,keras-torch", **given})
+        prepare(settings, lambda *_: None)
+
+    with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
+        call()
+
+
+def test_a_wrong_call_is_one_line(place: Place) -> None:
+    done = run(place, data="/nowhere")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
+    assert "data=/nowhere: there is no such file or folder" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize(("study", "epochs"), [("lenet", "40"), ("classification", "12")])
+def test_the_digits_are_learned_to_97_percent(place: Place, study: str, epochs: str) -> None:
+    given = {"epochs": epochs, "blocks": "1", "frameworks": "pytorch,tensorflow", "threads": "2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments", study, f"--cache={place.cache}", f"--journal={place.journal}"]
+        + [f"--{name}={value}" for name, value in given.items()],
+        env=place.environment,
+        cwd=place.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert {cell.data.tags["framework"] for cell in cells(place)} == {"pytorch", "tensorflow"}
+    for cell in cells(place):
+        assert max(curve(place, cell, "val/accuracy")) >= 0.97
