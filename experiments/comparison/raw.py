@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 VALUES = "values.parquet"
 LIVE_RATE = "live/examples_per_second"
 BY_EPOCH = ("val/accuracy", "val/loss")
-MOST_RUNS = 48
+MOST_RUNS = 24
 AT_ONCE = 8
 _SENSOR = re.compile(r"system/(?:cpu|gpu_\d+)_(?:power_usage_watts|temperature_celsius)")
 

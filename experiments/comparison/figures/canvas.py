@@ -33,7 +33,6 @@ WIDTH_INCHES = 9.2
 DOTS_AN_INCH = 160
 PANELS_A_ROW = 3
 MOST_PANELS = 12
-FEWER_PANELS = 12
 LABEL_WIDTH = 34
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -132,7 +131,7 @@ def paneled(
     *,
     panel_inches: float = 1.9,
     a_row: int = PANELS_A_ROW,
-    most: int = FEWER_PANELS,
+    most: int = MOST_PANELS,
 ) -> Figure | None:
     """Small multiples with one legend; None without a panel. What is left out is told."""
     if not panels:

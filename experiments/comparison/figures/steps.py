@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from experiments.comparison import words
 from experiments.comparison.figures.canvas import (
     BAND,
-    FEWER_PANELS,
     GRID,
     INK,
     LABEL_WIDTH,
@@ -144,7 +143,7 @@ def _groups(scene: Scene, n_keys: int) -> dict[tuple[str, str], list[RawRun]]:
     runs = sorted(
         scene.raw, key=lambda run: (natural(run.stratum), levels.index(run.level) if run.level in levels else len(levels))
     )
-    apart = n_keys * len({(run.level, run.stratum) for run in runs}) <= FEWER_PANELS
+    apart = n_keys * len({(run.level, run.stratum) for run in runs}) <= MOST_PANELS
     found: dict[tuple[str, str], list[RawRun]] = {}
     for run in runs:
         found.setdefault((run.level, run.stratum if apart else ""), []).append(run)
