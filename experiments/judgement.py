@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from rich.table import Table
 
-from experiments.comparison import compare, learning, papers, raw, report, survival, words
+from experiments.comparison import compare, learning, papers, profiles, raw, report, survival, words
 from experiments.comparison.findings import Comparison
 from experiments.comparison.outcomes import Outcome
 from experiments.comparison.raw import RawRun, ShownRun
@@ -100,7 +100,7 @@ def answer(question: Question, runs: pd.DataFrame, folder: Path, telling: Tellin
     extra = telling.also(comparison) if telling.also else Extra([])
     tested = map(words.control_sentence, comparison.controls)
     found = [*loud, *words.sentences(comparison), *tested, *alike, *extra.sentences]
-    times = survival.section(comparison)
+    own = [survival.section(comparison), profiles.section(comparison, runs)]
     try:
         path = report.write(
             comparison,
@@ -111,7 +111,7 @@ def answer(question: Question, runs: pd.DataFrame, folder: Path, telling: Tellin
             published_source=telling.source,
             notes=[*alike, *extra.sentences, *missing],
             raw=shown,
-            sections=[*extra.sections, *([times] if times else [])],
+            sections=[*extra.sections, *(one for one in own if one)],
         )
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")

@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments import timing
 from experiments.checkpoint import Checkpoint, Past
+from experiments.profile import profile
 from experiments.timing import Stopwatch, Values
 from experiments.workloads.contract import CellSpec, Output, Task
 from models.contract import Framework, Rule
@@ -45,6 +46,8 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     output.metrics(task.quality(framework, network), step=settings["epochs"])
     task.leave(framework, network, output)
     leave(spec, framework, [training, *answers], summary, output)
+    if settings.get("profile"):
+        profile(task, spec, framework, network, optimiser, output)
     return network
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
@@ -82,6 +83,18 @@ class ImageFiles:
     batch_size: int
 
 
+@dataclass(frozen=True)
+class Profile:
+    """What a framework's own profiler saw: spans (start, end) in seconds on a clock of its own, of any thread or stream.
+
+    computing: operators, or a GPU's kernels; copying: those that only move values. trouble: why it saw nothing, or empty.
+    """
+
+    computing: Sequence[tuple[float, float]]
+    copying: Sequence[tuple[float, float]]
+    trouble: str = ""
+
+
 class StepClock(Protocol):
     """Times steps; `begin` and `end` are called with nothing of the framework pending on the device."""
 
@@ -144,6 +157,10 @@ class Framework(ABC):
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:  # noqa: ARG002
         """Batches by the framework's own input pipeline, `workers` at a time; whole ones alone."""
         raise ModelError(f"{self.name} has no input pipeline of its own here; pytorch and tensorflow have")
+
+    def profile(self, folder: Path, work: Callable[[], object]) -> Profile:  # noqa: ARG002
+        """Does the work under the framework's profiler, whose trace goes into the folder, as TensorBoard reads it."""
+        raise ModelError(f"{self.name} has no profiler here; those on PyTorch and TensorFlow have")
 
     def place(self, batch: Batch) -> Batch:
         """The batch as `train_step`, `train_epoch` and `infer` take it without copying it to the device once more.

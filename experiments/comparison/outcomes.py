@@ -11,7 +11,7 @@ Kind = Literal["ratio", "difference"]
 Better = Literal["lower", "higher", "neither"]
 # Runs that never get there have no such value: it is told with them as censored, not judged without them.
 TO_ACCURACY = "train/to_accuracy_"
-HIDDEN = ("live/", "system/", "check/", "model/", "idle/", TO_ACCURACY)
+HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "profile/", TO_ACCURACY)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 

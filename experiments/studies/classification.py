@@ -45,6 +45,7 @@ class Settings(CampaignSettings):
     thresholds: tuple[float, ...] = setting((0.8, 0.9, 0.95), "accuracies whose time is told", least=0.01, most=1)
     inference_batch_sizes: tuple[int, ...] = setting((1, 64), "images a request", least=1)
     inference_requests: int = setting(100, "timed requests a batch size; p95 needs 72, p99 368", least=2)
+    profile: bool = setting(False, "a few more steps under each framework's profiler, its trace kept for TensorBoard")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

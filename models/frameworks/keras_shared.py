@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import models
-from models.contract import Array, Batch, Framework, ModelError, Rule, Weights
+from models.contract import Array, Batch, Framework, ModelError, Profile, Rule, Weights
 from models.frameworks.devices import Device, JaxDevice, TensorFlowDevice, TorchDevice
 
 DEVICES: dict[str, Callable[[str, int, str], Device]] = {"tensorflow": TensorFlowDevice, "torch": TorchDevice, "jax": JaxDevice}
@@ -97,6 +99,13 @@ class KerasFramework(Framework):
             if name not in state:
                 raise ModelError(f"optimiser state: {name!r} is missing")
             variable.assign(state[name])
+
+    def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
+        if self.backend not in ("tensorflow", "torch"):
+            return super().profile(folder, work)
+        name = {"tensorflow": "tensorflow", "torch": "pytorch"}[self.backend]
+        found: Profile = import_module(f"models.profiles.{name}").profiled(folder, self.device, work)
+        return found
 
     def synchronise(self) -> None:
         self._device.synchronise()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import models
-from models.contract import Array, Batch, Framework, ImageFiles, ModelError, Rule, Weights, check_weights
+from models.contract import Array, Batch, Framework, ImageFiles, ModelError, Profile, Rule, Weights, check_weights
 from models.frameworks.devices import TorchDevice
 
 NAMES = {"pytorch": ("torch",), "pytorch+compile": ("torch",)}
@@ -87,6 +88,11 @@ class Adapter(Framework):
         from models.pipelines.pytorch import batches
 
         return batches(files, workers, self.device)
+
+    def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
+        from models.profiles.pytorch import profiled
+
+        return profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
         inputs, targets, weights = self._tensors(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,13 +11,18 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from models.contract import Profile
 
-COPIES = ("Memcpy", "Memset", "MemcpyH2D", "_Send", "_Recv", "Copy", "Identity", "Transpose")
+COPIES = ("Memcpy", "Memset", "_Send", "_Recv", "Copy", "Identity", "Transpose", "_MklToTf")
+# An operator's span is called `path/of/the/node:Type`; what the executor does around it is not.
+OPERATOR = re.compile(r"[^:\s]+:(_?[A-Z]\w*)")
 PICOSECOND, NANOSECOND = 1e-12, 1e-9
+NOTHING = "the profiler saw no kernels: CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
 
 
 def profiled(folder: Path, device: str, work: Callable[[], object]) -> Profile:
     """Operators on the CPU, kernels on a GPU. `plugins/profile/…/*.xplane.pb` goes into the folder."""
-    tf.profiler.experimental.start(str(folder), tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0))
+    tf.profiler.experimental.start(
+        str(folder), tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
+    )
     try:
         work()
     finally:
@@ -24,21 +30,25 @@ def profiled(folder: Path, device: str, work: Callable[[], object]) -> Profile:
     events = list(_events(folder, "/device:GPU" if device == "cuda" else "/host:CPU"))
     copies = [span for name, *span in events if name.startswith(COPIES)]
     others = [span for name, *span in events if not name.startswith(COPIES)]
-    trouble = "" if events else "the profiler saw no kernels: CUPTI may lack the privilege to (NVreg_RestrictProfilingToAdminUsers)"
+    trouble = (
+        "" if events else "the profiler saw no kernels: CUPTI may lack the privilege to (NVreg_RestrictProfilingToAdminUsers)"
+    )
     return Profile([(a, b) for a, b in others], [(a, b) for a, b in copies], trouble)
 
 
 def _events(folder: Path, plane_name: str) -> Iterator[tuple[str, float, float]]:
-    """Name, start and end of every operator or kernel on the planes so called."""
+    """Type, start and end of every operator or kernel on the planes so called."""
+    on_host = plane_name == "/host:CPU"
     for path in folder.rglob("*.xplane.pb"):
         space = xplane_pb2.XSpace.FromString(path.read_bytes())
         for plane in space.planes:
             if not plane.name.startswith(plane_name):
                 continue
-            operators = {key for key, meta in plane.stat_metadata.items() if meta.name in ("tf_op", "hlo_op")}
+            names = {key: meta.name for key, meta in plane.event_metadata.items()}
+            matched = {key: OPERATOR.fullmatch(name) for key, name in names.items()}
+            kinds = {key: one[1] for key, one in matched.items() if one} if on_host else names
             for line in plane.lines:
                 for event in line.events:
-                    if plane_name == "/host:CPU" and not any(stat.metadata_id in operators for stat in event.stats):
-                        continue
-                    start = line.timestamp_ns * NANOSECOND + event.offset_ps * PICOSECOND
-                    yield plane.event_metadata[event.metadata_id].name, start, start + event.duration_ps * PICOSECOND
+                    if event.metadata_id in kinds:
+                        start = line.timestamp_ns * NANOSECOND + event.offset_ps * PICOSECOND
+                        yield kinds[event.metadata_id], start, start + event.duration_ps * PICOSECOND

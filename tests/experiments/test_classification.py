@@ -13,10 +13,11 @@ import pytest
 from PIL import Image
 
 from experiments import studies
+from experiments.profile import PARTS, covered, parts
 from experiments.settings import parse
 from experiments.workloads.classification.prepare import prepare
 from experiments.workloads.classification.train import time_to
-from models.contract import ModelError
+from models.contract import ModelError, Profile
 from tests.conftest import Place
 from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
 from tracking.errors import WrongCall
@@ -172,3 +173,25 @@ def test_the_digits_are_learned_to_97_percent(place: Place, study: str, epochs: 
     assert {cell.data.tags["framework"] for cell in cells(place)} == {"pytorch", "tensorflow"}
     for cell in cells(place):
         assert max(curve(place, cell, "val/accuracy")) >= 0.97
+
+
+def test_a_profile_says_where_a_steps_time_goes(place: Place) -> None:
+    done = run(place, epochs="1", steps_per_epoch="9", blocks="1", frameworks="pytorch,tensorflow", profile="true")
+    assert done.returncode == 3, done.stdout + done.stderr
+    traces = {"pytorch": ".pt.trace.json", "tensorflow": ".xplane.pb"}
+    for cell in cells(place):
+        shares = {part: cell.data.metrics[f"profile/{part}_percent"] for part in PARTS}
+        assert sum(shares.values()) == pytest.approx(100, abs=1)
+        assert 20 < shares["compute"] < 100  # most of a step of LeNet on batches of 100
+        folder = next(place.journal.glob(f"*/cells/*-{cell.data.tags['framework']}/*/profile"))
+        assert [file for file in folder.rglob("*") if file.name.endswith(traces[cell.data.tags["framework"]])]
+        kept = mlflow.artifacts.list_artifacts(run_id=cell.info.run_id, artifact_path="profile", tracking_uri=place.uri)
+        assert kept
+    assert "Where a step’s time goes" in next(place.journal.glob("*/report/report.html")).read_text().replace("&#39;", "’")
+
+
+def test_spans_that_overlap_count_once() -> None:
+    assert covered([]) == 0
+    assert covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+    found = parts(Profile([(0, 2), (1, 3)], [(2, 5), (7, 8)]), seconds=10, waited=1)
+    assert found == {"compute": 3, "copy": 3, "launch": 3, "input": 1}

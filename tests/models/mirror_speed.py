@@ -26,7 +26,10 @@ APPLICATIONS = {
     "inception_v3": "InceptionV3",
     "densenet201": "DenseNet201",
 }
-SIDE, ROWS, THREADS, ROUNDS = 96, 8, 2, 15
+THREADS, ROUNDS = 2, 15
+# Side and number of the images. At other sides keras.applications' VGG-16 is another network: it has no adaptive pooling.
+IMAGES = {"vgg16": (224, 2)}
+OTHERS = (96, 8)
 Work = Callable[[], object]
 
 
@@ -36,7 +39,7 @@ def of_tensorflow(model: str, framework: Framework, batch: Batch) -> dict[str, t
 
     ours = framework.build(model, models.spec(model).Spec())
     original = getattr(keras.applications, APPLICATIONS[model])
-    theirs = original(weights=None, classifier_activation=None, input_shape=(SIDE, SIDE, 3))
+    theirs = original(weights=None, classifier_activation=None, input_shape=batch.inputs[0].shape[1:])
     return _phases(framework, ours, theirs, batch)
 
 
@@ -61,7 +64,7 @@ def of_pytorch(model: str, framework: Framework, batch: Batch) -> dict[str, tupl
         loss = functional.cross_entropy(theirs(images), targets)
         loss.backward()
         bare.step()
-        return float(loss)
+        return float(loss.detach())
 
     def infer() -> Any:
         theirs.eval()
@@ -104,14 +107,18 @@ def ratio(ours: Work, theirs: Work) -> tuple[float, float, float]:
 def main(name: str, *wanted: str) -> None:
     framework = open_framework(name, device="cpu", threads=THREADS, precision="float32", seed=0)
     rng = np.random.default_rng(0)
-    images = rng.standard_normal((ROWS, SIDE, SIDE, 3)).astype(np.float32)
-    batch = Batch((images,), rng.integers(0, 1_000, ROWS, dtype=np.int32), np.ones(ROWS, np.float32))
-    print(f"{name}, {ROWS} images of {SIDE} × {SIDE}, {THREADS} threads; ours, the original, their ratio")
+    print(f"{name}, {THREADS} threads; images, ours, the original, their ratio")
     for model in wanted or APPLICATIONS:
+        side, rows = IMAGES.get(model, OTHERS)
+        images = rng.standard_normal((rows, side, side, 3)).astype(np.float32)
+        batch = Batch((images,), rng.integers(0, 1_000, rows, dtype=np.int32), np.ones(rows, np.float32))
         works = (of_pytorch if name == "pytorch" else of_tensorflow)(model, framework, batch)
         for phase, (ours, theirs) in works.items():
             mine, original, times = ratio(ours, theirs)
-            print(f"{model:16} {phase:10} {1e3 * mine:8.1f} ms {1e3 * original:8.1f} ms   {times:.3f}", flush=True)
+            print(
+                f"{model:16} {phase:10} {rows} of {side:3} {1e3 * mine:8.1f} ms {1e3 * original:8.1f} ms   {times:.3f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
