@@ -47,6 +47,7 @@ class Compared:
 
 def compare(settings: Compare, progress: Progress) -> Compared:
     """Raises WrongCall for a call or a selection that cannot be compared, Unreachable if the server goes away."""
+    began_ms = int(time.time() * 1_000)
     store = Store()
     store.check()
     selection = select(store, settings)
@@ -58,7 +59,7 @@ def compare(settings: Compare, progress: Progress) -> Compared:
     if answer.report is None:
         raise EvenhandError(f"{answer.trouble}; choose another folder (output=DIR)")
     try:
-        return Compared(answer, _logged(store, settings, selection, answer))
+        return Compared(answer, _logged(store, settings, selection, answer, began_ms))
     except (Unreachable, Rejected) as error:
         return Compared(answer, "", str(error))
 
@@ -133,7 +134,7 @@ def _tell(progress: Progress, before: int, done: int, total: int | None) -> None
     progress("runs", before + done, total)
 
 
-def _logged(store: Store, settings: Compare, selection: Selection, found: Answer) -> str:
+def _logged(store: Store, settings: Compare, selection: Selection, found: Answer, began_ms: int) -> str:
     """The comparison as a run of the first experiment, with its report; returns its page."""
     assert found.report is not None
     origin, title = found.report.parent.name, _title(settings)
@@ -144,7 +145,7 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Answer
         **source("compare", provenance.commit()),
     }
     params = {name: text for name, text in settings_.as_text(settings).items() if text and name not in ("output", "format")}
-    wanted = RunOpened(origin, int(time.time() * 1_000), selection.experiments[0], f"comparison: {title}", tags, params)
+    wanted = RunOpened(origin, began_ms, selection.experiments[0], f"comparison: {title}", tags, params)
     text = "\n".join(["### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."])
     records: list[Record] = [
         Artifact(origin, ".", ""),

@@ -81,6 +81,8 @@ def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, cap
     assert "slower than pytorch" in said
     comparison = next(run for run in store.runs("captioning") if run.tags["kind"] == "comparison")
     assert comparison.status == "FINISHED"
+    assert comparison.end_ms is not None
+    assert comparison.end_ms - comparison.start_ms > 100  # from the call on, not from the logging of its result
     assert comparison.params["factor"] == "framework"
     assert "slower" in comparison.tags["verdict"]
     logged = {file.path for file in mlflow.MlflowClient(store.uri).list_artifacts(comparison.run_id)}

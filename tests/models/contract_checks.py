@@ -196,22 +196,23 @@ def check_adam_is_adam(framework: Framework) -> None:
 
 def check_optimiser_state_continues(framework: Framework) -> None:
     first, *rest = ragged_batches(4)
-    network = small_network(framework)[0]
-    optimiser = framework.optimiser(network, Rule("adam", 1e-2))
-    framework.train_step(network, optimiser, first)
-    weights, state = framework.weights(network), framework.optimiser_state(optimiser)
-    for batch in rest:
-        framework.train_step(network, optimiser, batch)
+    for rule in (Rule("adam", 1e-2), Rule("sgd", 0.1, momentum=0.9)):
+        network = small_network(framework)[0]
+        optimiser = framework.optimiser(network, rule)
+        framework.train_step(network, optimiser, first)
+        weights, state = framework.weights(network), framework.optimiser_state(optimiser)
+        for batch in rest:
+            framework.train_step(network, optimiser, batch)
 
-    other = small_network(framework)[0]
-    resumed = framework.optimiser(other, Rule("adam", 1e-2))
-    framework.load_weights(other, weights)
-    framework.load_optimiser_state(resumed, state)
-    for batch in rest:
-        framework.train_step(other, resumed, batch)
-    assert relative(framework.weights(network), framework.weights(other)) < TIGHT
-    with pytest.raises(ModelError, match="belongs to no weight"):
-        framework.load_optimiser_state(resumed, {**state, "nothing/exp_avg": np.zeros(1)})
+        other = small_network(framework)[0]
+        resumed = framework.optimiser(other, rule)
+        framework.load_weights(other, weights)
+        framework.load_optimiser_state(resumed, state)
+        for batch in rest:
+            framework.train_step(other, resumed, batch)
+        assert relative(framework.weights(network), framework.weights(other)) < TIGHT, rule.name
+        with pytest.raises(ModelError, match="belongs to no weight"):
+            framework.load_optimiser_state(resumed, {**state, "nothing/exp_avg": np.zeros(1)})
 
 
 def check_optimisers_have_names(framework: Framework) -> None:
