@@ -8,6 +8,7 @@ from pathlib import Path
 from experiments.datasets import captions, synthetic
 from experiments.datasets.captions import CaptionData
 from experiments.studies.captioning import Settings
+from experiments.workloads import steps
 from experiments.workloads.captioning import features
 from experiments.workloads.captioning.features import Source
 from experiments.workloads.contract import DatasetInfo, Job, Prepared, Progress
@@ -19,7 +20,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     _check_autolog(settings)
     cache = Path(settings.cache).resolve()
     data = _data(settings, cache, progress)
-    _check_batches(settings, data)
+    steps.check(settings, len(data.captions_of("train")), "training captions", data.name)
     common = {"index": str(data.folder), "start": data.vocabulary.start, "end": data.vocabulary.end}
     if settings.data == "synthetic":
         warning = "synthetic features and captions: times are real, losses and BLEU mean nothing"
@@ -99,22 +100,6 @@ def _check_autolog(settings: Settings) -> None:
         raise WrongCall(
             f"autolog=mlflow records Keras' fit alone, nothing of {plain[0]}; choose keras-* frameworks or leave autolog out"
         )
-
-
-def _check_batches(settings: Settings, data: CaptionData) -> None:
-    training = len(data.captions_of("train"))
-    if settings.batch_size > training:
-        raise WrongCall(
-            f"batch_size={settings.batch_size} is more than the {training} training captions of {data.name}; at most {training}"
-        )
-    possible = training // settings.batch_size
-    if settings.steps_per_epoch > possible:
-        raise WrongCall(
-            f"steps_per_epoch={settings.steps_per_epoch} is more than {data.name} has at this batch size; at most {possible}"
-        )
-    steps = settings.epochs * (settings.steps_per_epoch or possible)
-    if settings.warmup_steps >= steps:
-        raise WrongCall(f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured; give fewer")
 
 
 def _info(data: CaptionData) -> DatasetInfo:

@@ -8,6 +8,7 @@ import models
 from experiments.datasets.labelled.data import Labelled
 from experiments.datasets.labelled.data import prepare as prepared_data
 from experiments.studies.classification import Settings
+from experiments.workloads import steps
 from experiments.workloads.contract import DatasetInfo, Prepared, Progress
 from models import frameworks
 from models.contract import Rule
@@ -59,19 +60,10 @@ def _check_frameworks(settings: Settings) -> None:
 
 
 def _check_data(settings: Settings, data: Labelled, spec: ImageSpec) -> None:
-    if settings.batch_size > len(data.training):
-        raise WrongCall(f"batch_size={settings.batch_size} is more than the {len(data.training)} training images of {data.name}")
+    steps.check(settings, len(data.training), "training images", data.name)
     if settings.batch_size < spec.least_rows(data.side):
         raise WrongCall(
             f"batch_size={settings.batch_size}: {settings.model} needs {spec.least_rows(data.side)}, for its BatchNorm"
         )
-    possible = len(data.training) // settings.batch_size
-    if settings.steps_per_epoch > possible:
-        raise WrongCall(
-            f"steps_per_epoch={settings.steps_per_epoch} is more than {data.name} has at this batch size; at most {possible}"
-        )
-    steps = settings.epochs * (settings.steps_per_epoch or possible)
-    if settings.warmup_steps >= steps:
-        raise WrongCall(f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured; give fewer")
     if settings.augmentation == "crop+mirror" and data.name in MIRRORED_NUMERALS:
         raise WrongCall(f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; take augmentation=crop")
