@@ -12,7 +12,7 @@ from experiments.comparison.findings import Comparison, Finding
 from experiments.comparison.outcomes import outcome
 from experiments.comparison.sections import Section
 
-HEADER = ("", "question", "metric", "blocks", "effect", "95 % interval", "p", "p (Holm)", "equivalent", "answer", "published p")
+HEADER = ("", "question: metric", "answer", "effect", "95 % interval", "p", "p (Holm)", "equivalent", "blocks", "published p")
 NOT_TESTABLE = "not testable here"
 SENSORS = {"gpu/temperature": "gpu", "cpu/temperature": "cpu_temperature", "gpu/utilization": "gpu"}
 
@@ -54,14 +54,14 @@ class Answer:
     def cells(self) -> tuple[str, ...]:
         """As `HEADER` says."""
         one, found = self.hypothesis, self.finding
-        of = f"{one.question} ({one.phase}{f', {self.stratum}' if self.stratum else ''})"
-        label = outcome(one.metric).label
+        where = f", {self.stratum}" if self.stratum else ""
+        of = f"{one.question} ({one.phase}{where}): {outcome(one.metric).label}"
         if found is None:
-            return (one.name, of, label, "0", "—", "—", "—", "—", "—", self.text, one.published_p)
+            return (one.name, of, self.text, *("—",) * 5, "0", one.published_p)
         row = found.row
         alike = {True: "yes", False: "no", None: "—"}[row.equivalent]
         numbers = (words.effect(found), words.effect_interval(found), words.p_value(row.p), words.p_value(row.p_holm))
-        return (one.name, of, label, str(row.n_blocks), *numbers, alike, self.text, one.published_p)
+        return (one.name, of, self.text, *numbers, alike, str(row.n_blocks), one.published_p)
 
 
 def answered(hypotheses: Sequence[Hypothesis], comparison: Comparison) -> list[Answer]:
