@@ -61,7 +61,7 @@ def _answer(campaign: Campaign, study: ModuleType, progress: Progress) -> Answer
         baseline=campaign.baseline,
         outcomes=study.OUTCOMES,
         margin=settings.margin,
-        strata=getattr(study, "STRATA", ()),
+        strata=study.strata(settings) if hasattr(study, "strata") else (),
         spans=getattr(study, "SPANS", ()),
         protocol=settings.protocol,
     )

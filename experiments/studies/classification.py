@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.comparison.outcomes import Outcome, outcome
 from experiments.settings import CampaignSettings, setting
+from experiments.treatments import Treatment, controls
 
 TITLE = "Image classification: ResNet-18 and VGG-16, trained and asked"
 WORKLOAD = "classification"
@@ -37,8 +38,10 @@ class Settings(CampaignSettings):
     augmentation: str = setting(
         "none", "crop: out of 4 black pixels more on every side; and mirrored", choices=("none", "crop", "crop+mirror")
     )
-    input: str = setting(
-        "stream", "batches made before, between the steps, or by DataLoader and tf.data", choices=("memory", "stream", "native")
+    input: tuple[str, ...] = setting(
+        ("stream",),
+        "batches made before, between the steps, or by DataLoader and tf.data; several are all measured",
+        choices=("memory", "stream", "native"),
     )
     workers: int = setting(2, "worker processes or threads of input=native", least=0, most=64)
     precision: str = setting("float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"))
@@ -102,6 +105,27 @@ PUBLISHED = (
     {"what": "GradientTape against fit", "published": "72 % against 79.3 % accuracy, unexplained", "metric": ""},
 )
 SOURCE = "University at Albany, 2020/21"
+
+
+def strata(settings: Settings) -> tuple[str, ...]:
+    """What is never pooled."""
+    return ("input",) if len(settings.input) > 1 else ()
+
+
+def treatments(settings: Settings) -> tuple[Treatment, ...]:
+    """Every framework with every input; those of one input stand together. With a single one, the controls too."""
+    if len(settings.input) == 1:
+        own = {"inject_delay": 0.0, "input": settings.input[0]}
+        return (*(Treatment(name, name, settings=own) for name in settings.frameworks), *_controls(settings))
+    return tuple(
+        Treatment(f"{name} · {way}", name, settings={"inject_delay": 0.0, "input": way}, group=way)
+        for way in settings.input
+        for name in settings.frameworks
+    )
+
+
+def _controls(settings: Settings) -> tuple[Treatment, ...]:
+    return tuple(replace(one, settings={**one.settings, "input": settings.input[0]}) for one in controls(settings))
 
 
 def models(settings: Settings) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from experiments.treatments import Treatment
 TITLE = "A grid on synthetic tensors: models, batch sizes, image sizes, training and inference"
 WORKLOAD = "grid"
 MODEL = ""
-STRATA = ("device", "model", "image_size", "batch_size")
+STRATA = ("model", "image_size", "batch_size")
 # Along this setting memory grows: what does not fit once, and everything larger, is a result and is not tried again.
 FRONTIER = "batch_size"
 
@@ -85,6 +85,11 @@ SOURCE = "Arizona State University, 2023"
 def models(settings: Settings) -> tuple[str, ...]:
     """What the parity gate is asked about."""
     return settings.models
+
+
+def strata(settings: Settings) -> tuple[str, ...]:
+    """What is never pooled: every point of the grid."""
+    return (*(("device",) if len(settings.devices) > 1 else ()), *STRATA)
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:

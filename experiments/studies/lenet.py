@@ -97,7 +97,7 @@ PUBLISHED = tuple(
 )
 SOURCE = "Universidade Federal de Sergipe, 2019 (TensorFlow first, then PyTorch; 100 values of one process each)"
 
-models = classification.models
+models, strata, treatments = classification.models, classification.strata, classification.treatments
 
 
 def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:

@@ -38,23 +38,25 @@ def curve(place: Place, cell: mlflow.entities.Run, metric: str) -> list[float]:
     return [point.value for point in mlflow.MlflowClient(place.uri).get_metric_history(cell.info.run_id, metric)]
 
 
-def test_both_sides_learn_alike_and_the_report_says_so_first(place: Place) -> None:
-    done = run(place, epochs="3", steps_per_epoch="10", blocks="6", thresholds="0.1,0.999")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Learning curves, keras-torch against pytorch: they overlap. Over 3 epochs and 6 blocks" in done.stdout
+def test_a_campaign_learns_and_answers_its_hypotheses(place: Place) -> None:
+    done = run(place, epochs="3", steps_per_epoch="10", blocks="2", thresholds="0.1,0.999")
+    assert done.returncode == 3, done.stdout + done.stderr  # two blocks: no verdict
+    assert "Learning curves, keras-torch against pytorch: 2 blocks are too few" in done.stdout
     assert "Of 10 null hypotheses" in done.stdout
     found = cells(place)
-    assert len(found) == 12
-    for block in "123456":
+    assert len(found) == 4
+    for block in "12":
         one, other = (curve(place, cell, "val/loss") for cell in found if cell.data.tags["block"] == block)
         assert one == pytest.approx(other, rel=1e-3)
-    metrics = found[0].data.metrics
-    assert found[0].data.tags["model"] == "lenet"
-    assert metrics["model/trainable_parameters"] == 61_706
-    assert 0 < metrics["train/first_epoch_seconds"] <= metrics["train/total_seconds"]
-    assert metrics["val/total_seconds"] > 0
-    assert metrics[time_to(0.1)] <= metrics["train/total_seconds"]
-    assert time_to(0.999) not in metrics  # never reached in thirty steps: censored, not zero
+    for cell in found:
+        metrics = cell.data.metrics
+        assert cell.data.tags["model"] == "lenet"
+        assert metrics["model/trainable_parameters"] == 61_706
+        assert 0 < metrics["train/first_epoch_seconds"] <= metrics["train/total_seconds"]
+        assert metrics["val/total_seconds"] > 0
+        assert metrics[time_to(0.1)] <= metrics["train/total_seconds"]
+        assert time_to(0.999) not in metrics  # never reached in thirty steps: censored, not zero
+        _check_confusion(place, cell)
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert report.index("The hypotheses, one by one") < report.index("## Environment")
     assert "Time to accuracy" in report
@@ -64,14 +66,12 @@ def test_both_sides_learn_alike_and_the_report_says_so_first(place: Place) -> No
     assert [row["hypothesis"] for row in answers] == [f"H{number}" for number in range(1, 11)]
 
 
-def test_the_confusion_matrix_counts_every_validation_image_once(place: Place) -> None:
-    done = run(place, epochs="2", blocks="1", frameworks="pytorch")
-    assert done.returncode == 3, done.stdout + done.stderr
-    folder = next(place.journal.glob("*/cells/*/*/confusion.csv")).parent
+def _check_confusion(place: Place, cell: mlflow.entities.Run) -> None:
+    """Every validation image once; its trace over its sum is the accuracy that was told."""
+    folder = next(place.journal.glob(f"*/cells/{cell.data.tags['cell']}/*/confusion.csv")).parent
     rows = list(csv.reader((folder / "confusion.csv").open()))
     assert rows[0] == ["true \\ answered", *"0123456789"]
     counted = [[int(value) for value in row[1:]] for row in rows[1:]]
-    (cell,) = cells(place)
     assert sum(map(sum, counted)) == 269  # 15 % of each digit, rounded
     assert sum(counted[at][at] for at in range(10)) / 269 == pytest.approx(cell.data.metrics["val/accuracy"])
     with Image.open(folder / "confusion.png") as picture:
@@ -80,21 +80,34 @@ def test_the_confusion_matrix_counts_every_validation_image_once(place: Place) -
     assert {"confusion.csv", "confusion.png", "values.parquet"} <= kept
 
 
-@pytest.mark.parametrize("way", ["memory", "native", pytest.param("stream", marks=pytest.mark.slow)])
-def test_the_wait_for_batches_is_told_apart(place: Place, way: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("frameworks", ["pytorch,keras-torch", "tensorflow,keras-tensorflow", "pytorch,tensorflow"])
+def test_both_sides_learn_alike_and_the_report_says_so(place: Place, frameworks: str) -> None:
+    done = run(place, epochs="3", steps_per_epoch="10", blocks="6", frameworks=frameworks)
+    assert done.returncode == 0, done.stdout + done.stderr
+    a, b = frameworks.split(",")
+    assert f"Learning curves, {b} against {a}: they overlap. Over 3 epochs and 6 blocks" in done.stdout
+
+
+def test_where_batches_come_from_is_a_factor(place: Place, tmp_path: Path) -> None:
     write_cifar(tmp_path / "data", batch=16)
-    given = {"data": str(tmp_path / "data"), "input": way, "augmentation": "crop+mirror", "batch_size": "16", "epochs": "1"}
-    done = run(
-        place, "classification", model="mobilenet_v2", frameworks="pytorch", blocks="1", warmup_steps="1", workers="1", **given
-    )
+    given = {"data": str(tmp_path / "data"), "input": "memory,stream,native", "augmentation": "crop+mirror", "batch_size": "16"}
+    given |= {"model": "mobilenet_v2", "epochs": "1", "warmup_steps": "1", "workers": "1", "blocks": "1"}
+    done = run(place, "classification", frameworks="pytorch", **given)
     assert done.returncode == 3, done.stdout + done.stderr
-    (cell,) = cells(place)
-    metrics = cell.data.metrics
-    assert metrics["input/seconds_mean"] >= 0
-    assert 0 <= metrics["input/share_percent"] < 100
-    assert cell.data.params["input"] == way
-    if way == "memory":  # handing out what lies ready costs next to nothing
-        assert metrics["input/seconds_mean"] < 0.1 * metrics["train/step_seconds"]
+    found = {cell.data.params["input"]: cell.data.metrics for cell in cells(place)}
+    assert set(found) == {"memory", "stream", "native"}
+    for metrics in found.values():
+        assert metrics["input/seconds_mean"] >= 0
+        assert 0 <= metrics["input/share_percent"] < 100
+    # handing out what lies ready costs next to nothing
+    assert found["memory"]["input/seconds_mean"] < 0.1 * found["memory"]["train/step_seconds"]
+    assert found["memory"]["input/seconds_mean"] < found["stream"]["input/seconds_mean"]
+    options = [f"--experiment={cells(place)[0].data.tags['campaign']}", "--factor=input", "--baseline=memory", "--format=csv"]
+    compared = place.call(sys.executable, "-m", "experiments", "compare", *options)
+    assert compared.returncode == 3, compared.stderr  # one block
+    levels = {(row["a"], row["b"]) for row in csv.DictReader(compared.stdout.splitlines())}
+    assert levels == {("memory", "native"), ("memory", "stream")}
 
 
 @pytest.mark.slow
@@ -175,19 +188,19 @@ def test_the_digits_are_learned_to_97_percent(place: Place, study: str, epochs: 
         assert max(curve(place, cell, "val/accuracy")) >= 0.97
 
 
-def test_a_profile_says_where_a_steps_time_goes(place: Place) -> None:
-    done = run(place, epochs="1", steps_per_epoch="9", blocks="1", frameworks="pytorch,tensorflow", profile="true")
+@pytest.mark.parametrize(
+    ("framework", "trace"), [("pytorch", ".pt.trace.json"), pytest.param("tensorflow", ".xplane.pb", marks=pytest.mark.slow)]
+)
+def test_a_profile_says_where_a_steps_time_goes(place: Place, framework: str, trace: str) -> None:
+    done = run(place, epochs="1", steps_per_epoch="9", blocks="1", frameworks=framework, profile="true")
     assert done.returncode == 3, done.stdout + done.stderr
-    traces = {"pytorch": ".pt.trace.json", "tensorflow": ".xplane.pb"}
-    for cell in cells(place):
-        shares = {part: cell.data.metrics[f"profile/{part}_percent"] for part in PARTS}
-        assert sum(shares.values()) == pytest.approx(100, abs=1)
-        assert 20 < shares["compute"] < 100  # most of a step of LeNet on batches of 100
-        folder = next(place.journal.glob(f"*/cells/*-{cell.data.tags['framework']}/*/profile"))
-        assert [file for file in folder.rglob("*") if file.name.endswith(traces[cell.data.tags["framework"]])]
-        kept = mlflow.artifacts.list_artifacts(run_id=cell.info.run_id, artifact_path="profile", tracking_uri=place.uri)
-        assert kept
-    assert "Where a step’s time goes" in next(place.journal.glob("*/report/report.html")).read_text().replace("&#39;", "’")
+    (cell,) = cells(place)
+    shares = {part: cell.data.metrics[f"profile/{part}_percent"] for part in PARTS}
+    assert sum(shares.values()) == pytest.approx(100, abs=1)
+    assert 20 < shares["compute"] < 100  # most of a step of LeNet on batches of 100
+    folder = next(place.journal.glob("*/cells/*/*/profile"))
+    assert [file for file in folder.rglob("*") if file.name.endswith(trace)]
+    assert mlflow.artifacts.list_artifacts(run_id=cell.info.run_id, artifact_path="profile", tracking_uri=place.uri)
 
 
 def test_spans_that_overlap_count_once() -> None:

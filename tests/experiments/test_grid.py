@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,16 @@ import mlflow
 import numpy as np
 import pytest
 
-from experiments import memory, timing
+from experiments import launch, memory, timing
 from experiments.campaign import ended_cells
 from experiments.comparison.frontier import Edge, edges
 from experiments.comparison.query import table
+from experiments.console import Display
 from experiments.frontier import Frontier
+from experiments.settings import parse
 from experiments.studies import grid
 from experiments.treatments import Treatment
+from models.contract import ModelError
 from tests.conftest import Place
 from tracking.errors import WrongCall
 from tracking.records import Outcome
@@ -94,25 +98,23 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place)
     assert {end.phase for end in ends} <= {"", "inference"}
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
     found = edges(runs, factor="framework", strata=grid.STRATA)
-    assert found == (Edge("pytorch", "device=cpu, model=mobilenet_v2, image_size=64", 2, 4000, "inference"),)
+    assert found == (Edge("pytorch", "model=mobilenet_v2, image_size=64", 2, 4000, "inference"),)
 
 
 def test_inference_is_measured_where_training_does_not_fit(place: Place) -> None:
     # answers need the largest layer's activations, training those of all layers
-    done = run(place, frameworks="pytorch", batch_sizes="60", memory_limit="1350MB", blocks="2")
+    done = run(place, frameworks="pytorch", batch_sizes="60", memory_limit="1350MB")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "[ 4/4] " in done.stdout
-    found = {(cell.data.params["phases"], cell.data.tags["block"]): cell for cell in cells(place)}
-    assert set(found) == {(phases, block) for phases in ("inference,train", "inference") for block in ("1", "2")}
-    for (phases, block), cell in found.items():
-        whole = phases == "inference,train"
-        assert cell.data.tags["outcome"] == ("out_of_memory" if whole else "ok")
-        assert cell.data.tags.get("phase") == ("train" if whole else None)
-        assert ("implied" in cell.data.tags) == (whole and block == "2")
-        assert whole or cell.data.metrics["inference/latency_seconds_p50"] > 0
+    assert "[ 2/2] " in done.stdout
+    found = {cell.data.params["phases"]: cell.data for cell in cells(place)}
+    assert set(found) == {"inference,train", "inference"}
+    whole, alone = found["inference,train"], found["inference"]
+    assert (whole.tags["outcome"], whole.tags["phase"]) == ("out_of_memory", "train")
+    assert alone.tags["outcome"] == "ok"
+    assert alone.metrics["inference/latency_seconds_p50"] > 0
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
     assert edges(runs, factor="framework", strata=grid.STRATA) == (
-        Edge("pytorch", "device=cpu, model=mobilenet_v2, image_size=64", None, 60, "train"),
+        Edge("pytorch", "model=mobilenet_v2, image_size=64", None, 60, "train"),
     )
 
 
@@ -128,7 +130,6 @@ def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"precision": "tf32", "device": "cpu"}, "precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16"),
         ({"devices": "cpu,tpu"}, "devices=tpu is not known; choose cpu, cuda"),
         ({"image_sizes": "16", "models": "vgg16"}, "vgg16 needs images of at least 32 × 32"),
         ({"image_sizes": "64", "models": "inception_v3"}, "inception_v3 needs images of at least 75 × 75"),
@@ -143,13 +144,28 @@ def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
         ({"phases": "training"}, "phases=training is not known; choose inference, train"),
         ({"precision": "float8"}, "precision=float8 is not known"),
         ({"memory_limit": "much"}, "memory_limit=much is not a size; write 2GiB, 500MB or none"),
-        ({"device": "cuda"}, "device=cuda: no NVIDIA GPU answers"),
     ],
 )
 def test_wrong_calls(place: Place, given: dict[str, str], said: str) -> None:
-    if given.get("device") == "cuda" and Path("/dev/nvidia0").exists():
+    def call() -> None:
+        places = {"cache": str(place.cache), "journal": str(place.journal)}
+        launch.prepare("grid", parse(grid.Settings, grid.PRESETS, {**QUICK, **places, **given}), Display())
+
+    with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"precision": "tf32", "device": "cpu"}, "precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16"),
+        ({"device": "cuda"}, "device=cuda: no NVIDIA GPU answers"),
+    ],
+)
+def test_wrong_calls_that_only_the_machine_knows(place: Place, given: dict[str, str], said: str) -> None:
+    if given["device"] == "cuda" and Path("/dev/nvidia0").exists():
         pytest.skip("there is a GPU here")
-    done = run(place, **given)
+    done = run(place, frameworks="pytorch", **given)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
     assert said in done.stderr
 

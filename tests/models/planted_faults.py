@@ -86,7 +86,7 @@ def stock_adam() -> Iterator[None]:
     from models.frameworks.keras import Adapter
 
     optimiser = Adapter.optimiser
-    with patch.object(Adapter, "optimiser", lambda self, network, _, rate: optimiser(self, network, "adam-stock", rate)):
+    with patch.object(Adapter, "optimiser", lambda self, network, _: optimiser(self, network, parity.RULES["adam-stock"])):
         yield
 
 

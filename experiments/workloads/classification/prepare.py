@@ -55,7 +55,7 @@ def _check_frameworks(settings: Settings) -> None:
             raise WrongCall(
                 f"model={settings.model}: it has no sibling for {name} ({architecture}.py); have {', '.join(written)}"
             )
-        if settings.input == "native" and name.partition("+")[0] not in ("pytorch", "tensorflow"):
+        if "native" in settings.input and name.partition("+")[0] not in ("pytorch", "tensorflow"):
             raise WrongCall(f"input=native: {name} has no input pipeline of its own here; pytorch and tensorflow have")
 
 
