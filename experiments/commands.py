@@ -33,7 +33,7 @@ class Parity:
     models: tuple[str, ...] = setting((), "models by folder name, several with commas; none: all")
     frameworks: tuple[str, ...] = setting(("pytorch", "tensorflow"), "the reference first, then those judged against it")
     optimizer: str = setting(
-        "adam", "adam: PyTorch's semantics everywhere; adam-stock: each framework's own", choices=("adam", "adam-stock")
+        "adam", "adam: PyTorch's semantics everywhere; adam-stock: each framework's own", choices=("adam", "sgd", "adam-stock")
     )
     full: bool = setting(False, "whole networks instead of small versions with every kind of layer: minutes and gigabytes")
     seed: int = setting(0, "of weights and batches", least=0)
