@@ -52,7 +52,7 @@ class Settings(CampaignSettings):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"epochs": 4, "blocks": 6, "thresholds": (0.8, 0.9, 0.95), "inference_requests": 20, "sensor_seconds": 0.2},
+    "demo": {"epochs": 3, "blocks": 6, "thresholds": (0.8, 0.9, 0.95), "inference_requests": 20, "sensor_seconds": 0.2},
     "resnet18-paper": {"data": "", "epochs": 200, "batch_size": 64, "thresholds": (0.6, 0.7, 0.8)},
     "vgg16-paper": {
         "model": "vgg16",
