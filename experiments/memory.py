@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tracking.errors import WrongCall
 
+# A crash with more than this share of the bound taken is put down to it: the next large array would not have fitted.
+NEAR = 0.5
 UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SIGNS = (
     *("out of memory", "resource_exhausted", "resourceexhausted", "bad_alloc", "memoryerror"),
@@ -29,6 +31,15 @@ def bound(limit_bytes: int) -> None:
     """Bounds what this process can allocate from here on; 0 does not. By RLIMIT_DATA: CUDA reserves addresses without end."""
     if limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def allocated(pid: int) -> int:
+    """Bytes that count against the bound: private writable memory, touched or not. 0 of a process that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next((int(line.split()[1]) * 1_024 for line in lines if line.startswith("VmData")), 0)
+    except OSError:
+        return 0
 
 
 def ran_out(text: str) -> str:

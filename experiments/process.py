@@ -20,6 +20,8 @@ from tracking.records import Outcome, Record, RunClosed, from_line
 ROOT = Path(__file__).resolve().parent.parent
 GRACE_SECONDS = 5.0
 LINES_OF_AN_ERROR = 40
+# What native code that does not check its allocations dies of.
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
 
 class Child:
@@ -42,6 +44,8 @@ class Child:
                 start_new_session=True,
             )
         self._run = spec.run
+        self._limit_bytes = memory.size(spec.settings.get("memory_limit", "none"))
+        self._most_bytes = 0
         self.pid = self._process.pid
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -59,6 +63,8 @@ class Child:
 
     def listen(self, timeout_seconds: float) -> list[Record | dict[str, Any]]:
         """What the child has said meanwhile: records, and messages as dictionaries. `open` turns False at its end."""
+        if self._limit_bytes:
+            self._most_bytes = max(self._most_bytes, memory.allocated(self.pid))
         if not self._selector.select(timeout_seconds):
             return []
         data = self._pipe.read()
@@ -87,6 +93,9 @@ class Child:
         exhausted = memory.ran_out("\n".join(last))
         if code == -signal.SIGKILL and memory.kernel_kills() > self._kills_before:
             exhausted = "the kernel killed the process for memory"
+        if -code in CRASHES and self._most_bytes > memory.NEAR * self._limit_bytes > 0:
+            used, of = self._most_bytes / 1e6, self._limit_bytes / 1e6
+            exhausted = f"{signal.Signals(-code).name} after {used:,.0f} of the {of:,.0f} MB that memory_limit allows"
         if code < 0:
             reason = f"the process was killed by {signal.Signals(-code).name}"
         else:
