@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import layers
+import numpy as np
+from keras import layers, ops
 
+from models.contract import Array
 from models.layers.images import Size, pair
 from models.transfer import layer_name
 
@@ -66,3 +68,32 @@ def network(inputs: Any, outputs: Any, name: str) -> keras.Model:
 
 def _padded(x: Any, padding: Size) -> Any:
     return layers.ZeroPadding2D(pair(padding))(x) if any(pair(padding)) else x
+
+
+class AdaptiveAverage(layers.Layer):  # type: ignore[misc]
+    """Means over windows, as torch.nn.AdaptiveAvgPool2d cuts them: (n, height, width, channels) -> (n, side, side, channels).
+
+    Window i begins at ⌊i·h / side⌋ and ends at ⌈(i+1)·h / side⌉. Keras' own fails for one pixel on TensorFlow.
+    """
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (input_shape[0], self.side, self.side, input_shape[3])
+
+    def call(self, inputs: Any) -> Any:
+        height, width = inputs.shape[1:3]
+        if (height, width) == (self.side, self.side):
+            return inputs
+        rows, columns = (ops.convert_to_tensor(self._windows(size), dtype=inputs.dtype) for size in (height, width))
+        return ops.einsum("oh,nhwc,pw->nopc", rows, inputs, columns)
+
+    def _windows(self, size: int) -> Array:
+        """(side, size): the weight of every input in every mean."""
+        found = np.zeros((self.side, size))
+        for window in range(self.side):
+            start, end = window * size // self.side, -(-(window + 1) * size // self.side)
+            found[window, start:end] = 1 / (end - start)
+        return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from models.layers.keras import convolution, dropout, flatten, images, linear, max_pool, network
+from models.layers.keras import AdaptiveAverage, convolution, dropout, flatten, images, linear, max_pool, network
 from models.vgg16.spec import POOLED, Spec
 
 
@@ -16,7 +16,7 @@ def build(spec: Spec) -> keras.Model:
         for path, channels in stage:
             x = layers.ReLU()(convolution(x, channels, 3, path, padding=1, bias=True))
         x = max_pool(x, 2, strides=2)
-    x = flatten(layers.AdaptiveAveragePooling2D(POOLED)(x))
+    x = flatten(AdaptiveAverage(POOLED)(x))
     for path in ("classifier.0", "classifier.3"):
         x = dropout(layers.ReLU()(linear(x, spec.hidden, path)), spec.dropout)
     return network(inputs, linear(x, spec.classes, "classifier.6"), "vgg16")

@@ -107,6 +107,31 @@ def test_initial_weights_are_of_order_one_however_deep() -> None:
             assert array.var() * prod(array.shape[1:]) == pytest.approx(2, rel=0.15), name
 
 
+POOLS = """
+import json, sys
+import numpy as np
+import models
+from models.frameworks import open_framework
+framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float64", seed=0)
+module = models.spec("vgg16")
+spec, _ = module.probe(np.random.default_rng(0))
+found = {}
+for side in (8, 40, 56, 72):  # 1, 5, 7 and 9 pixels before the pooling to 7
+    network = framework.build("vgg16", spec)
+    framework.load_weights(network, module.initial_weights(spec, np.random.default_rng(1)))
+    images = np.random.default_rng(side).standard_normal((2, side, side, 3)).astype(np.float32)
+    found[side] = framework.infer(network, (images,)).tolist()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "keras-torch"])
+def test_the_pooling_before_vgg16s_classifier_takes_any_side(framework: str) -> None:
+    expected, found = (json.loads(run_python("-c", POOLS, name).stdout.splitlines()[-1]) for name in ("pytorch", framework))
+    for side, logits in expected.items():
+        np.testing.assert_allclose(found[side], logits, rtol=1e-10, atol=1e-12, err_msg=side)
+
+
 def test_nonsense_sizes_are_refused() -> None:
     with pytest.raises(models.ModelError, match="classes must be at least 1, not 0"):
         models.spec("resnet18").Spec(classes=0)
