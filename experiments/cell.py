@@ -83,7 +83,7 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         outcome, reason = Outcome.FAILED, str(error)
     except Exception as error:
         traceback.print_exc()
-        outcome, reason = _classify(error)
+        outcome, reason = _classify(error, memory.size(spec.settings.get("memory_limit", "none")))
     return RunClosed(spec.run, int(time.time() * 1_000), outcome, " ".join(reason.split())[:1_000])
 
 
@@ -98,9 +98,10 @@ def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
     return autologging(flavour, spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags)
 
 
-def _classify(error: Exception) -> tuple[Outcome, str]:
+def _classify(error: Exception, limit_bytes: int) -> tuple[Outcome, str]:
     text = f"{type(error).__name__}: {error}"
-    return (Outcome.OUT_OF_MEMORY if memory.ran_out(text) else Outcome.FAILED), text
+    unclear = memory.UNCLEAR in text and memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
+    return (Outcome.OUT_OF_MEMORY if unclear or memory.ran_out(text) else Outcome.FAILED), text
 
 
 def die_with_parent(with_signal: int) -> None:

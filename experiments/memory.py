@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tracking.errors import WrongCall
 
+# What oneDNN says when it cannot allocate, and for other reasons too.
+UNCLEAR = "could not create a primitive"
 # A crash with more than this share of the bound taken is put down to it: the next large array would not have fitted.
 NEAR = 0.5
 UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from experiments.comparison import compare
@@ -335,6 +335,8 @@ def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
 @given(values, st.floats(1e-4, 1e4))
 def test_a_unit_changes_nothing(pairs, scale):
     a, b = np.array(pairs).T
+    crossed = np.concatenate([np.divide.outer(a, b).ravel(), [0]])
+    assume(not np.any((crossed != 1) & (np.abs(crossed - 1) < 1e-12)))  # one rounding apart: scaling makes them equal
     plain, scaled = row(compare(paired(a, b))), row(compare(paired(scale * a, scale * b)))
     assert (scaled.verdict, scaled.n_blocks) == (plain.verdict, plain.n_blocks)
     for name in ("estimate", "p", "effect_size", "minimum_detectable"):
