@@ -195,7 +195,7 @@ class Campaign:
 
     def _cool_down(self, name: str) -> str:
         """Waits for the campaign's starting temperature where a sensor tells one; how that went, empty if it was there."""
-        if not self.settings.cool_down_seconds:
+        if not (self.settings.cool_down_seconds and self._idle.celsius):
             return ""
 
         def go_on(warm: str, waited: float) -> bool:

@@ -15,6 +15,7 @@ from models.contract import Framework, ModelError, Profile
 from tracking.records import Tags
 
 STEPS = 8
+NOTHING = "the profiler saw no kernels: CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
 PARTS = ("compute", "copy", "launch", "input")
 
 
@@ -37,8 +38,8 @@ def profile(task: Task, spec: CellSpec, framework: Framework, network: Any, opti
     except (ModelError, OSError, RuntimeError) as error:
         output.record(Tags(spec.run, {"not_available.profile": str(error)[:200]}))
         return
-    if found.trouble:
-        output.record(Tags(spec.run, {"not_available.profile": found.trouble}))
+    if not found.computing:
+        output.record(Tags(spec.run, {"not_available.profile": NOTHING}))
     else:
         waited = 0.0 if framework.fetches_itself else feed.seconds
         shares = parts(found, seconds, waited)

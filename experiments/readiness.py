@@ -88,8 +88,7 @@ class Look:
 
 def celsius(sensors: Sensors) -> dict[str, float]:
     """Temperature by sensor: `cpu`, `gpu_0`."""
-    values = sensors.read().values
-    return {key.removeprefix("system/").removesuffix(TEMPERATURE): v for key, v in values.items() if key.endswith(TEMPERATURE)}
+    return {key.removesuffix(TEMPERATURE): value for key, value in sensors.values().items() if key.endswith(TEMPERATURE)}
 
 
 def cool_down(start: Mapping[str, float], sensors: Sensors, limit_seconds: float, go_on: Callable[[str, float], bool]) -> str:
@@ -97,8 +96,6 @@ def cool_down(start: Mapping[str, float], sensors: Sensors, limit_seconds: float
 
     go_on(what is too warm, seconds waited) is asked twice a second.
     """
-    if not start:
-        return ""
     began, first = time.monotonic(), ""
     while warm := _too_warm(start, celsius(sensors)):
         first, waited = first or warm, time.monotonic() - began

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from experiments.settings import CampaignSettings
+from tracking.errors import WrongCall
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,17 @@ class Treatment:
 
 
 def of(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
-    """A study's own treatments, where it states them, or every framework once; then the controls that were asked for."""
+    """A study's own treatments, where it states them, or every framework once; then the controls that were asked for.
+
+    Raises WrongCall where controls are asked for that would not be judged.
+    """
     own = getattr(study, "treatments", None)
-    return own(settings) if own else (*compared(settings), *controls(settings))
+    found: tuple[Treatment, ...] = own(settings) if own else (*compared(settings), *controls(settings))
+    if (settings.aa or settings.inject_delay) and any(one.group for one in found):
+        raise WrongCall(
+            "aa, inject_delay: several groups of cells have no controls; ask for them in a campaign of a single group"
+        )
+    return found
 
 
 def models_of(study: ModuleType, settings: CampaignSettings) -> tuple[str, ...]:

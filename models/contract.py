@@ -87,12 +87,11 @@ class ImageFiles:
 class Profile:
     """What a framework's own profiler saw: spans (start, end) in seconds on a clock of its own, of any thread or stream.
 
-    computing: operators, or a GPU's kernels; copying: those that only move values. trouble: why it saw nothing, or empty.
+    computing: operators, or a GPU's kernels; copying: those that only move values.
     """
 
     computing: Sequence[tuple[float, float]]
     copying: Sequence[tuple[float, float]]
-    trouble: str = ""
 
 
 class StepClock(Protocol):

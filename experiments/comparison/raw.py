@@ -24,7 +24,9 @@ Floats = NDArray[np.float64]
 VALUES = "values.parquet"
 LIVE_RATE = "live/examples_per_second"
 BY_EPOCH = ("val/accuracy", "val/loss")
-MOST_RUNS = 24
+MOST_RUNS = 48
+# Of very many runs fewer are fetched: each costs a server several answers, and half as many lines show as much.
+VERY_MANY, FEWER_RUNS = 200, 24
 AT_ONCE = 8
 _SENSOR = re.compile(r"system/(?:cpu|gpu_\d+)_(?:power_usage_watts|temperature_celsius)")
 
@@ -93,7 +95,7 @@ class ShownRun:
 
 
 def shown(
-    table: pd.DataFrame, *, factor: str = "framework", strata: Sequence[str] = (), most: int = MOST_RUNS
+    table: pd.DataFrame, *, factor: str = "framework", strata: Sequence[str] = (), most: int | None = None
 ) -> tuple[ShownRun, ...]:
     """At most `most` of the usable runs: whole blocks first, evenly over time, equally many in every stratum.
 
@@ -103,6 +105,7 @@ def shown(
 
     runs = gates.usable(controls.without(table), factor=factor, block="block", strata=strata)
     frame = runs.frame.sort_values("sequence")
+    most = most or (FEWER_RUNS if len(frame) > VERY_MANY else MOST_RUNS)
     names = sorted(set(frame["stratum"]), key=gates.natural)
     blocks_at_most = max(1, most // len(runs.levels))
     chosen = []

@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.comparison.outcomes import Outcome, outcome
 from experiments.settings import CampaignSettings, setting
-from experiments.treatments import Treatment, controls
+from experiments.treatments import Treatment, compared, controls
 
 TITLE = "Image classification: ResNet-18 and VGG-16, trained and asked"
 WORKLOAD = "classification"
@@ -113,19 +113,18 @@ def strata(settings: Settings) -> tuple[str, ...]:
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Every framework with every input; those of one input stand together. With a single one, the controls too."""
-    if len(settings.input) == 1:
-        own = {"inject_delay": 0.0, "input": settings.input[0]}
-        return (*(Treatment(name, name, settings=own) for name in settings.frameworks), *_controls(settings))
+    """Every framework, and the controls, with every input; where there are several, those of one input stand together."""
+    several = len(settings.input) > 1
     return tuple(
-        Treatment(f"{name} · {way}", name, settings={"inject_delay": 0.0, "input": way}, group=way)
+        replace(
+            one,
+            name=f"{one.name} · {way}" if several else one.name,
+            settings={**one.settings, "input": way},
+            group=way if several else "",
+        )
         for way in settings.input
-        for name in settings.frameworks
+        for one in (*compared(settings), *controls(settings))
     )
-
-
-def _controls(settings: Settings) -> tuple[Treatment, ...]:
-    return tuple(replace(one, settings={**one.settings, "input": settings.input[0]}) for one in controls(settings))
 
 
 def models(settings: Settings) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from models.contract import Profile
 
 COPIES = ("aten::copy_", "aten::to", "aten::_to_copy", "aten::contiguous", "aten::clone", "Memcpy", "Memset")
 MICROSECOND = 1e-6
-NOTHING = "the profiler saw no kernels: CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
 
 
 def profiled(folder: Path, device: str, work: Callable[[], object]) -> Profile:
@@ -26,10 +25,7 @@ def profiled(folder: Path, device: str, work: Callable[[], object]) -> Profile:
     events = on_device if device == "cuda" else operators
     copies = [_span(event) for event in events if event.name.startswith(COPIES)]
     others = [_span(event) for event in events if not event.name.startswith(COPIES)]
-    trouble = (
-        "" if events else "the profiler saw no kernels: CUPTI may lack the privilege to (NVreg_RestrictProfilingToAdminUsers)"
-    )
-    return Profile(others, copies, trouble)
+    return Profile(others, copies)
 
 
 def _span(event: Any) -> tuple[float, float]:

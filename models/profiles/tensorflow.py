@@ -15,7 +15,6 @@ COPIES = ("Memcpy", "Memset", "_Send", "_Recv", "Copy", "Identity", "Transpose",
 # An operator's span is called `path/of/the/node:Type`; what the executor does around it is not.
 OPERATOR = re.compile(r"[^:\s]+:(_?[A-Z]\w*)")
 PICOSECOND, NANOSECOND = 1e-12, 1e-9
-NOTHING = "the profiler saw no kernels: CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
 
 
 def profiled(folder: Path, device: str, work: Callable[[], object]) -> Profile:
@@ -28,12 +27,9 @@ def profiled(folder: Path, device: str, work: Callable[[], object]) -> Profile:
     finally:
         tf.profiler.experimental.stop()
     events = list(_events(folder, "/device:GPU" if device == "cuda" else "/host:CPU"))
-    copies = [span for name, *span in events if name.startswith(COPIES)]
-    others = [span for name, *span in events if not name.startswith(COPIES)]
-    trouble = (
-        "" if events else "the profiler saw no kernels: CUPTI may lack the privilege to (NVreg_RestrictProfilingToAdminUsers)"
-    )
-    return Profile([(a, b) for a, b in others], [(a, b) for a, b in copies], trouble)
+    copies = [(start, end) for name, start, end in events if name.startswith(COPIES)]
+    others = [(start, end) for name, start, end in events if not name.startswith(COPIES)]
+    return Profile(others, copies)
 
 
 def _events(folder: Path, plane_name: str) -> Iterator[tuple[str, float, float]]:

@@ -12,14 +12,15 @@ import mlflow
 import pytest
 from PIL import Image
 
-from experiments import studies
+from experiments import launch, studies
+from experiments.console import Display
 from experiments.profile import PARTS, covered, parts
 from experiments.settings import parse
-from experiments.workloads.classification.prepare import prepare
 from experiments.workloads.classification.train import time_to
 from models.contract import ModelError, Profile
 from tests.conftest import Place
 from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
+from tests.experiments.test_faults import wait_for_epochs
 from tracking.errors import WrongCall
 
 QUICK = {"threads": "1", "inference_requests": "8", "sensor_seconds": "0.1", "frameworks": "pytorch,keras-torch"}
@@ -120,6 +121,27 @@ def test_a_rate_that_drops_is_dropped_everywhere_alike(place: Place) -> None:
 
 
 @pytest.mark.slow
+def test_a_killed_training_continues_to_the_same_end(place: Place) -> None:
+    given = {"optimizer": "sgd", "learning_rate": "0.05", "momentum": "0.9", "drop_epochs": "20", "epochs": "40", "blocks": "1"}
+    places = {"cache": str(place.cache), "journal": str(place.journal), **QUICK, "frameworks": "tensorflow"}
+    options = [f"--{name}={value}" for name, value in {**places, **given}.items()]
+    command = [sys.executable, "-m", "experiments", "lenet", *options]
+    parent = subprocess.Popen(command, env=place.environment, cwd=place.folder, stdout=subprocess.DEVNULL)
+    wait_for_epochs(place, parent, 5)
+    parent.kill()
+    parent.wait()
+    resumed = place.call(*command, "--resume=last")
+    assert resumed.returncode == 3, resumed.stdout + resumed.stderr
+    whole = run(place, **{**given, "frameworks": "tensorflow", "journal": str(place.folder / "other")})
+    assert whole.returncode == 3, whole.stdout + whole.stderr
+    ended = [cell for cell in cells(place) if cell.info.status == "FINISHED"]
+    assert len(ended) == 2
+    one, other = (curve(place, cell, "val/loss") for cell in ended)
+    assert len(one) == len(other) == 40
+    assert one == pytest.approx(other, rel=1e-3)
+
+
+@pytest.mark.slow
 def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
     (tmp_path / "mnist").mkdir()
     write_mnist(tmp_path / "mnist", train=600, test=100)
@@ -149,15 +171,17 @@ def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
         ),
         ("classification", {"thresholds": "97"}, "thresholds=97.0 is too large; at most 1"),
         ("classification", {"input": "native"}, "input=native: keras-torch has no input pipeline of its own"),
+        ("classification", {"aa": "true", "input": "memory,stream"}, "several groups of cells have no controls"),
         ("lenet", {"image_size": "0"}, "image_size=0 is too small"),
     ],
 )
 def test_wrong_calls(tmp_path: Path, study: str, given: dict[str, str], said: str) -> None:
     module = studies.load(study)
+    folders = {"cache": str(tmp_path / "cache"), "journal": str(tmp_path / "journal")}
 
     def call() -> None:
-        settings = parse(module.Settings, module.PRESETS, {"cache": str(tmp_path), "frameworks": "pytorch,keras-torch", **given})
-        prepare(settings, lambda *_: None)
+        settings = parse(module.Settings, module.PRESETS, {**QUICK, **folders, **given})
+        launch.prepare(study, settings, Display())
 
     with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
         call()

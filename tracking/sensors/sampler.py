@@ -47,11 +47,15 @@ class Sensors:
     def read(self) -> Sample:
         now = time.time()
         counters = self.counters()
-        values = self._host.read()
+        return Sample(now, {f"system/{key}": value for key, value in self.values().items()}, counters)
+
+    def values(self) -> dict[str, float]:
+        """Everything but the counters, by MLflow's names without their `system/`."""
+        found = self._host.read()
         if self._gpu:
             of_process = self._pid if self._device == "cuda" else None
-            values |= {f"{self.gpu}_{name}": value for name, value in self._gpu.read(of_process).items()}
-        return Sample(now, {f"system/{key}": value for key, value in values.items()}, counters)
+            found |= {f"{self.gpu}_{name}": value for name, value in self._gpu.read(of_process).items()}
+        return found
 
     def counters(self) -> dict[str, float]:
         """Joules so far, by counter."""

@@ -39,22 +39,26 @@ def summarise(samples: Sequence[Sample], window: Window, *, gpu: str = "", range
     Counters are invalid, and that is said, where one was seen to move fewer than three times inside the window.
     """
     inside = [one for one in samples if window.start_seconds <= one.time_seconds <= window.end_seconds]
-    found = Summary(_values(inside, gpu), {}, _throttled(inside, gpu))
-    counted = sorted({name for one in samples for name in one.counters_joules})
-    joules = 0.0
-    for name in counted:
+    joules, trouble = _joules(samples, window, ranges_joules)
+    metrics = _values(inside, gpu) | ({} if joules is None else _energy(joules, window))
+    return Summary(
+        {f"{window.prefix}{key}": value for key, value in metrics.items()},
+        {f"{window.prefix}energy": trouble} if trouble else {},
+        _throttled(inside, gpu),
+    )
+
+
+def _joules(samples: Sequence[Sample], window: Window, ranges_joules: Mapping[str, float]) -> tuple[float | None, str]:
+    """What all counters rose by, or why that cannot be said; neither where there is no counter."""
+    names = sorted({name for one in samples for name in one.counters_joules})
+    total = 0.0
+    for name in names:
         seconds, risen = _series(samples, name, ranges_joules.get(name, 0.0))
-        rises = _rises(seconds, risen, window)
-        if rises < RISES:
-            found.missing[f"{window.prefix}energy"] = (
-                f"{name} moved {rises} times in the {window.end_seconds - window.start_seconds:.1f} s, {RISES} are needed"
-            )
-            break
-        joules += float(np.interp(window.end_seconds, seconds, risen) - np.interp(window.start_seconds, seconds, risen))
-    else:
-        found.metrics.update(_energy(joules, window) if counted else {})
-    named = {f"{window.prefix}{key}": value for key, value in found.metrics.items()}
-    return Summary(named, found.missing, found.throttled)
+        if (rises := _rises(seconds, risen, window)) < RISES:
+            passed = window.end_seconds - window.start_seconds
+            return None, f"{name} moved {rises} times in the {passed:.1f} s, {RISES} are needed"
+        total += float(np.interp(window.end_seconds, seconds, risen) - np.interp(window.start_seconds, seconds, risen))
+    return (total if names else None), ""
 
 
 def _values(inside: Sequence[Sample], gpu: str) -> dict[str, float]:

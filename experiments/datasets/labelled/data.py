@@ -21,7 +21,8 @@ from tracking.errors import WrongCall
 
 Progress = Callable[[str, int, int | None], None]
 FORMATS: tuple[ModuleType, ...] = (mnist, cifar10, folder)
-VERSION = 1
+VERSION = 2
+LEFT_OUT, VALIDATION, TRAINING = -1, 0, 1
 MODES = {1: "L", 3: "RGB"}
 
 
@@ -29,7 +30,8 @@ MODES = {1: "L", 3: "RGB"}
 class Labelled:
     """images: uint8 (n, side, side, channels); labels: int32 (n,). training, validation: rows of each, ascending.
 
-    mean, deviation: float32 (channels,), of the training images scaled to 0…1. left_out: pictures that could not be read.
+    mean, deviation: float32 (channels,), of the training images scaled to 0…1. left_out: pictures that could not be read; their
+    rows are in neither.
     """
 
     folder: Path
@@ -53,7 +55,7 @@ class Labelled:
     def open(cls, folder: Path) -> Labelled:
         """What `prepare` wrote; the images stay on disk until they are read."""
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        rows = np.load(folder / "training.npy")
+        use = np.load(folder / "use.npy")
         return cls(
             folder=folder,
             name=about["name"],
@@ -62,8 +64,8 @@ class Labelled:
             classes=tuple(about["classes"]),
             images=np.load(folder / "images.npy", mmap_mode="r"),
             labels=np.load(folder / "labels.npy"),
-            training=np.flatnonzero(rows),
-            validation=np.flatnonzero(~rows),
+            training=np.flatnonzero(use == TRAINING),
+            validation=np.flatnonzero(use == VALIDATION),
             mean=np.array(about["mean"], np.float32),
             deviation=np.array(about["deviation"], np.float32),
             left_out=tuple(about["left_out"]),
@@ -99,24 +101,21 @@ def _read(path: Path) -> Pictures:
 def _write(target: Path, found: Pictures, digest: str, side: int, channels: int, progress: Progress) -> None:
     count = len(found.labels)
     images = np.lib.format.open_memmap(target / "images.npy", mode="w+", dtype=np.uint8, shape=(count, side, side, channels))
-    kept, left_out = np.ones(count, bool), []
+    use, left_out = np.where(found.training, TRAINING, VALIDATION).astype(np.int8), []
     for row, picture in enumerate(_told(found, progress)):
         if isinstance(picture, str):
-            kept[row] = False
+            use[row] = LEFT_OUT
             left_out.append(picture)
         else:
             images[row] = _brought(picture, side, channels)
     if len(left_out) > max(1, count // 100):
         raise WrongCall(f"{found.source}: {len(left_out)} of {count} pictures cannot be read, the first {left_out[0]}")
-    rows = np.array(found.training)
-    sums = _moments(images, np.flatnonzero(rows & kept))
+    mean, deviation = _moments(images, np.flatnonzero(use == TRAINING))
     images.flush()
-    if left_out:  # rare: written once more, without the gaps
-        np.save(target / "images.npy", np.array(images[kept]))
-    np.save(target / "labels.npy", np.asarray(found.labels, np.int32)[kept])
-    np.save(target / "training.npy", rows[kept])
+    np.save(target / "labels.npy", np.asarray(found.labels, np.int32))
+    np.save(target / "use.npy", use)
     about = {"name": found.name, "source": found.source, "digest": digest, "classes": list(found.classes)}
-    about |= {"mean": sums[0].tolist(), "deviation": sums[1].tolist(), "left_out": left_out}
+    about |= {"mean": mean.tolist(), "deviation": deviation.tolist(), "left_out": left_out}
     (target / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import models
 from experiments.datasets.labelled.data import Labelled
 from experiments.datasets.labelled.data import prepare as prepared_data
 from experiments.studies.classification import Settings
-from experiments.workloads import steps
+from experiments.workloads import networks, steps
 from experiments.workloads.contract import DatasetInfo, Prepared, Progress
-from models import frameworks
 from models.contract import Rule
 from models.layers.images import ImageSpec
 from tracking.errors import WrongCall
@@ -20,11 +18,9 @@ MIRRORED_NUMERALS = ("digits", "mnist")
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
     """Raises WrongCall for data, a network, a size or a schedule that cannot serve."""
-    module = models.spec(settings.model)
-    if not hasattr(module, "Spec") or not issubclass(module.Spec, ImageSpec):
-        raise WrongCall(f"model={settings.model}: it takes no images")
+    module = networks.of_images(settings.model, settings.frameworks, "model")
     Rule(settings.optimizer, settings.learning_rate, settings.momentum, settings.weight_decay)  # raises
-    _check_frameworks(settings)
+    _check_input(settings)
     if not settings.data:
         raise WrongCall(f"preset={settings.preset} needs its data: data=FOLDER, or data=digits, which is embedded")
     side = module.Spec.only_side or settings.image_size
@@ -48,13 +44,8 @@ def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
     return ()
 
 
-def _check_frameworks(settings: Settings) -> None:
-    written = models.available()[settings.model]
+def _check_input(settings: Settings) -> None:
     for name in settings.frameworks:
-        if (architecture := frameworks.architecture(name)) not in written:
-            raise WrongCall(
-                f"model={settings.model}: it has no sibling for {name} ({architecture}.py); have {', '.join(written)}"
-            )
         if "native" in settings.input and name.partition("+")[0] not in ("pytorch", "tensorflow"):
             raise WrongCall(f"input=native: {name} has no input pipeline of its own here; pytorch and tensorflow have")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import models
 from experiments.studies.grid import Settings
+from experiments.workloads import networks
 from experiments.workloads.contract import DatasetInfo, Prepared, Progress
-from models import frameworks
 from models.layers.images import ImageSpec
 from tracking.errors import WrongCall
 
@@ -13,15 +12,7 @@ from tracking.errors import WrongCall
 def prepare(settings: Settings, _: Progress) -> Prepared:
     """Raises WrongCall for a model that is not there, has no sibling in a framework, or cannot take the images."""
     for name in settings.models:
-        spec = models.spec(name)
-        if not hasattr(spec, "Spec") or not issubclass(spec.Spec, ImageSpec):
-            raise WrongCall(f"models={name}: it takes no images; have {', '.join(_of_images())}")
-        written = models.available()[name]
-        for framework in settings.frameworks:
-            if (architecture := frameworks.architecture(framework)) not in written:
-                raise WrongCall(
-                    f"models={name}: it has no sibling for {framework} ({architecture}.py); have {', '.join(written)}"
-                )
+        spec = networks.of_images(name, settings.frameworks, "models")
         _check_sizes(name, spec.Spec(classes=settings.classes), settings)
     sizes = ", ".join(f"{side} × {side}" for side in settings.image_sizes)
     counts = {f"batch of {rows}": rows for rows in settings.batch_sizes}
@@ -44,7 +35,3 @@ def _check_sizes(name: str, spec: ImageSpec, settings: Settings) -> None:
 def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
     """Nothing comes before the blocks."""
     return ()
-
-
-def _of_images() -> list[str]:
-    return [name for name in models.available() if hasattr(models.spec(name), "Spec")]
