@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments import settings as settings_
 from experiments import studies
-from experiments.commands import COMMANDS, Compare, Parity, Replay
+from experiments.commands import COMMANDS, Compare, Parity, Replay, Sweep
 from models.contract import ModelError
 from tracking.errors import EvenhandError, WrongCall
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from experiments.campaign import Campaign
     from experiments.conclude import Conclusion
     from experiments.console import Display
+    from experiments.runner import Runner
 
 DONE, FAILED, WRONG_CALL, NO_VERDICT = 0, 1, 2, 3
 USAGE = """evenhand: the same model in every framework, one honest verdict, all of it in MLflow.
@@ -62,7 +64,12 @@ def _listed(name: str) -> str:
 
 def _help(name: str) -> str:
     if name in COMMANDS:
-        return f"{COMMANDS[name].title}\n\nsettings:\n{settings_.help_text(COMMANDS[name].settings, {})}"
+        more = (
+            "\n\nand every setting of the experiment: python -m experiments EXPERIMENT --help"
+            if COMMANDS[name].of_experiment
+            else ""
+        )
+        return f"{COMMANDS[name].title}\n\nsettings:\n{settings_.help_text(COMMANDS[name].settings, {})}{more}"
     study = studies.load(name)
     return f"{study.TITLE}\n\nsettings:\n{settings_.help_text(study.Settings, study.PRESETS)}"
 
@@ -87,9 +94,11 @@ def options(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _command(name: str, given: dict[str, str]) -> int:
-    settings = settings_.parse(COMMANDS[name].settings, {}, given)
-    work: dict[str, Callable[[Any], int]] = {"compare": _compare, "parity": _parity, "replay": _replay}
-    return work[name](settings)
+    own = {field.name for field in dataclasses.fields(COMMANDS[name].settings)}
+    rest = {key: text for key, text in given.items() if key not in own} if COMMANDS[name].of_experiment else {}
+    settings = settings_.parse(COMMANDS[name].settings, {}, {key: text for key, text in given.items() if key not in rest})
+    work: dict[str, Callable[..., int]] = {"compare": _compare, "parity": _parity, "replay": _replay, "sweep": _sweep}
+    return work[name](settings, rest) if COMMANDS[name].of_experiment else work[name](settings)
 
 
 def _replay(settings: Replay) -> int:
@@ -136,16 +145,53 @@ def _compare(settings: Compare) -> int:
     return DONE if comparison.has_verdict or _by_runner() else NO_VERDICT
 
 
+def _sweep(settings: Sweep, given: dict[str, str]) -> int:
+    from experiments.console import Display
+    from experiments.sweep import worker
+    from experiments.sweep.report import terminal
+
+    _end_in_order()
+    with Display() as display:
+        if campaign := worker.campaign_over_batches(settings, given, display):
+            return _concluded(campaign, display)
+        at_work = worker.begin(settings, given, display)
+        found = at_work.run()
+        display.rest()
+        if found.conclusion:
+            _tell_tables(found.conclusion, display)
+        if found.table:
+            display.console.print(terminal(found.table, found.best))
+        _tell_found(found.sentences, at_work.runner.warnings, display)
+        if found.page is None:
+            return DONE
+        display.say(f"\nsearch     {found.page}\nsettings   {', '.join(map(str, found.settings)) or 'none'}")
+        display.say(f"dashboard  {found.dashboard}   (pip install 'evenhand[dashboard]')")
+        _tell_page(at_work.runner, display, delivered=found.delivered)
+    return _exit_code(found.conclusion)
+
+
 def _study(name: str, given: dict[str, str]) -> int:
-    from experiments.cell import die_with_parent
+    from experiments import launch
     from experiments.console import Display
 
-    if _by_runner():
-        die_with_parent(signal.SIGTERM)  # a killed `mlflow run` must not leave a campaign behind
+    _end_in_order()
     module = studies.load(name)
     settings = settings_.parse(module.Settings, module.PRESETS, given)
     with Display() as display:
-        return _campaign(name, settings, given, display)
+        if settings.resume:
+            campaign = launch.resume(name, settings.resume, given, Path(settings.journal).resolve(), display)
+        else:
+            campaign = launch.start(name, settings, display)
+        return _concluded(campaign, display)
+
+
+def _end_in_order() -> None:
+    """Whoever asks this process to end, its run ends with its reason."""
+    from experiments.cell import die_with_parent
+
+    if _by_runner():
+        die_with_parent(signal.SIGTERM)  # a killed `mlflow run` must not leave a campaign behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _by_runner() -> bool:
@@ -153,50 +199,38 @@ def _by_runner() -> bool:
     return "MLFLOW_RUN_ID" in os.environ
 
 
-def _campaign(name: str, settings: settings_.CampaignSettings, given: dict[str, str], display: Display) -> int:
-    from experiments import launch
-    from experiments.campaign import Interrupted
-    from tracking.records import Outcome
+def _concluded(campaign: Campaign, display: Display) -> int:
+    from experiments.conclude import run
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # outside the blocks too, a run must end with its reason
-    if settings.resume:
-        campaign = launch.resume(name, settings.resume, given, Path(settings.journal).resolve(), display)
-    else:
-        campaign = launch.start(name, settings, display)
-    try:
-        all_ok = campaign.run()
-        from experiments.conclude import conclude
-
-        conclusion = conclude(campaign, studies.load(name), display.step, all_ok=all_ok)
-    except Interrupted as error:
-        campaign.close(Outcome.INTERRUPTED, str(error))
-        raise
-    except KeyboardInterrupt:
-        campaign.close(Outcome.INTERRUPTED, "stopped while the report was written")
-        raise Interrupted(f"stopped while the report was written; finish it with resume={campaign.run_id}") from None
-    except Exception as error:
-        campaign.close(Outcome.FAILED, f"{type(error).__name__}: {error}")
-        raise
-    _tell(campaign, conclusion, display)
-    if not all_ok:
-        return FAILED
-    return DONE if conclusion.has_verdict or _by_runner() else NO_VERDICT
-
-
-def _tell(campaign: Campaign, conclusion: Conclusion, display: Display) -> None:
-    from experiments.comparison import report
-
+    conclusion = run(campaign, display.step)
     display.rest()
-    if conclusion.answer:
-        display.console.print(report.terminal(conclusion.answer.comparison), *conclusion.answer.extra.tables)
-    _tell_found(conclusion.sentences, campaign.warnings, display)
+    _tell_tables(conclusion, display)
+    _tell_found(conclusion.sentences, campaign.runner.warnings, display)
     path = conclusion.answer.report if conclusion.answer else None
     display.say(f"\nreport     {path or 'none: nothing to compare'}")
-    if conclusion.delivered:
-        display.say(f"MLflow UI  {campaign.store.page(campaign.experiment, campaign.run_id)}")
+    _tell_page(campaign.runner, display, delivered=conclusion.delivered)
+    return _exit_code(conclusion)
+
+
+def _exit_code(conclusion: Conclusion | None) -> int:
+    if conclusion and not conclusion.all_ok:
+        return FAILED
+    return DONE if (conclusion and conclusion.has_verdict) or _by_runner() else NO_VERDICT
+
+
+def _tell_tables(conclusion: Conclusion, display: Display) -> None:
+    from experiments.comparison import report
+
+    if conclusion.answer:
+        display.console.print(report.terminal(conclusion.answer.comparison), *conclusion.answer.extra.tables)
+
+
+def _tell_page(runner: Runner, display: Display, *, delivered: bool) -> None:
+    if delivered:
+        display.say(f"MLflow UI  {runner.store.page(runner.experiment, runner.run_id)}")
     else:
         display.say(
-            f"! {campaign.store.uri} does not answer; tell it later: python -m experiments replay --journal {campaign.folder}"
+            f"! {runner.store.uri} does not answer; tell it later: python -m experiments replay --journal {runner.folder}"
         )
 
 

@@ -40,6 +40,33 @@ class Parity:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """What is searched for, and how; the experiment's own settings stand beside these."""
+
+    experiment: str = setting("captioning", "whose settings are searched")
+    search: str = setting("", "settings and their values: batch_size=8..256:log,dropout=0..0.5:0.1,framework=pytorch|tensorflow")
+    objectives: str = setting("throughput:max", "metrics to raise or lower, several with commas: throughput:max,peak_memory:min")
+    constraints: str = setting("", "bounds that the best must keep: memory<4GB,val/loss<2.5")
+    trials: int = setting(20, "how many are run, by all workers together", least=1)
+    sampler: str = setting("tpe", "who chooses what is tried", choices=("tpe", "nsga-ii", "random", "grid"))
+    pruner: str = setting(
+        "none",
+        "who stops a trial early, by an objective that has a value every epoch",
+        choices=("none", "median", "hyperband", "halving"),
+    )
+    find: str = setting(
+        "", "max_batch: the largest that fits; best_batch: a campaign over all sizes", choices=("", "max_batch", "best_batch")
+    )
+    storage: str = setting(
+        "", "an Optuna database that workers share, postgresql://user@host/database; none: a file beside the journal"
+    )
+    heartbeat_seconds: int = setting(
+        10, "a worker that is silent three times as long is taken for dead, and its trial run again", least=1
+    )
+    confirm: bool = setting(True, "measure the best afresh against the default, in blocks: only that gives a verdict")
+
+
+@dataclass(frozen=True)
 class Replay:
     """Whose records a tracking server is told."""
 
@@ -48,14 +75,16 @@ class Replay:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the same name as its module. `settings`: its dataclass."""
+    """A command of the same name as its module. `settings`: its dataclass; of_experiment: it takes the experiment's too."""
 
     title: str
     settings: type[Any]
+    of_experiment: bool = False
 
 
 COMMANDS = {
     "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
     "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),
+    "sweep": Command("Search an experiment's settings with Optuna, and judge what was found", Sweep, of_experiment=True),
     "replay": Command("Tell a tracking server what a journal holds, once", Replay),
 }

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 from experiments.campaign import Campaign
 from experiments.comparison import raw
 from experiments.comparison.query import table
 from experiments.judgement import Answer, Question, Telling, answer
+from experiments.runner import Interrupted, Runner
 from experiments.workloads.contract import Progress
 from tracking import journal
 from tracking.errors import WrongCall
@@ -23,57 +23,75 @@ from tracking.store import Unreachable, note
 class Conclusion:
     """What a campaign found. `answer` is None where there is nothing to compare; `sentences` say so then.
 
-    `delivered`: whether the tracking server has all of it.
+    `delivered`: whether the tracking server has all of it. `all_ok`: whether every cell ended well.
     """
 
     answer: Answer | None
     sentences: list[str]
     delivered: bool
+    all_ok: bool
 
     @property
     def has_verdict(self) -> bool:
         return self.answer is not None and self.answer.comparison.has_verdict
 
 
-def conclude(campaign: Campaign, study: ModuleType, progress: Progress, *, all_ok: bool) -> Conclusion:
-    """Compares, writes the report into the journal and the campaign's run, describes that run, and closes it."""
+def run(campaign: Campaign, progress: Progress) -> Conclusion:
+    """Every cell, then the report. Whatever happens, the campaign's run ends with its reason. Raises Interrupted."""
+    runner = campaign.runner
     try:
-        found = _answer(campaign, study, progress)
+        return conclude(campaign, progress, all_ok=campaign.run())
+    except Interrupted as error:
+        runner.close(Outcome.INTERRUPTED, str(error))
+        raise
+    except KeyboardInterrupt:
+        runner.close(Outcome.INTERRUPTED, "stopped while the report was written")
+        raise Interrupted(f"stopped while the report was written; finish it with resume={runner.run_id}") from None
+    except Exception as error:
+        runner.close(Outcome.FAILED, f"{type(error).__name__}: {error}")
+        raise
+
+
+def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool) -> Conclusion:
+    """Compares, writes the report into the journal and the campaign's run, describes that run, and closes it."""
+    runner = campaign.runner
+    try:
+        found = _answer(campaign, progress)
         sentences = found.sentences
-        campaign.keep_metrics(found.extra.metrics)
+        runner.keep_metrics(found.extra.metrics)
         if found.report is None:
-            sentences = [*sentences, f"{found.trouble}; write it later with resume={campaign.run_id}."]
+            sentences = [*sentences, f"{found.trouble}; write it later with resume={runner.run_id}."]
         else:
-            campaign.keep_file(found.report.parent)
+            runner.keep_file(found.report.parent)
     except WrongCall as error:  # only one framework was asked for, or only one of them ended well
         found, sentences = None, [f"No verdict: {error}."]
-    tags = {"verdict": " ".join(sentences)[:1_000], **note(_description(study.TITLE, campaign, sentences))}
+    tags = {"verdict": " ".join(sentences)[:1_000], **note(_description(campaign, sentences))}
     outcome, reason = (Outcome.OK, "") if all_ok else (Outcome.FAILED, "some cells failed; resume runs them again")
-    return Conclusion(found, sentences, campaign.close(outcome, reason, tags))
+    return Conclusion(found, sentences, runner.close(outcome, reason, tags), all_ok)
 
 
-def _answer(campaign: Campaign, study: ModuleType, progress: Progress) -> Answer:
-    settings = campaign.settings
-    online = campaign.deliver()
-    runs = campaign.store.children(campaign.run_id, campaign.experiment) if online else from_journal(campaign.folder)
+def _answer(campaign: Campaign, progress: Progress) -> Answer:
+    settings, plan, runner, study = campaign.settings, campaign.plan, campaign.runner, campaign.setup.module
+    online = runner.deliver()
+    runs = runner.store.children(runner.run_id, runner.experiment) if online else from_journal(runner.folder)
     question = Question(
-        factor=getattr(study, "FACTOR", "framework"),
-        baseline=campaign.baseline,
+        factor=plan.factor,
+        baseline=plan.baseline,
         outcomes=study.OUTCOMES,
         margin=settings.margin,
-        strata=study.strata(settings) if hasattr(study, "strata") else (),
-        spans=getattr(study, "SPANS", ()),
+        strata=plan.strata,
+        spans=plan.spans,
         protocol=settings.protocol,
     )
     also = getattr(study, "also", None)
     telling = Telling(
-        f"{study.TITLE} · {settings.preset}",
+        f"{plan.title} · {settings.preset}",
         study.PUBLISHED,
         study.SOURCE,
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
     )
-    steps = partial(raw.fetch, campaign.store) if online else partial(raw.from_files, paths=_values(campaign.folder))
-    return answer(question, table(list(runs)), campaign.folder / "report", telling, steps)
+    steps = partial(raw.fetch, runner.store) if online else partial(raw.from_files, paths=_values(runner.folder))
+    return answer(question, table(list(runs)), runner.folder / "report", telling, steps)
 
 
 def _values(folder: Path) -> dict[str, Path]:
@@ -114,23 +132,23 @@ def _as_stored(first: RunOpened, end: RunClosed | None, tags: dict[str, str], me
     )
 
 
-def _cells(campaign: Campaign) -> str:
+def _cells(runner: Runner) -> str:
     try:
-        return f"[all runs of this campaign]({campaign.store.list_of(campaign.experiment, campaign.run_id)})"
+        return f"[all runs of this campaign]({runner.store.list_of(runner.experiment, runner.run_id)})"
     except Unreachable:
-        return f"tag `campaign = {campaign.run_id}`"
+        return f"tag `campaign = {runner.run_id}`"
 
 
-def _description(title: str, campaign: Campaign, found: list[str]) -> str:
+def _description(campaign: Campaign, found: list[str]) -> str:
     settings, info = campaign.settings, campaign.prepared.dataset
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info.counts.items())
     return "\n\n".join(
         [
-            f"**{title}**, preset `{settings.preset}`: {', '.join(f'`{name}`' for name in settings.frameworks)} in "
+            f"**{campaign.plan.title}**, preset `{settings.preset}`: {', '.join(f'`{name}`' for name in settings.frameworks)} in "
             f"{settings.blocks} random blocks of fresh processes on `{', '.join(campaign.devices)}`.",
             f"Data: `{info.name}` ({counts}).",
-            "\n".join(f"- ⚠ {line}" for line in campaign.warnings),
+            "\n".join(f"- ⚠ {line}" for line in campaign.runner.warnings),
             "### Found\n" + "\n".join(f"- {line}" for line in found),
-            f"The whole report is the artifact `report.html`. Every cell is a run of its own: {_cells(campaign)}.",
+            f"The whole report is the artifact `report.html`. Every cell is a run of its own: {_cells(campaign.runner)}.",
         ]
     )

@@ -54,8 +54,10 @@ class Display:
         self.console.print(text, style=style or None, markup=False)
 
     def expect(self, total: int) -> None:
-        """How many cells there will be."""
-        self._total = total
+        """How many cells there will be from here on."""
+        self._total, self._done = total, 0
+        if self._all is not None:
+            self._progress.remove_task(self._all)
         self._all = self._progress.add_task("all cells", total=total)
 
     def expect_another(self) -> None:

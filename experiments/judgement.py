@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from rich.table import Table
 
-from experiments.comparison import compare, learning, papers, profiles, raw, report, survival, words
+from experiments.comparison import batches, compare, learning, papers, profiles, raw, report, survival, words
 from experiments.comparison.findings import Comparison
 from experiments.comparison.outcomes import Outcome
 from experiments.comparison.raw import RawRun, ShownRun
@@ -100,6 +100,8 @@ def answer(question: Question, runs: pd.DataFrame, folder: Path, telling: Tellin
     extra = telling.also(comparison) if telling.also else Extra([])
     tested = map(words.control_sentence, comparison.controls)
     found = [*loud, *words.sentences(comparison), *tested, *alike, *extra.sentences]
+    if question.factor.rpartition(".")[2] == "batch_size":
+        found += batches.sentences(batches.curves(comparison))
     own = [survival.section(comparison), profiles.section(comparison, runs)]
     try:
         path = report.write(

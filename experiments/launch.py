@@ -11,14 +11,18 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from experiments import equality, memory, readiness, treatments
+from experiments import devices, equality, memory, readiness, studies, treatments
+from experiments import plan as plan_
 from experiments import settings as settings_
-from experiments.campaign import SILENT, Campaign, devices, now_ms, origin_tags
+from experiments.campaign import Campaign
 from experiments.console import Display
 from experiments.opening import LAUNCHES, chosen_experiment, link_launch, open_run
+from experiments.plan import Plan
 from experiments.process import Child
 from experiments.readiness import Idle
+from experiments.runner import SILENT, Runner, Setup, now_ms, origin_tags
 from experiments.settings import CampaignSettings
 from experiments.workloads.contract import CellSpec, Prepared
 from models import frameworks
@@ -30,34 +34,29 @@ from tracking.records import VANISHED, Kind, Outcome, RunClosed, RunOpened
 from tracking.store import Store
 
 
-def start(study: str, settings: CampaignSettings, display: Display) -> Campaign:
-    """Checks everything, then opens the campaign's run. Raises WrongCall."""
-    prepared, store, idle = _ready(study, settings, display)
-    run = uuid.uuid4().hex
-    opened, run_id = _open_run(store, study, settings, prepared, run)
-    link_launch(store, opened.experiment, run_id)
-    kept = {
-        "study": study,
-        "run": run,
-        "run_id": run_id,
-        "experiment": opened.experiment,
-        "settings": dataclasses.asdict(settings),
-        "idle": dataclasses.asdict(idle),
-    }
-    try:
-        records = Journal(Path(settings.journal).resolve() / run_id)
-        journal.write_campaign(records.folder, kept)
-        records.append(opened)
-        for name, text in prepared.files.items():
-            (records.folder / name).write_text(text, encoding="utf-8")
-    except (OSError, JournalError) as error:
-        reason = f"no journal can be kept in {settings.journal}: {error}"
-        store.apply([RunClosed(run, now_ms(), Outcome.FAILED, reason)], Path())
-        raise WrongCall(f"{reason}; choose another folder for it (journal=DIR)") from None
-    campaign = Campaign(study, settings, prepared, records, display)
-    for name in prepared.files:
-        campaign.keep_file(records.folder / name)
-    campaign.keep_metrics(idle.metrics)
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """Everything that can be wrong was looked at: what cells need is there, and who runs them where."""
+
+    setup: Setup
+    store: Store
+    idle: Idle
+    plan: Plan
+
+
+def start(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None, within: str = "") -> Campaign:
+    """Checks everything, then opens the campaign's run. Raises WrongCall.
+
+    plan: what is compared where that is not the study's own design. within: id of the run whose work the campaign is part of.
+    """
+    ready = make_ready(study, settings, display, plan)
+    kept = {"plan": plan_.to_values(plan)} if plan else {}
+    tags = {**ready.plan.tags, "kind": Kind.CAMPAIGN}
+    name = f"{study} {settings.preset}" + (f" · {ready.plan.title}" if plan else "")
+    opening = Opening(name, tags, within)
+    records = open_parent(ready, opening, kept)
+    campaign = Campaign(ready.setup, ready.plan, records, display)
+    keep_what_was_found(campaign.runner, ready)
     return campaign
 
 
@@ -65,29 +64,33 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     """A campaign with the settings it began with. Raises WrongCall if it is not to be found or other settings are given."""
     folder = find(study, wanted, root)
     kept = journal.read_campaign(folder)
-    module = importlib.import_module(f"experiments.studies.{study}")
-    settings: CampaignSettings = settings_.from_values(module.Settings, kept["settings"])
+    settings = same_settings(study, kept["settings"], given)
+    ready = make_ready(study, settings, display, plan_.from_values(kept["plan"]) if "plan" in kept else None)
+    records = Journal(folder)
+    reopen_parent(ready.store, kept, records)
+    return Campaign(ready.setup, ready.plan, records, display)
+
+
+def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str]) -> CampaignSettings:
+    """Settings as they were, but for where their folders are now. Raises WrongCall for others than those kept."""
+    module = studies.load(study)
+    settings: CampaignSettings = settings_.from_values(module.Settings, kept)
     wanted_now = settings_.parse(module.Settings, module.PRESETS, given)
     for name in set(given) - SILENT:
         before, now = getattr(settings, name), getattr(wanted_now, name)
         if before != now:
             was = settings_.to_text(before)
-            raise WrongCall(f"resume: {name} was {was} when the campaign began and cannot become {given[name]}; start a new one")
-    settings = dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in set(given) & {"cache", "journal"}})
-    prepared, store, _ = _ready(study, settings, display)
-    records = Journal(folder)
-    store.adopt(kept["run_id"], kept["run"])
-    store.reopen(kept["run_id"])
-    store.tag(kept["run_id"], _whereabouts())
-    link_launch(store, kept["experiment"], kept["run_id"])
-    _close_unfinished(records, store)
-    return Campaign(study, settings, prepared, records, display)
+            raise WrongCall(f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew")
+    return dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in set(given) & {"cache", "journal"}})
 
 
-def _ready(study: str, settings: CampaignSettings, display: Display) -> tuple[Prepared, Store, Idle]:
+def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
     """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
-    look = readiness.Look(devices(settings)[0])
+    look = readiness.Look(devices.of(settings)[0])
     prepared = prepare(study, settings, display)
+    wanted = plan or plan_.of_study(studies.load(study), settings)
+    if wanted.own_inputs:
+        prepared = _with_own_inputs(study, settings, prepared, wanted, display)
     store = Store()
     store.check()
     idle = look.idle()
@@ -95,7 +98,18 @@ def _ready(study: str, settings: CampaignSettings, display: Display) -> tuple[Pr
         raise WrongCall(f"strict=true: {idle.troubles[0]}; try again when it is free, or with strict=false")
     preflight(study, settings, prepared, display)
     prepared = proven(study, settings, prepared, display)
-    return dataclasses.replace(prepared, warnings=(*prepared.warnings, *idle.troubles)), store, idle
+    prepared = dataclasses.replace(prepared, warnings=(*prepared.warnings, *idle.troubles))
+    return Ready(Setup(study, settings, prepared), store, idle, wanted)
+
+
+def _with_own_inputs(study: str, settings: CampaignSettings, prepared: Prepared, plan: Plan, display: Display) -> Prepared:
+    """What treatments with settings of their own are told, and what has to be made for them first."""
+    before, inputs = {repr(job): job for job in prepared.before}, {}
+    for one in plan.treatments:
+        own = prepare(study, dataclasses.replace(settings, **one.settings), display)
+        inputs[one.name] = own.inputs
+        before |= {repr(job): job for job in own.before if job.framework == settings.frameworks[0]}
+    return dataclasses.replace(prepared, before=tuple(before.values()), of_treatment=inputs)
 
 
 def find(study: str, wanted: str, root: Path) -> Path:
@@ -112,7 +126,7 @@ def find(study: str, wanted: str, root: Path) -> Path:
 
 
 def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepared:
-    module = importlib.import_module(f"experiments.studies.{study}")
+    module = studies.load(study)
     for name in settings.frameworks:
         frameworks.check(name)
         if missing := frameworks.missing(name):
@@ -130,7 +144,7 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
 def preflight(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> None:
     """Each framework opens on the device, in a process of its own; two at a time, since nothing is measured yet."""
 
-    module = importlib.import_module(f"experiments.studies.{study}")
+    module = studies.load(study)
     values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in SILENT}
     with tempfile.TemporaryDirectory() as folder:
         waiting = [
@@ -138,7 +152,7 @@ def preflight(study: str, settings: CampaignSettings, prepared: Prepared, displa
                 *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
                 *(folder, f"{name}-{device}", f"{folder}/none"),
             )
-            for device in devices(settings)
+            for device in devices.of(settings)
             for name in settings.frameworks
         ]
         display.begin("check")
@@ -158,7 +172,7 @@ def proven(study: str, settings: CampaignSettings, prepared: Prepared, display: 
     """What is compared has passed the parity gate, or the report will say that it has not. Raises WrongCall."""
     if len(settings.frameworks) < 2:
         return prepared
-    module = importlib.import_module(f"experiments.studies.{study}")
+    module = studies.load(study)
     optimizer, names = getattr(settings, "optimizer", "adam"), treatments.models_of(module, settings)
     found = []
     for name in names:
@@ -184,25 +198,80 @@ def _drain(child: Child) -> RunClosed:
     return closed or ended
 
 
-def _open_run(store: Store, study: str, settings: CampaignSettings, prepared: Prepared, run: str) -> tuple[RunOpened, str]:
-    module = importlib.import_module(f"experiments.studies.{study}")
-    experiment = chosen_experiment(store, study)
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """The run that cells will belong to. within: the run whose part it is, empty for a launch. params: beside the settings."""
+
+    name: str
+    tags: Mapping[str, str]
+    within: str = ""
+    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def open_parent(ready: Ready, opening: Opening, kept: Mapping[str, Any]) -> Journal:
+    """Opens the run and its journal. kept: what a resumption needs beside the settings. Raises WrongCall."""
+    run, study, settings = uuid.uuid4().hex, ready.setup.study, ready.setup.settings
+    opened, run_id = _open_run(ready, opening, run)
+    if not opening.within:
+        link_launch(ready.store, opened.experiment, run_id)
+    description = {
+        "study": study,
+        "run": run,
+        "run_id": run_id,
+        "experiment": opened.experiment,
+        "settings": dataclasses.asdict(settings),
+        "idle": dataclasses.asdict(ready.idle),
+        **kept,
+    }
+    try:
+        records = Journal(Path(settings.journal).resolve() / run_id)
+        journal.write_campaign(records.folder, description)
+        records.append(opened)
+        for name, text in ready.setup.prepared.files.items():
+            (records.folder / name).write_text(text, encoding="utf-8")
+    except (OSError, JournalError) as error:
+        reason = f"no journal can be kept in {settings.journal}: {error}"
+        ready.store.apply([RunClosed(run, now_ms(), Outcome.FAILED, reason)], Path())
+        raise WrongCall(f"{reason}; choose another folder for it (journal=DIR)") from None
+    return records
+
+
+def keep_what_was_found(runner: Runner, ready: Ready) -> None:
+    """The files and figures from before the first cell, as the run's own."""
+    for name in ready.setup.prepared.files:
+        runner.keep_file(runner.folder / name)
+    runner.keep_metrics(ready.idle.metrics)
+
+
+def reopen_parent(store: Store, kept: Mapping[str, Any], records: Journal) -> None:
+    """Sets the run back to running; what its last process left open ends."""
+    store.adopt(kept["run_id"], kept["run"])
+    store.reopen(kept["run_id"])
+    store.tag(kept["run_id"], _whereabouts())
+    link_launch(store, kept["experiment"], kept["run_id"])
+    _close_unfinished(records, store)
+
+
+def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]:
+    store, setup = ready.store, ready.setup
+    experiment = chosen_experiment(store, setup.study)
     store.experiment_id(experiment)
-    store.describe_experiment(
-        experiment, f"**{module.TITLE}**\n\nOne campaign per launch, a run a cell; the verdict is in the campaign's report."
-    )
+    text = f"**{setup.module.TITLE}**\n\nOne campaign per launch, a run a cell; the verdict is in the campaign's report."
+    store.describe_experiment(experiment, text)
     for place in {experiment, LAUNCHES}:
         store.close_stale(place, _is_alive)
     tags = {
-        "kind": Kind.CAMPAIGN,
-        "dataset": prepared.dataset.name,
-        "model": ",".join(treatments.models_of(module, settings)),
-        **prepared.tags,
-        **origin_tags(study, settings),
+        "dataset": setup.prepared.dataset.name,
+        "model": ",".join(treatments.models_of(setup.module, setup.settings)),
+        **setup.prepared.tags,
+        **origin_tags(setup.study, setup.settings),
         **_whereabouts(),
+        **opening.tags,
     }
-    params = {name: text for name, text in settings_.as_text(settings).items() if name not in SILENT and text}
-    return open_run(store, RunOpened(run, now_ms(), experiment, f"{study} {settings.preset}", tags, params))
+    params = {name: text for name, text in settings_.as_text(setup.settings).items() if name not in SILENT and text}
+    params |= opening.params
+    wanted = RunOpened(run, now_ms(), experiment, opening.name, tags, params)
+    return open_run(store, wanted, adopt=not opening.within)
 
 
 def _whereabouts() -> dict[str, str]:
@@ -225,7 +294,7 @@ def _close_unfinished(records: Journal, store: Store) -> None:
     """Runs that are open in the journal end as the server knows, which a full disk does not stop; else as interrupted."""
     open_runs: dict[str, None] = {}
     for record in journal.read_all(records.folder):
-        if isinstance(record, RunOpened) and record.tags["kind"] != Kind.CAMPAIGN:
+        if isinstance(record, RunOpened) and record.tags["kind"] not in (Kind.CAMPAIGN, Kind.SWEEP):
             open_runs[record.run] = None
         elif isinstance(record, RunClosed):
             open_runs.pop(record.run, None)

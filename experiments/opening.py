@@ -21,12 +21,12 @@ def chosen_experiment(store: Store, otherwise: str) -> str:
     return chosen if chosen not in ("", LAUNCHES) else otherwise
 
 
-def open_run(store: Store, wanted: RunOpened) -> tuple[RunOpened, str]:
+def open_run(store: Store, wanted: RunOpened, *, adopt: bool = True) -> tuple[RunOpened, str]:
     """Opens a run in `wanted.experiment`, or in the one that the user chose, whose run it then adopts. Returns it with its id."""
     experiment = chosen_experiment(store, wanted.experiment)
     opened = replace(wanted, experiment=experiment)
     here = os.environ.get("MLFLOW_RUN_ID", "")
-    if here and store.experiment_name(here) == experiment:
+    if adopt and here and store.experiment_name(here) == experiment:
         store.adopt(here, opened.run)
     store.apply([opened], Path())
     run_id = store.run_id(opened.run)

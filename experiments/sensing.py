@@ -29,8 +29,9 @@ class Sensing:
         self._sampler.stop()
         self._flush()
 
-    def tell(self, windows: Sequence[Window]) -> None:
-        """What was measured in each window; what could not be, and why; what slowed the clocks of a GPU."""
+    def tell(self, windows: Sequence[Window]) -> dict[str, float]:
+        """What was measured in each window; what could not be, and why; what slowed the clocks of a GPU. Returns the metrics."""
+        told: dict[str, float] = {}
         missing = dict(self._sampler.missing)
         throttled: dict[str, float] = {}
         sensors = self._sampler.sensors
@@ -39,6 +40,7 @@ class Sensing:
             if found.metrics:
                 now = int(time.time() * 1_000)
                 self._write(Metrics(self._run, tuple(Point(key, value, 0, now) for key, value in found.metrics.items())))
+            told |= found.metrics
             missing |= found.missing
             throttled |= {f"{window.prefix}{name}": share for name, share in found.throttled.items()}
         tags = {f"not_available.{name}": reason[:200] for name, reason in missing.items()}
@@ -48,6 +50,7 @@ class Sensing:
             tags["energy_of"] = ", ".join(counted)
         if tags:
             self._write(Tags(self._run, tags))
+        return told
 
     def _keep(self, sample: Sample) -> None:
         time_ms, second = int(sample.time_seconds * 1_000), int(sample.time_seconds - self._began)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tracking.errors import WrongCall
 
 T = TypeVar("T")
+MOST_BYTES = 65_536
 
 
 def setting(
@@ -29,6 +32,7 @@ class CampaignSettings:
     """What every experiment can be told."""
 
     preset: str = setting("demo", "a named set of settings; anything given beside it wins")
+    settings: str = setting("", "a JSON file of settings, as a sweep leaves one; anything given beside it wins")
     frameworks: tuple[str, ...] = setting(("pytorch", "tensorflow"), "what is compared, the baseline first")
     blocks: int = setting(6, "times that everything is repeated in fresh processes, in random order; a verdict needs 6", least=1)
     seed: int = setting(0, "of the data, the initial weights, the order of steps and cells", least=0)
@@ -56,9 +60,11 @@ class CampaignSettings:
 def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:
     """Settings from text: defaults, the preset's (where there are any), then what was given. Raises WrongCall, one line."""
     fields = {field.name: field for field in _fields(kind)}
+    if "settings" in fields and given.get("settings"):
+        given = {**read(Path(given["settings"])), **given}
     for name in given:
         if name not in fields:
-            raise WrongCall(f"there is no setting '{name}'{_suggestion(name, fields)}")
+            raise WrongCall(f"there is no setting '{name}'{suggestion(name, fields)}")
     chosen: dict[str, Any] = {}
     if presets:
         preset = given.get("preset", "demo")
@@ -70,6 +76,28 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
     settings = kind(**{**chosen, **values})
     check(settings)
     return settings
+
+
+def read(path: Path) -> dict[str, str]:
+    """Settings of a JSON file: an object of texts, numbers, truth values and flat lists. Raises WrongCall."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise WrongCall(f"settings={path} has more than {MOST_BYTES:,} bytes: no file of settings has")
+        found = json.loads(text)
+    except OSError as error:
+        raise WrongCall(f"settings={path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
+        raise WrongCall(f"settings={path} is not JSON: {reason}") from None
+    if not isinstance(found, dict):
+        raise WrongCall(f'settings={path} holds no object; write {{"batch_size": 64}}')
+    for name, value in found.items():
+        parts = value if isinstance(value, list) else [value]
+        if not all(isinstance(part, str | int | float | bool) for part in parts):
+            raise WrongCall(f"settings={path}: {name} is neither a text, a number, true, false, nor a list of them")
+    return {name: to_text(tuple(value) if isinstance(value, list) else value) for name, value in found.items()}
 
 
 def _fields(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
@@ -146,6 +174,7 @@ def help_text(kind: type[Any], presets: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _suggestion(name: str, names: Mapping[str, Any]) -> str:
+def suggestion(name: str, names: Mapping[str, Any]) -> str:
+    """What may have been meant, as the end of a sentence."""
     close = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]}?" if close else f"; have {', '.join(names)}"

@@ -16,7 +16,7 @@ FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "jax"}
 OWNERS = {
     "mlflow": {"tracking/store.py"},
     "pynvml": {"tracking/sensors/nvml.py", "tracking/provenance.py"},
-    "optuna": {"experiments/sweep.py"},
+    "optuna": {"experiments/sweep/"},
     "matplotlib": {"experiments/comparison/figures/"},
     "ruptures": {"experiments/comparison/steady.py"},
 }

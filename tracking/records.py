@@ -19,6 +19,8 @@ class Kind(StrEnum):
 
     LAUNCH = "launch"
     CAMPAIGN = "campaign"
+    SWEEP = "sweep"
+    TRIAL = "trial"
     EXTRACTION = "extraction"
     CELL = "cell"
     AUTOLOG = "autolog"
@@ -34,11 +36,12 @@ class Outcome(StrEnum):
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     NOT_AVAILABLE = "not_available"
+    PRUNED = "pruned"
 
     @property
     def status(self) -> str:
         """MLflow's status for this outcome."""
-        return {Outcome.OK: "FINISHED", Outcome.INTERRUPTED: "KILLED"}.get(self, "FAILED")
+        return {Outcome.OK: "FINISHED", Outcome.INTERRUPTED: "KILLED", Outcome.PRUNED: "KILLED"}.get(self, "FAILED")
 
 
 @dataclass(frozen=True)
@@ -112,10 +115,13 @@ class ModelSaved:
 
 @dataclass(frozen=True)
 class RunClosed:
+    """status: MLflow's, where it is not the outcome's own."""
+
     run: str
     time_ms: int
     outcome: str
     reason: str = ""
+    status: str = ""
 
 
 Record = RunOpened | Tags | Metrics | Artifact | DatasetUsed | ModelSaved | RunClosed

@@ -250,7 +250,7 @@ class Store:
 
     def _close(self, run_id: str, record: RunClosed, _: Path) -> None:
         self.tag(run_id, {"outcome": record.outcome, **({"outcome_reason": record.reason} if record.reason else {})})
-        status = Outcome(record.outcome).status
+        status = record.status or Outcome(record.outcome).status
         self._ask(self._client.set_terminated, run_id, status, record.time_ms)
 
     def reopen(self, run_id: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +74,25 @@ def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve
             limit = find_limit(by_size)
             found.append(Curve(what, level, stratum, points, limit.trend_p, limit.size, limit.reason))
     return tuple(found)
+
+
+def sentences(found: Sequence[Curve]) -> list[str]:
+    """Which batch size to take, a sentence a curve."""
+    told = []
+    for curve in found:
+        where = ", ".join(filter(None, [curve.stratum.removeprefix("framework="), curve.level, curve.what]))
+        if curve.limit:
+            rises = (
+                "" if curve.trend_p is None else f"; throughput rises with the size (Page's trend test, p {_p(curve.trend_p)})"
+            )
+            told.append(f"{where}: a batch of {curve.limit} is enough, {curve.reason}{rises}.")
+        else:
+            told.append(f"{where}: no batch size is named, {curve.reason}.")
+    return told
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
 
 
 def _gathered(comparison: Comparison, first_size: int | None) -> tuple[dict[tuple[str, str, str], Sizes], ...]:

@@ -17,7 +17,7 @@ IMMATERIAL = frozenset(
     {
         *("frameworks", "framework", "preset", "blocks", "team", "margin", "protocol", "aa", "allow_unequal"),
         *("models", "batch_sizes", "image_sizes", "devices", "phases"),
-        *("save_model", "strict", "profile", "journal", "cache", "resume"),
+        *("save_model", "strict", "profile", "journal", "cache", "resume", "settings"),
     },
 )
 INSIDE_A_BLOCK = (("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits"))

@@ -39,7 +39,7 @@ class Prepared:
     """What the parent found out. `inputs` go to every cell; `before` run once, ahead of the blocks.
 
     `warnings` are said in the terminal, in the tag `warnings` and on top of the report.
-    `files`: name → text, the campaign's artifacts.
+    `files`: name → text, the campaign's artifacts. `of_treatment`: inputs of the treatments whose settings change their data.
     """
 
     dataset: DatasetInfo
@@ -48,6 +48,7 @@ class Prepared:
     warnings: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    of_treatment: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from experiments import settings as settings_
+from experiments.runner import SILENT
 from experiments.studies import captioning
 from tests.conftest import ROOT, Place
 from tracking.records import StoredRun
@@ -76,7 +77,7 @@ def test_every_block_holds_every_framework_once_and_all_runs_finished(runs: Mapp
 
 
 def test_every_setting_is_a_param_of_every_cell(runs: dict[str, StoredRun]) -> None:
-    wanted = set(settings_.as_text(captioning.Settings())) - {"journal", "cache", "resume"}
+    wanted = set(settings_.as_text(captioning.Settings())) - SILENT
     for run in runs.values():
         assert wanted - set(run.params) <= {"team"}
     assert runs["tensorflow · block 2"].params["framework"] == "tensorflow"

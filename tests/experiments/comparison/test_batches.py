@@ -119,6 +119,9 @@ def test_training_has_one_curve_where_the_batch_size_is_the_factor():
     table = _sized()
     found = curves(compare(table[table["framework"] == "pytorch"], factor="batch_size"))
     assert [(curve.level, curve.limit, [point.size for point in curve.points]) for curve in found] == [("", 16, [8, 16, 32])]
+    (told,) = batches.sentences(found)
+    assert told.startswith("training: a batch of 16 is enough, 32 is equivalent")
+    assert told.endswith("; throughput rises with the size (Page's trend test, p = 0.003).")
     assert batches.MARGIN == 0.02
 
 

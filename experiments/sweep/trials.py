@@ -1,0 +1,211 @@
+"""From what Optuna wants to be tried to a fresh process with a run of its own, and from its end to what Optuna is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from optuna.study import Study
+from optuna.trial import Trial
+
+from experiments import launch, studies, treatments
+from experiments.campaign import extract
+from experiments.runner import Interrupted, Runner, Setup, Work, now_ms
+from experiments.settings import CampaignSettings
+from experiments.sweep import goals, search, space
+from experiments.sweep.search import Goal, Result
+from experiments.sweep.space import Dimension, Value
+from experiments.treatments import Treatment
+from tracking import provenance
+from tracking.errors import EvenhandError, WrongCall
+from tracking.records import VANISHED, Kind, Metrics, Outcome, Record, RunClosed, StoredRun, Tags
+from tracking.store import Unreachable
+
+MOST_INTERMEDIATE = 200
+STATES = {"COMPLETE": "FINISHED", "FAIL": "FAILED", "PRUNED": "KILLED"}
+
+
+def point(study: str, settings: CampaignSettings, dimensions: tuple[Dimension, ...], values: Mapping[str, Value]) -> Treatment:
+    """The one cell of an experiment that a trial is. Raises WrongCall where the settings make several of it."""
+    settled = space.settled(settings, dimensions, values)
+    module = studies.load(study)
+    found = treatments.of(module, settled)
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:3]) + (", …" if len(found) > 3 else "")
+        several = [one for one in _lists(settled) if len(treatments.of(module, _first_of(settled, one))) < len(found)]
+        raise WrongCall(
+            f"a trial is one cell, and experiment={study} makes {len(found)} of these settings ({names}); "
+            f"search over what is several, or give one value: {', '.join(several)}"
+        )
+    own = {one.field: getattr(settled, one.field) for one in dimensions if one.field != "frameworks"}
+    return dataclasses.replace(found[0], settings={**own, **found[0].settings}, group="")
+
+
+def _lists(settings: CampaignSettings) -> list[str]:
+    return [field.name for field in dataclasses.fields(settings) if isinstance(getattr(settings, field.name), tuple)]
+
+
+def _first_of(settings: CampaignSettings, name: str) -> CampaignSettings:
+    first: dict[str, Any] = {name: getattr(settings, name)[:1]}
+    return dataclasses.replace(settings, **first)
+
+
+class Trials:
+    """Runs trials of one experiment, on this machine, as parts of one sweep."""
+
+    def __init__(self, runner: Runner, study: Study, setup: Setup, base: CampaignSettings, goal: Goal) -> None:
+        """setup: what all frameworks and models of the search are given; base: the settings where nothing is searched."""
+        self._runner, self._study, self._setup, self._base, self._goal = runner, study, setup, base, goal
+        self._extracted: set[str] = set()
+        self._compared = len(study.get_trials(deepcopy=False)) > 0
+        self._told_that_nothing_is_pruned = False
+
+    def run(self, trial: Trial) -> list[float]:
+        """One trial, to its end. Raises what Optuna understands; Interrupted, after which it waits to be run again."""
+        values = search.suggest(trial, self._goal.dimensions)
+        finished = self._already_run(trial)
+        try:
+            result = finished or self._measured(trial, values)
+        except Interrupted:
+            search.give_back(self._study, trial)
+            raise
+        if result.reason:
+            trial.set_user_attr("reason", result.reason)
+        if not (result.failed or result.pruned or result.out_of_memory):
+            goals.require(result.metrics, self._goal.metrics)
+            if trouble := search.not_finite(self._goal, result.metrics):
+                result = dataclasses.replace(result, failed=True, reason=trouble)
+        self._settle(trial, result)
+        return search.answer(trial, self._goal, result)
+
+    def _measured(self, trial: Trial, values: Mapping[str, Value]) -> Result:
+        run = uuid.uuid4().hex
+        trial.set_user_attr("run", run)
+        trial.set_user_attr("worker", f"{platform.node()}:{os.getpid()}")
+        trial.set_user_attr("machine", provenance.fingerprint())
+        try:
+            setup = self._prepared(values)
+            treatment = point(setup.study, setup.settings, self._goal.dimensions, values)
+        except WrongCall as error:
+            self._runner.display.finish(f"trial {trial.number}: {error}", good=False)
+            return Result("", failed=True, reason=str(error))
+        told = " ".join(f"{name}={_short(value)}" for name, value in values.items())
+        name = f"trial {trial.number} · {told}"
+        tags = {
+            "kind": Kind.TRIAL,
+            "framework": treatment.framework,
+            "mlflow.parentRunId": f"run:{self._runner.run}",
+            "trial": str(trial.number),
+            "trial.params": json.dumps(values),
+            "idle": str(self._runner.idle),
+        }
+        if cooled := self._runner.cool_down(name, self._base.cool_down_seconds):
+            tags["cool_down"] = cooled
+        key = f"trial-{search.original(trial, self._study):04d}"
+        ended = self._runner.measure(setup, Work(treatment, key, name, tags, setup.prepared.inputs, run=run), self._watch(trial))
+        return Result(
+            run,
+            ended.metrics,
+            out_of_memory=ended.outcome == Outcome.OUT_OF_MEMORY,
+            pruned=ended.outcome == Outcome.PRUNED,
+            failed=ended.outcome == Outcome.FAILED,
+            reason=ended.reason,
+        )
+
+    def _prepared(self, values: Mapping[str, Value]) -> Setup:
+        """The experiment with this trial's settings: its data, and what has to be made of them first."""
+        settings = space.settled(self._base, self._goal.dimensions, values)
+        found = launch.prepare(
+            self._setup.study, dataclasses.replace(settings, frameworks=self._base.frameworks), self._runner.display
+        )
+        for job in found.before:
+            if job.framework == self._base.frameworks[0] and repr(job) not in self._extracted:
+                if not extract(self._runner, self._setup, job):
+                    raise EvenhandError("the feature extraction failed, which all trials need; the reason stands above")
+                self._extracted.add(repr(job))
+        return Setup(self._setup.study, settings, dataclasses.replace(found, tags={**found.tags, **self._parity}))
+
+    @property
+    def _parity(self) -> dict[str, str]:
+        return {name: text for name, text in self._setup.prepared.tags.items() if name == "parity"}
+
+    def _watch(self, trial: Trial) -> Callable[[Metrics], str] | None:
+        """Epochs' values of the only objective, for the pruner."""
+        if len(self._goal.objectives) != 1:
+            return None
+        metric, report, last = self._goal.objectives[0].metric, search.reporter(trial), getattr(self._base, "epochs", 0)
+
+        def watch(told: Metrics) -> str:
+            for one in told.points:
+                if one.key == metric and 0 < one.step < last and report(one.value, one.step):
+                    return f"pruned after epoch {one.step} of {last}: {metric} was {one.value:.4g}"
+            return ""
+
+        return watch
+
+    def _already_run(self, trial: Trial) -> Result | None:
+        """What a dropped trial's process had found before its worker died, if it had ended; if not, its run ends now."""
+        origin: str = trial.user_attrs.get("run", "")
+        if not origin:
+            return None
+        try:
+            run_id = self._runner.store.run_id(origin)
+            stored = self._runner.store.run(run_id) if run_id else None
+        except Unreachable:
+            return None
+        if stored and self._is_whole(stored):
+            self._runner.write(Tags(origin, {"trial": str(trial.number)}))
+            return Result(origin, stored.metrics, out_of_memory=stored.tags["outcome"] == Outcome.OUT_OF_MEMORY)
+        if stored and stored.status != STATES["FAIL"]:
+            self._runner.write(Tags(origin, {"trial.state": "FAIL"}))
+            self._runner.write(RunClosed(origin, now_ms(), Outcome.FAILED, VANISHED))
+        return None
+
+    def _is_whole(self, stored: StoredRun) -> bool:
+        outcome = stored.tags.get("outcome", "")
+        has_all = all(metric in stored.metrics for metric in self._goal.metrics)
+        return (outcome == Outcome.OK and has_all) or outcome == Outcome.OUT_OF_MEMORY
+
+    def _settle(self, trial: Trial, result: Result) -> None:
+        """The run says what Optuna is told."""
+        if not result.run:
+            return
+        state = "FAIL" if result.failed else "PRUNED" if result.pruned else "COMPLETE"
+        told: dict[str, str] = {"trial.state": state}
+        if state == "COMPLETE":
+            broken = [one.text for one in self._goal.constraints if self._breaks(one, result)]
+            told["trial.feasible"] = str(not (broken or result.out_of_memory)).lower()
+            told |= {"trial.breaks": ", ".join(broken)} if broken else {}
+        if not result.out_of_memory and state == "COMPLETE":
+            told["trial.values"] = json.dumps({one.metric: result.metrics[one.metric] for one in self._goal.objectives})
+        if reported := search.reported(trial, self._study):
+            told["trial.intermediate"] = json.dumps(dict(list(reported.items())[-MOST_INTERMEDIATE:]))
+        records: list[Record] = [Tags(result.run, told)]
+        if result.failed or result.out_of_memory:
+            outcome = Outcome.FAILED if result.failed else Outcome.OUT_OF_MEMORY
+            records.append(RunClosed(result.run, now_ms(), outcome, result.reason, STATES[state]))
+        for record in records:
+            self._runner.write(record)
+        self._say(result)
+
+    def _breaks(self, constraint: goals.Constraint, result: Result) -> bool:
+        return not result.out_of_memory and constraint.violation(result.metrics[constraint.metric]) > 0
+
+    def _say(self, result: Result) -> None:
+        from experiments.comparison import words
+
+        if result.failed or result.pruned or result.out_of_memory or not self._goal.objectives:
+            return
+        parts = [
+            f"{one.outcome.label} {words.quantity(result.metrics[one.metric], one.outcome)}" for one in self._goal.objectives
+        ]
+        self._runner.display.say(f"        {', '.join(parts)}")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,369 @@
+"""One process that works on a sweep: begun, resumed or joined; its trials, then the campaign that judges what they found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial
+
+from experiments import conclude, devices, launch, studies
+from experiments import settings as settings_
+from experiments.campaign import Campaign
+from experiments.commands import Sweep
+from experiments.conclude import Conclusion
+from experiments.console import Display
+from experiments.launch import Opening, Ready
+from experiments.runner import Interrupted, Runner
+from experiments.settings import CampaignSettings
+from experiments.sweep import batches, goals, plots, report, search, space, winners
+from experiments.sweep.search import Goal
+from experiments.sweep.trials import Trials, point
+from tracking import journal
+from tracking.errors import WrongCall
+from tracking.journal import Journal
+from tracking.records import Kind, Outcome, Tags
+from tracking.store import Store, note
+
+DATABASE = "optuna.db"
+ATTRIBUTE = "evenhand"
+RAISED_ON_RESUME = frozenset({"trials", "storage", "confirm", "heartbeat_seconds"})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sweep as it was asked for. base: the experiment's settings where nothing is searched, the default framework first."""
+
+    sweep: Sweep
+    base: CampaignSettings
+    goal: Goal
+
+    @property
+    def study(self) -> str:
+        return self.sweep.experiment
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a sweep came to. conclusion: of the campaign that measured the best afresh; None where there was none."""
+
+    sentences: list[str]
+    best: list[FrozenTrial] = field(default_factory=list)
+    table: list[list[str]] = field(default_factory=list)
+    page: Path | None = None
+    settings: list[Path] = field(default_factory=list)
+    dashboard: str = ""
+    conclusion: Conclusion | None = None
+    delivered: bool = True
+
+
+def begin(sweep: Sweep, given: Mapping[str, str], display: Display) -> Worker:
+    """A worker of a new sweep, or of one that was begun before. Raises WrongCall."""
+    return resume(sweep, given, display) if given.get("resume") else start(understood(sweep, given), display)
+
+
+def campaign_over_batches(sweep: Sweep, given: Mapping[str, str], display: Display) -> Campaign | None:
+    """What `find=best_batch` is, new or resumed; None where something else is asked. Raises WrongCall."""
+    wanted = given.get("resume", "")
+    if not wanted and sweep.find == "best_batch":
+        asked = understood(sweep, given)
+        return launch.start(asked.study, asked.base, display, batches.plan(asked.study, asked.base, asked.goal.dimensions))
+    root = _journal(given)
+    for folder in reversed(journal.campaigns(root)) if wanted else ():
+        kept = journal.read_campaign(folder)
+        if kept["study"] == "sweep" and wanted == "last":
+            return None
+        if kept.get("plan", {}).get("tags", {}).get("find") and wanted in ("last", kept["run_id"]):
+            return launch.resume(
+                kept["study"], folder.name, {k: text for k, text in given.items() if k != "resume"}, root, display
+            )
+    return None
+
+
+def _journal(given: Mapping[str, str]) -> Path:
+    return Path(given.get("journal") or CampaignSettings.journal).resolve()
+
+
+def understood(sweep: Sweep, given: Mapping[str, str]) -> Asked:
+    """The call, checked as far as that goes without a server. given: the experiment's settings as text. Raises WrongCall."""
+    module = studies.load(sweep.experiment)
+    base: CampaignSettings = settings_.parse(module.Settings, module.PRESETS, given)
+    dimensions = space.parse(sweep.search, module.Settings)
+    space.check(base, dimensions)
+    chosen = next((one.choices for one in dimensions if one.field == "frameworks"), None)
+    if chosen:
+        base = dataclasses.replace(base, frameworks=tuple(map(str, chosen)))
+    elif "frameworks" not in given and not sweep.find:
+        base = dataclasses.replace(base, frameworks=base.frameworks[:1])
+    asked = Asked(sweep, base, _goal(sweep, base))
+    _check(asked)
+    return asked
+
+
+def _goal(sweep: Sweep, base: CampaignSettings) -> Goal:
+    module = studies.load(sweep.experiment)
+    dimensions = space.parse(sweep.search, module.Settings)
+    if sweep.find == "max_batch" and len(base.frameworks) > 1 and all(one.field != "frameworks" for one in dimensions):
+        dimensions = (*dimensions, *space.parse(f"framework={'|'.join(base.frameworks)}", module.Settings))
+    bounds = goals.constraints(sweep.constraints, module.OUTCOMES)
+    if sweep.find == "max_batch":
+        return Goal(dimensions, (), bounds, along=batches.NAME)
+    return Goal(dimensions, goals.objectives(sweep.objectives, module.OUTCOMES), bounds)
+
+
+def _check(asked: Asked) -> None:
+    sweep, goal = asked.sweep, asked.goal
+    if sweep.find:
+        batches.dimension(goal.dimensions, sweep.find)
+    if sweep.find == "best_batch":
+        return
+    if sweep.pruner != "none" and len(goal.objectives) > 1:
+        raise WrongCall(f"pruner={sweep.pruner}: trials are stopped by one objective, and {len(goal.objectives)} are asked for")
+    if sweep.pruner != "none" and goal.objectives[0].metric not in goals.BY_EPOCH:
+        metric = goal.objectives[0].metric
+        raise WrongCall(f"pruner={sweep.pruner}: {metric} comes once, at the end; prune by loss, accuracy or train/loss")
+    if sweep.sampler == "grid" or sweep.find == "max_batch":
+        for one in goal.dimensions:
+            if not (sweep.find and one.name == batches.NAME):
+                one.grid()  # raises for what has no end
+    search.sampler(sweep.sampler, goal.dimensions, 0)
+    first = {one.name: one.extremes[0] for one in goal.dimensions}
+    point(asked.study, asked.base, goal.dimensions, first)  # raises where a trial would be several cells
+
+
+class Worker:
+    """Built by `start` or `resume`; `run` does what is left of the sweep, beside others where there are any."""
+
+    def __init__(self, asked: Asked, ready: Ready, records: Journal, study: Study, display: Display, name: str) -> None:
+        self.asked, self.study, self.display = asked, study, display
+        self.runner = Runner(records, display, devices.of(asked.base)[0])
+        self.runner.warnings = list(ready.setup.prepared.warnings)
+        self._ready = ready
+        self._trials = Trials(self.runner, study, ready.setup, asked.base, asked.goal)
+        sweep = asked.sweep
+        study.sampler = search.sampler(sweep.sampler, asked.goal.dimensions, search.seed_of(study, asked.base.seed, name))
+        study.pruner = search.pruner(sweep.pruner, getattr(asked.base, "epochs", 1))
+
+    def run(self) -> Found:
+        """All trials, then the conclusion, by whichever worker comes to it first. Whatever happens, its reason is kept."""
+        runner = self.runner
+        try:
+            with runner.signals():
+                runner.warn(tuple(runner.warnings))
+                self._work()
+            return self._concluded()
+        except Interrupted as error:
+            self._leave(Outcome.INTERRUPTED, str(error))
+            raise
+        except KeyboardInterrupt:
+            self._leave(Outcome.INTERRUPTED, "stopped while the best was judged")
+            raise Interrupted(f"stopped while the best was judged; continue with resume={runner.run_id}") from None
+        except Exception as error:
+            self._leave(Outcome.FAILED, f"{type(error).__name__}: {error}")
+            raise
+
+    def _work(self) -> None:
+        sweep, dimensions = self.asked.sweep, self.asked.goal.dimensions
+        if sweep.find == "max_batch":
+            others = len(space.points([one for one in dimensions if one.name != batches.NAME]))
+            self.display.expect(others * batches.most_steps(batches.dimension(dimensions, sweep.find)))
+            search.work_off(self.study, 0, self._trials.run, self._wait)  # what a dead worker dropped
+            batches.find_largest(self.study, dimensions, self._try_one)
+            return
+        self.display.expect(self._count - len(self._ended()))
+        search.work_off(self.study, self._count, self._trials.run, self._wait)
+
+    @property
+    def _count(self) -> int:
+        sweep, dimensions = self.asked.sweep, self.asked.goal.dimensions
+        return min(sweep.trials, len(space.points(dimensions))) if sweep.sampler == "grid" else sweep.trials
+
+    def _ended(self) -> list[FrozenTrial]:
+        return [one for one in search.counted(self.study.get_trials(deepcopy=False)) if one.state.is_finished()]
+
+    def _try_one(self, values: Mapping[str, space.Value]) -> None:
+        self.study.enqueue_trial(dict(values))
+        search.work_off(self.study, 0, self._trials.run, self._wait)
+
+    def _wait(self) -> None:
+        self.runner.check_stop()
+        self.display.step("waiting for the trials of others", 0, None)
+
+    # ---- what was found
+
+    def _concluded(self) -> Found:
+        """The conclusion is itself a trial of a study of its own: exactly one worker makes it, and another if that one dies."""
+        own = search.beside(self.study, f"{self.runner.run_id}/conclusion-{len(self._ended())}")
+        found: list[Found] = []
+
+        def conclude_once(trial: Trial) -> Sequence[float]:
+            try:
+                found.append(self._conclude())
+            except BaseException:
+                search.give_back(own, trial)
+                raise
+            return [0.0]
+
+        search.work_off(own, 1, conclude_once, self._wait)
+        if found:
+            return found[0]
+        self.runner.leave()
+        return Found(["The trials are done; another worker has judged what they found."])
+
+    def _conclude(self) -> Found:
+        runner, asked = self.runner, self.asked
+        folder = runner.folder / "found"
+        folder.mkdir(exist_ok=True)
+        best, told = self._best()
+        trials = self.study.get_trials()
+        table = report.table(trials, asked.goal)
+        sentences = [*told, *report.sentences(trials, best, asked.goal)]
+        files = winners.write(folder, best, asked.goal.dimensions)
+        (folder / "trials.csv").write_text(report.as_csv(table), encoding="utf-8")
+        (folder / "trials.json").write_text(json.dumps({"columns": table[0], "data": table[1:]}), encoding="utf-8")
+        self.display.begin("plots")
+        self.display.step("plots", 0, None)
+        title = f"Sweep of {asked.study}: {asked.sweep.search}"
+        conclusion = self._confirmed(best, sentences)
+        if conclusion:
+            sentences += [f"Measured afresh: {line}" for line in conclusion.sentences]
+        plots.write(self.study, folder, title, sentences, table)
+        runner.keep_file(folder)
+        runner.keep_metrics(report.metrics(trials, best, asked.goal))
+        tags = {"verdict": " ".join(sentences)[:1_000], **note("### Found\n" + "\n".join(f"- {one}" for one in sentences))}
+        delivered = runner.close(Outcome.OK, "", tags)
+        dashboard = f"optuna-dashboard {search.address(self.study)}"
+        return Found(sentences, best, table, folder / "sweep.html", files, dashboard, conclusion, delivered)
+
+    def _best(self) -> tuple[list[FrozenTrial], list[str]]:
+        """The trials worth judging, and what is said of a search for the largest batch."""
+        if self.asked.sweep.find != "max_batch":
+            return search.best(self.study), []
+        found = batches.largest(self.study, self.asked.goal.dimensions)
+        return [trial for _, trial in found if trial], report.largest(found, self.asked.goal.dimensions)
+
+    def _confirmed(self, best: Sequence[FrozenTrial], sentences: list[str]) -> Conclusion | None:
+        """The best against the default, with fresh seeds, in blocks; adds to the sentences why there is nothing to judge."""
+        asked, root = self.asked, Path(self.asked.base.journal).resolve()
+        if not (asked.sweep.confirm and best):
+            sentences.append("No verdict: nothing was measured afresh." if best else "No verdict: no trial kept to every bound.")
+            return None
+        begun = self.study.user_attrs.get("campaign", "")
+        try:
+            if begun and (root / begun / journal.CAMPAIGN).exists():
+                campaign = launch.resume(asked.study, begun, {}, root, self.display)
+            else:
+                wanted = winners.plan(asked.study, asked.base, asked.goal.dimensions, winners.chosen(best), self.runner.run_id)
+                if wanted is None:
+                    sentences.append("The default is the best that was found: there is nothing to judge.")
+                    return None
+                settings = winners.settings(asked.base, wanted)
+                campaign = launch.start(asked.study, settings, self.display, wanted, within=self.runner.run_id)
+        except WrongCall as error:
+            sentences.append(f"No verdict: the best cannot be measured against the default: {error}.")
+            return None
+        self.study.set_user_attr("campaign", campaign.runner.run_id)
+        self.runner.write(Tags(self.runner.run, {"confirmed_by": campaign.runner.run_id}))
+        return conclude.run(campaign, self.display.step)
+
+    def _leave(self, outcome: Outcome, reason: str) -> None:
+        """Ends the sweep's run, unless others still work on it."""
+        if search.others_at_work(self.study, f"{platform.node()}:{os.getpid()}"):
+            self.runner.leave()
+        else:
+            self.runner.close(outcome, reason)
+
+
+def start(asked: Asked, display: Display) -> Worker:
+    """A new sweep. Raises WrongCall for whatever can be known to fail."""
+    sweep, base = asked.sweep, asked.base
+    storage = search.open_storage(sweep.storage, sweep.heartbeat_seconds) if sweep.storage else None
+    ready = launch.make_ready(asked.study, space.widest(base, asked.goal.dimensions), display)
+    _check_extremes(asked, display)
+    params = {
+        name: text for name, text in settings_.as_text(sweep).items() if text and name not in ("storage", "heartbeat_seconds")
+    }
+    opening = Opening(f"sweep of {asked.study}: {sweep.search}"[:200], {"kind": Kind.SWEEP}, params=params)
+    own = {"study": "sweep", "settings": dataclasses.asdict(base), "sweep": dataclasses.asdict(sweep)}
+    records = launch.open_parent(ready, opening, own)
+    kept = journal.read_campaign(records.folder)
+    storage = storage or search.open_storage(search.sqlite(records.folder / DATABASE), sweep.heartbeat_seconds)
+    study = search.create(storage, kept["run_id"], asked.goal, {ATTRIBUTE: json.dumps(kept)})
+    worker = Worker(asked, ready, records, study, display, "")
+    launch.keep_what_was_found(worker.runner, ready)
+    return worker
+
+
+def _check_extremes(asked: Asked, display: Display) -> None:
+    """Every end of what is searched can be prepared, the rest as it is. Raises WrongCall."""
+    for one in asked.goal.dimensions:
+        for value in one.extremes:
+            if one.field != "frameworks":
+                launch.prepare(asked.study, space.settled(asked.base, (one,), {one.name: value}), display)
+
+
+def resume(sweep: Sweep, given: Mapping[str, str], display: Display) -> Worker:
+    """A worker of a sweep that was begun, here or on another machine that shares its storage. Raises WrongCall."""
+    root = _journal(given)
+    folder, kept = _find(sweep, given["resume"], root)
+    asked = _as_asked(kept, sweep, given)
+    url = asked.sweep.storage or search.sqlite(folder / DATABASE if folder else Path())
+    study = search.load(search.open_storage(url, asked.sweep.heartbeat_seconds), kept["run_id"])
+    ready = launch.make_ready(asked.study, space.widest(asked.base, asked.goal.dimensions), display)
+    name = ""
+    try:
+        records = Journal(folder) if folder else None
+    except WrongCall:
+        if asked.sweep.find:
+            raise
+        records = None  # its first worker is at work: this one joins it
+    if records is None:
+        name = f"{platform.node()}-{uuid.uuid4().hex[:8]}"
+        records = Journal(root / f"{kept['run_id']}-{name[-8:]}")
+        journal.write_campaign(records.folder, {**kept, "joined": name})
+        Store().adopt(kept["run_id"], kept["run"])
+    else:
+        launch.reopen_parent(ready.store, kept, records)
+    return Worker(asked, ready, records, study, display, name)
+
+
+def _find(sweep: Sweep, wanted: str, root: Path) -> tuple[Path | None, dict[str, Any]]:
+    """The sweep's own journal, if it is here, and what it was asked; else what the storage knows of it."""
+    here = [
+        (folder, kept)
+        for folder in journal.campaigns(root)
+        if (kept := journal.read_campaign(folder)).get("study") == "sweep" and "joined" not in kept
+    ]
+    for folder, kept in reversed(here):
+        if wanted in ("last", kept["run_id"]):
+            return folder, kept
+    if not sweep.storage:
+        have = ", ".join(kept["run_id"] for _, kept in here[-5:]) or "none"
+        raise WrongCall(
+            f"resume: no sweep {wanted} in {root} (have {have}); give journal=DIR, or storage=URL to join one elsewhere"
+        )
+    study = search.load(search.open_storage(sweep.storage, sweep.heartbeat_seconds), wanted)
+    kept = json.loads(study.user_attrs[ATTRIBUTE])
+    return None, kept
+
+
+def _as_asked(kept: Mapping[str, Any], sweep: Sweep, given: Mapping[str, str]) -> Asked:
+    """What was asked at the beginning. Raises WrongCall where something else is asked now."""
+    before = settings_.from_values(Sweep, kept["sweep"])
+    for one in dataclasses.fields(Sweep):
+        old, new = getattr(before, one.name), getattr(sweep, one.name)
+        if one.name not in RAISED_ON_RESUME and new not in (old, one.default):
+            raise WrongCall(f"resume: {one.name} was {old} at the beginning and cannot become {new}; start anew")
+    now = {one: getattr(sweep, one) for one in RAISED_ON_RESUME if getattr(sweep, one) != getattr(Sweep, one)}
+    own = {name: text for name, text in given.items() if name != "resume"}
+    base = launch.same_settings(before.experiment, kept["settings"], own)
+    resumed = dataclasses.replace(before, **now)
+    return Asked(resumed, base, _goal(resumed, base))

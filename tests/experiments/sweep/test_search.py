@@ -1,0 +1,173 @@
+"""Optuna's part alone: trials are counted, dropped ones run again, the largest batch is found in few steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import Trial, TrialState
+
+from experiments.studies import captioning
+from experiments.sweep import batches, goals, search, space
+from experiments.sweep.search import Goal, Result, TrialFailed
+from tracking.errors import EvenhandError, WrongCall
+
+
+def goal(text: str = "batch_size=1..64:log", objectives: str = "throughput:max", constraints: str = "") -> Goal:
+    known = captioning.OUTCOMES
+    return Goal(
+        space.parse(text, captioning.Settings), goals.objectives(objectives, known), goals.constraints(constraints, known)
+    )
+
+
+def study(folder: Path, wanted: Goal, sampler: str = "tpe", heartbeat_seconds: int = 1) -> optuna.Study:
+    made = search.create(search.open_storage(search.sqlite(folder / "optuna.db"), heartbeat_seconds), "one", wanted, {"x": 1})
+    made.sampler = search.sampler(sampler, wanted.dimensions, 0)
+    return made
+
+
+def no_waiting() -> None:
+    raise AssertionError("nobody else is at work")
+
+
+def result(value: float, memory: float = 1e9) -> Result:
+    return Result("run", {"train/examples_per_second": value, "memory/peak_rss_bytes": memory})
+
+
+@pytest.mark.parametrize("sampler", sorted(search.SAMPLERS))
+def test_every_sampler_runs_as_many_trials_as_were_asked_for(tmp_path: Path, sampler: str) -> None:
+    wanted = goal("batch_size=1..64:log,dropout=0..0.4:0.2")
+    made = study(tmp_path, wanted, sampler)
+
+    def run(trial: Trial) -> Sequence[float]:
+        values = search.suggest(trial, wanted.dimensions)
+        return search.answer(trial, wanted, result(float(values["batch_size"])))
+
+    search.work_off(made, 6, run, no_waiting)
+    search.work_off(made, 6, run, no_waiting)
+    assert [one.state for one in made.trials] == [TrialState.COMPLETE] * 6
+    assert search.best(made)[0].values[0] == max(one.params["batch_size"] for one in made.trials)
+
+
+def test_out_of_memory_is_learned_from_and_never_the_best(tmp_path: Path) -> None:
+    wanted = goal()
+    made = study(tmp_path, wanted)
+
+    def run(trial: Trial) -> Sequence[float]:
+        size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
+        return search.answer(trial, wanted, result(size) if size <= 20 else Result("run", out_of_memory=True))
+
+    search.work_off(made, 40, run, no_waiting)
+    sizes = [one.params["batch_size"] for one in made.trials]
+    assert {one.state for one in made.trials} == {TrialState.COMPLETE}
+    assert search.best(made)[0].params["batch_size"] == max(size for size in sizes if size <= 20) >= 18
+    # over twelve seeds 11 to 13 of the last thirty; where running out of memory is a plain failure, 27 to 30
+    assert sum(size > 20 for size in sizes[10:]) < 20
+
+
+def test_a_broken_bound_makes_a_trial_infeasible(tmp_path: Path) -> None:
+    wanted = goal(constraints="memory<2GB")
+    made = study(tmp_path, wanted)
+
+    def run(trial: Trial) -> Sequence[float]:
+        size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
+        return search.answer(trial, wanted, result(size, memory=size * 1e8))
+
+    search.work_off(made, 12, run, no_waiting)
+    assert search.best(made)[0].params["batch_size"] <= 20
+    assert any(not search.feasible(one) for one in made.trials)
+
+
+def test_of_several_objectives_the_front_is_found_and_equal_settings_once(tmp_path: Path) -> None:
+    wanted = goal("batch_size=1|2|4", "throughput:max,memory:min")
+    made = study(tmp_path, wanted, "random")
+
+    def run(trial: Trial) -> Sequence[float]:
+        size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
+        return search.answer(trial, wanted, result(size, memory=size if size != 2 else 100))
+
+    search.work_off(made, 12, run, no_waiting)
+    assert [one.params["batch_size"] for one in search.best(made)] == [4, 1]
+
+
+def test_a_failed_trial_counts_and_the_search_goes_on_but_not_without_any_success(tmp_path: Path) -> None:
+    wanted = goal()
+    made = study(tmp_path, wanted)
+    tried = []
+
+    def run(trial: Trial) -> Sequence[float]:
+        tried.append(trial.number)
+        search.suggest(trial, wanted.dimensions)
+        if trial.number == 1:
+            raise TrialFailed("broken")
+        return search.answer(trial, wanted, result(1.0))
+
+    search.work_off(made, 4, run, no_waiting)
+    assert tried == [0, 1, 2, 3]
+    assert made.trials[1].state == TrialState.FAIL
+
+    def fail(trial: Trial) -> Sequence[float]:
+        trial.set_user_attr("reason", "no such file")
+        raise TrialFailed("no such file")
+
+    hopeless = search.create(search.storage_of(made), "hopeless", wanted, {})
+    with pytest.raises(EvenhandError, match="the first 3 trials all failed, the last with: no such file"):
+        search.work_off(hopeless, 10, fail, no_waiting)
+
+
+def test_what_a_dead_worker_dropped_is_run_again_with_the_same_settings_and_counts_once(tmp_path: Path) -> None:
+    wanted = goal("batch_size=1..64:log,dropout=0..0.4:0.2")
+    made = study(tmp_path, wanted, "grid")
+    dropped = made.ask()
+    values = search.suggest(dropped, wanted.dimensions)
+    search.storage_of(made).record_heartbeat(dropped._trial_id)  # its worker dies after this
+    waited = []
+
+    def run(trial: Trial) -> Sequence[float]:
+        search.suggest(trial, wanted.dimensions)
+        return search.answer(trial, wanted, result(1.0))
+
+    search.work_off(made, 3, run, lambda: waited.append(time.monotonic()))
+    assert waited, "the last trial ran elsewhere, as far as anybody could know"
+    counted = search.counted(made.trials)
+    assert len(counted) == 3
+    assert {one.state for one in counted} == {TrialState.COMPLETE}
+    again = next(one for one in counted if search.original_number(one) == dropped.number)
+    assert again.params == values
+    assert made.trials[dropped.number].state == TrialState.FAIL
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7, 100, 254, 255])
+def test_the_largest_batch_that_fits_is_found_in_log2_steps(tmp_path: Path, limit: int) -> None:
+    wanted = goal("batch_size=1..255")
+    made = study(tmp_path, wanted)
+
+    def run(trial: Trial) -> Sequence[float]:
+        size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
+        return search.answer(trial, wanted, result(1.0) if size <= limit else Result("run", out_of_memory=True))
+
+    def try_one(values: dict[str, space.Value]) -> None:
+        made.enqueue_trial(values)
+        search.work_off(made, 0, run, no_waiting)
+
+    batches.find_largest(made, wanted.dimensions, try_one)  # type: ignore[arg-type]
+    ((_, found),) = batches.largest(made, wanted.dimensions)
+    assert (found.params["batch_size"] if found else 0) == limit
+    assert len(made.trials) <= 8
+
+
+def test_a_storage_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> None:
+    for url, said in {
+        f"sqlite:///{tmp_path}/no/where.db": "cannot be used: unable to open database file",
+        "postgresql://nobody@127.0.0.1:9/x": "cannot be used: connection to server",
+        "postgresql://nobody:secret@127.0.0.1:9/x": "leave it out and set PGPASSWORD",
+        "nonsense": "cannot be used",
+    }.items():
+        with pytest.raises(WrongCall) as error:
+            search.open_storage(url, 1)
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
+        assert "secret" not in str(error.value)

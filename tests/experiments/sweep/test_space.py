@@ -1,0 +1,139 @@
+"""What is searched and what for, from text; and one line for every mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from experiments.commands import Sweep
+from experiments.studies import captioning, grid
+from experiments.sweep import batches, goals, space, worker
+from tracking.errors import WrongCall
+
+
+def parsed(text: str) -> tuple[space.Dimension, ...]:
+    return space.parse(text, captioning.Settings)
+
+
+def test_ranges_and_choices_become_settings_of_the_right_type() -> None:
+    size, rate, dropout, framework, ways = parsed(
+        "batch_size=8..256:log, learning_rate=1e-4..1e-1:log, dropout=0..0.5:0.1, framework=pytorch|tensorflow+xla, beams=1|3"
+    )
+    assert (size.low, size.high, size.log, size.whole) == (8, 256, True, True)
+    assert (rate.low, rate.high, rate.whole) == (1e-4, 1e-1, False)
+    assert dropout.step == 0.1
+    assert framework.settled("tensorflow+xla") == {"frameworks": ("tensorflow+xla",)}
+    assert size.settled(64) == {"batch_size": 64}
+    assert ways.choices == (1, 3)
+
+
+def test_what_an_experiment_varies_itself_is_searched_by_its_single_name() -> None:
+    (model, size) = space.parse("model=resnet18|vgg16,batch_size=1..8", grid.Settings)
+    assert model.settled("vgg16") == {"models": ("vgg16",)}
+    settings = space.settled(grid.Settings(), (model, size), {"model": "vgg16", "batch_size": 4})
+    assert (settings.models, settings.batch_sizes) == (("vgg16",), (4,))  # type: ignore[attr-defined]
+    assert space.widest(grid.Settings(), (model, size)).models == ("resnet18", "vgg16")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("batch_size=8..64:log", (8, 16, 32, 64)),
+        ("batch_size=8..100:log", (8, 16, 32, 64, 100)),
+        ("batch_size=2..8:3", (2, 5, 8)),
+        ("dropout=0..0.3:0.1", (0.0, 0.1, 0.2, 0.3)),
+        ("beams=3..5", (3, 4, 5)),
+        ("formulation=prefix|sequence", ("prefix", "sequence")),
+    ],
+)
+def test_a_grid_holds_both_ends_of_a_range(text: str, values: tuple[space.Value, ...]) -> None:
+    assert parsed(text)[0].grid() == pytest.approx(values) if isinstance(values[0], float) else parsed(text)[0].grid() == values
+
+
+WRONG = {
+    "": "search is empty",
+    "batch_size": "'batch_size' is not a setting and its values",
+    "batchsize=8..16": "no setting 'batchsize'; did you mean batch_size?",
+    "batch_size=64..8": "batch_size=64..8 is empty: 64 is not below 8",
+    "batch_size=8..8": "is empty",
+    "batch_size=8": "batch_size=8 is a single value",
+    "batch_size=8|8": "names one twice",
+    "batch_size=8..16,batch_size=1..2": "batch_size is named twice",
+    "batch_size=8..lots": "batch_size=lots is not a whole number",
+    "batch_size=8..16:log:2": "a logarithmic range takes no steps",
+    "batch_size=8..16:40": "a step of 40 leads nowhere",
+    "learning_rate=0..1:log": "must begin above 0, not at 0",
+    "learning_rate=0..inf": "has no finite ends",
+    "formulation=a..b": "formulation is not a number; write its values with | between them",
+    "blocks=1..6": "blocks is no setting of a single cell",
+    "batch_size=0..16": "batch_size=0 is too small; at least 1",
+    "formulation=prefix|words": "formulation=words is not known; choose prefix, sequence",
+    "framework=pytorch": "framework=pytorch is a single value; give it as a setting (frameworks=pytorch)",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_search_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(WrongCall) as error:
+        worker.understood(Sweep(search=text), {"data": "synthetic"})
+    assert WRONG[text] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"objectives": ""}, "objectives is empty"),
+        ({"objectives": "speed"}, "objectives: no run has a metric 'speed'"),
+        ({"objectives": "thrughput"}, "did you mean throughput?"),
+        ({"objectives": "throughput:up"}, "throughput:up is neither throughput:max nor throughput:min"),
+        ({"objectives": "power/watts_mean"}, "write power/watts_mean:max or power/watts_mean:min"),
+        ({"objectives": "loss,val/loss"}, "val/loss is named twice"),
+        ({"constraints": "memory"}, "'memory' is no bound"),
+        ({"constraints": "memory<4 apples"}, "4 apples is not a size (4GB)"),
+        ({"constraints": "loss<small"}, "small is not a number"),
+        ({"constraints": "speed<3"}, "constraints: no run has a metric 'speed'"),
+        ({"pruner": "median"}, "train/examples_per_second comes once, at the end; prune by loss"),
+        ({"pruner": "median", "objectives": "loss,throughput"}, "trials are stopped by one objective, and 2 are asked for"),
+        ({"sampler": "grid", "search": "dropout=0..0.5"}, "give it steps"),
+        ({"find": "max_batch", "search": "dropout=0..0.5"}, "find=max_batch looks along the batch size"),
+        ({"find": "best_batch", "search": "dropout=0..0.5"}, "find=best_batch looks along the batch size"),
+        ({"experiment": "captoning"}, "no experiment 'captoning'; did you mean captioning"),
+        ({"experiment": "grid"}, "a trial is one cell, and experiment=grid makes 2 of these settings"),
+    ],
+)
+def test_a_wrong_wish_is_refused_in_one_line(asked: dict[str, str], said: str) -> None:
+    wanted = dataclasses.replace(Sweep(search="batch_size=8..16"), **asked)  # type: ignore[arg-type]
+    with pytest.raises(WrongCall) as error:
+        worker.understood(wanted, {})
+    assert said in str(error.value)
+
+
+def test_objectives_and_constraints_have_the_experiments_direction_and_units() -> None:
+    known = captioning.OUTCOMES
+    found = goals.objectives("throughput,peak_memory,val/loss:max", known)
+    assert [(one.metric, one.direction) for one in found] == [
+        ("train/examples_per_second", "max"),
+        ("memory/peak_rss_bytes", "min"),
+        ("val/loss", "max"),
+    ]
+    assert found[0].outcome.unit == "captions/s"
+    assert (found[0].worst, found[1].worst) == (-math.inf, math.inf)
+    memory, latency, accuracy = goals.constraints("memory<4GB,latency<20ms,val/bleu4>=10", known)
+    assert (memory.bound, latency.bound) == (4e9, 0.02)
+    assert memory.violation(6e9) == pytest.approx(0.5)
+    assert memory.violation(3e9) < 0 < accuracy.violation(9)
+    assert accuracy.violation(10) == 0
+
+
+def test_halving_knows_its_sizes_and_how_many_steps_it_takes() -> None:
+    (along,) = parsed("batch_size=1..255")
+    assert batches.most_steps(along) == 8
+    assert batches.sizes(parsed("batch_size=16|2|4")[0]) == [2, 4, 16]
+
+
+def test_what_is_asked_of_a_metric_that_no_trial_has_names_those_there_are() -> None:
+    with pytest.raises(WrongCall, match=r"no energy/joules; it has train/loss, val/loss"):
+        goals.require({"val/loss": 1.0, "train/loss": 1.0, "live/loss": 1.0}, ["val/loss", "energy/joules"])

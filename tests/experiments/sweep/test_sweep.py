@@ -1,0 +1,242 @@
+"""Sweeps as a user starts them: real processes, a real store, a real database; killed, joined, resumed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import psutil
+import pytest
+from optuna.trial import TrialState
+
+from experiments import settings as settings_
+from experiments.studies import captioning
+from experiments.sweep import search
+from tests.conftest import Place, wait_for
+from tests.tracking.postgres import Postgres
+from tracking import journal
+from tracking.records import StoredRun
+from tracking.store import Store
+
+SMALL = {
+    **{"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "bleu_images": "1", "beams": "1"},
+    **{"save_model": "none", "inference_batch_sizes": "1", "steps_per_epoch": "3"},
+}
+STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAIL: "FAILED", TrialState.PRUNED: "KILLED"}
+OVERHEAD_SECONDS = 0.5
+
+
+def command(place: Place, **given: str) -> list[str]:
+    return place.command("sweep", **{**SMALL, **given})
+
+
+def resume(place: Place, **given: str) -> list[str]:
+    options = {"cache": str(place.cache), "journal": str(place.journal), "resume": "last", **given}
+    return [sys.executable, "-m", "experiments", "sweep", *(f"--{name}={value}" for name, value in options.items())]
+
+
+def start(place: Place, arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        arguments, env=place.environment, cwd=place.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def runs(place: Place, kind: str) -> list[StoredRun]:
+    return sorted(Store(place.uri).runs("captioning", f"tags.kind = '{kind}'"), key=lambda run: run.start_ms)
+
+
+def optuna_study(place: Place, storage: str = "") -> optuna.Study:
+    folder = next(one for one in journal.campaigns(place.journal) if journal.read_campaign(one)["study"] == "sweep")
+    url = storage or search.sqlite(folder / "optuna.db")
+    return optuna.load_study(study_name=journal.read_campaign(folder)["run_id"], storage=url)
+
+
+def cells(parent: int) -> list[psutil.Process]:
+    try:
+        children = psutil.Process(parent).children()
+        return [one for one in children if "experiments.cell" in one.cmdline()]
+    except psutil.Error:
+        return []
+
+
+def lifetimes(parent: subprocess.Popen[str]) -> list[tuple[float, float]]:
+    """When each cell's process was first and last seen, from outside."""
+    seen: dict[int, tuple[float, float]] = {}
+    while parent.poll() is None:
+        for one in cells(parent.pid):
+            first, _ = seen.get(one.pid, (time.monotonic(), 0.0))
+            seen[one.pid] = (first, time.monotonic())
+        time.sleep(0.01)
+    return sorted(seen.values())
+
+
+def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow(place: Place) -> None:
+    rates = "learning_rate=0.05|0.02|0.01|0.005|1e-8|1e-9"
+    asked = {"search": rates, "objectives": "loss", "constraints": "memory<8GB", "sampler": "grid", "pruner": "median"}
+    asked |= {"epochs": "4", "frameworks": "pytorch", "blocks": "1", "steps_per_epoch": "20"}
+    parent = start(place, command(place, **asked))
+    seen = lifetimes(parent)
+    assert parent.stdout is not None
+    output = parent.stdout.read()
+    assert parent.returncode == 3, output  # one block gives no verdict
+    assert "optuna-dashboard sqlite:///" in output
+
+    study = optuna_study(place)
+    trials = {one.tags["trial"]: one for one in runs(place, "trial")}
+    (sweep,) = runs(place, "sweep")
+    assert len(trials) == len(study.trials) == 6
+    states = {one.state for one in study.trials}
+    assert states == {TrialState.COMPLETE, TrialState.PRUNED}, "1e-8 learns nothing, and is stopped early"
+    for one in study.trials:
+        run = trials[str(one.number)]
+        assert run.status == STATUS[one.state]
+        assert run.tags["trial.state"] == one.state.name
+        assert run.tags["mlflow.parentRunId"] == sweep.run_id
+        assert json.loads(run.tags["trial.params"]) == one.params
+        assert float(run.params["learning_rate"]) == one.params["learning_rate"]
+        told = {int(step): value for step, value in json.loads(run.tags["trial.intermediate"]).items()}
+        assert told == one.intermediate_values
+    pruned = next(trials[str(one.number)] for one in study.trials if one.state == TrialState.PRUNED)
+    assert pruned.tags["outcome"] == "pruned"
+    assert "pruned after epoch" in pruned.tags["outcome_reason"]
+
+    # only the campaign that measured the best afresh may speak of a verdict
+    (campaign,) = runs(place, "campaign")
+    assert sweep.tags["confirmed_by"] == campaign.run_id
+    assert {run.tags["treatment"] for run in runs(place, "cell")} == {"default", "best"}
+    assert {run.params["seed"] for run in runs(place, "cell")} == {"1"} != {run.params["seed"] for run in trials.values()}
+    compared = place.call(
+        *(sys.executable, "-m", "experiments", "compare", "--factor=learning_rate", "--experiment=captioning"),
+        f"--output={place.folder}/comparisons",
+    )
+    assert all(f"trial {number}" not in compared.stdout + compared.stderr for number in trials)
+
+    best = place.folder / "mlruns" / "1" / sweep.run_id / "artifacts"
+    names = {path.name for path in best.rglob("*") if path.is_file()}
+    pictures = {f"{name}.png" for name in ("history", "importance", "slice")}
+    assert {"sweep.html", "trials.csv", "trials.json", "best-settings.json", "parity.json"} - names <= {"parity.json"}
+    assert pictures <= names
+    found = settings_.parse(captioning.Settings, captioning.PRESETS, {"settings": str(next(best.rglob("best-settings.json")))})
+    assert found.learning_rate == study.best_params["learning_rate"]
+
+    # first the framework's check, then the trials, then the campaign's check and cells
+    between = [later[0] - earlier[1] for earlier, later in itertools.pairwise(seen)]
+    print(f"between the end of a trial's process and the start of the next: {', '.join(f'{one:.2f}' for one in between)} s")
+    assert min(between) <= OVERHEAD_SECONDS, "the least, since other tests run beside this one"
+
+
+def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(place: Place, postgres: Postgres) -> None:
+    storage = postgres.database("optuna")
+    asked = {"search": "batch_size=2..8:2,dropout=0.1|0.2", "trials": "8", "sampler": "grid", "frameworks": "pytorch"}
+    shared = {"storage": storage, "confirm": "false"}
+    first = start(place, command(place, **asked, **shared, heartbeat_seconds="1"))
+    wait_for(lambda: len(cells(first.pid)) == 1 and bool(runs_or_none(place)), 60)
+    second = start(place, resume(place, **shared))
+    wait_for(lambda: finished(place, storage) >= 2 and bool(cells(second.pid)) and bool(cells(first.pid)), 120)
+    first.kill()
+    before = finished(place, storage)
+    wait_for(lambda: finished(place, storage) > before and bool(cells(second.pid)), 60)
+    second.kill()
+    wait_for(lambda: second.poll() is not None, 10)
+    done_before = {one.number for one in optuna_study(place, storage).trials if one.state == TrialState.COMPLETE}
+
+    third = place.call(*resume(place, **shared))
+    assert third.returncode == 3, third.stdout + third.stderr
+    study = optuna_study(place, storage)
+    counted = search.counted(study.trials)
+    assert [one.state for one in counted] == [TrialState.COMPLETE] * 8
+    points = {(one.params["batch_size"], one.params["dropout"]) for one in counted}
+    assert len(points) == 8, "every point of the grid once"
+    dropped = [one for one in study.trials if one.state == TrialState.FAIL]
+    assert 1 <= len(dropped) <= 2, "one a killed worker; none where the kill fell between two trials"
+    assert f"[ 1/{8 - len(done_before)}]" in third.stdout, "what was finished is not run again"
+    stored = list(runs(place, "trial"))
+    assert sum(one.status == "FINISHED" for one in stored) == 8
+    assert {one.status for one in stored} == {"FINISHED", "FAILED"}, "no run is left open"
+    (sweep,) = runs(place, "sweep")
+    assert sweep.status == "FINISHED"
+
+    again = place.call(*resume(place, **shared))
+    assert again.returncode in (0, 3), again.stdout + again.stderr
+    assert len(optuna_study(place, storage).trials) == len(study.trials)
+    assert len(runs(place, "trial")) == len(stored)
+
+
+def runs_or_none(place: Place) -> list[StoredRun]:
+    return runs(place, "trial") if (place.folder / "mlflow.db").exists() else []
+
+
+def finished(place: Place, storage: str) -> int:
+    return sum(one.state == TrialState.COMPLETE for one in optuna_study(place, storage).trials)
+
+
+def test_the_largest_batch_that_fits_is_found(place: Place) -> None:
+    # two images of 64 × 64 need a few MiB beyond the program itself; 4,000 need 200 MB, and GiB of activations
+    asked = {"experiment": "grid", "search": "batch_size=2|4|4000", "find": "max_batch", "confirm": "false"}
+    small = {
+        "models": "mobilenet_v2",
+        "frameworks": "pytorch",
+        "phases": "inference",
+        "memory_limit": "1500MB",
+        "seconds": "0.05",
+    }
+    options = {"threads": "1", "cache": str(place.cache), "journal": str(place.journal), **asked, **small}
+    done = place.call(*[sys.executable, "-m", "experiments", "sweep"], *(f"--{name}={text}" for name, text in options.items()))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "the largest batch that fits is 4." in done.stdout
+    stored = sorted(Store(place.uri).runs("grid", "tags.kind = 'trial'"), key=lambda run: run.start_ms)
+    assert [(run.params["batch_size"], run.tags["outcome"]) for run in stored] == [("4", "ok"), ("4000", "out_of_memory")]
+    assert [run.status for run in stored] == ["FINISHED", "FINISHED"], "running out of memory is a result"
+    assert stored[1].tags["trial.feasible"] == "false"
+
+
+@pytest.mark.slow
+def test_the_best_batch_size_is_judged_by_the_comparison(place: Place) -> None:
+    asked = {"search": "batch_size=2|8|32", "find": "best_batch", "frameworks": "pytorch", "blocks": "6"}
+    done = place.call(*command(place, **asked))
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    report = next(place.journal.glob("*/report/report.md")).read_text()
+    assert "batch" in report
+    (campaign,) = runs(place, "campaign")
+    assert campaign.tags["find"] == "best_batch"
+    compared = json.loads(next(place.journal.glob("*/report/comparison.json")).read_text())
+    assert {(row["factor"], row["b"]) for row in compared["rows"]} == {("batch_size", "2"), ("batch_size", "32")}
+    assert all(run.params["inference_batch_sizes"] == run.params["batch_size"] for run in runs(place, "cell"))
+
+
+def test_an_objective_that_no_run_has_ends_the_sweep_in_one_line(place: Place) -> None:
+    asked = {"search": "batch_size=2..8", "objectives": "energy/watt_hours:min", "frameworks": "pytorch", "trials": "3"}
+    done = place.call(*command(place, **asked))
+    assert done.returncode == 2
+    assert "the first trial has no energy/watt_hours; it has " in done.stderr
+    assert "Traceback" not in done.stderr
+    (sweep,) = runs(place, "sweep")
+    assert sweep.status == "FAILED"
+    assert len(runs(place, "trial")) == 1
+
+
+def test_settings_of_a_file_are_taken_and_a_wrong_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+
+    def parse(text: str, **given: str) -> captioning.Settings:
+        path.write_text(text)
+        return settings_.parse(captioning.Settings, captioning.PRESETS, {"settings": str(path), **given})
+
+    found = parse('{"batch_size": 64, "frameworks": ["tensorflow"], "aa": true, "dropout": 0.25}', dropout="0.1")
+    assert (found.batch_size, found.frameworks, found.aa, found.dropout) == (64, ("tensorflow",), True, 0.1)
+    for text, said in {
+        "batch_size: 64": "is not JSON",
+        "[1]": "holds no object",
+        '{"batch_size": {"a": 1}}': "batch_size is neither a text, a number, true, false, nor a list of them",
+        '{"batchsize": 1}': "there is no setting 'batchsize'; did you mean batch_size?",
+        "[" * 50_000: "is not JSON: nested too deeply",
+        '"' + "x" * 70_000 + '"': "has more than 65,536 bytes",
+    }.items():
+        with pytest.raises(settings_.WrongCall) as error:
+            parse(text)
+        assert said in str(error.value)
