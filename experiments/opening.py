@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracking.records import Kind, Record, RunOpened
-from tracking.store import MODEL_TRAINING, Rejected, Store, note
+from tracking.store import Rejected, Store, note
 
 # Where `mlflow run` opens its runs unless it is told otherwise.
 LAUNCHES = "Default"
@@ -50,6 +50,5 @@ def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaig
     """The run that `mlflow run` opened, where it is not the work's own, leads to it."""
     here = os.environ.get("MLFLOW_RUN_ID", run_id)
     if here != run_id:
-        address = f"#/experiments/{store.experiment_id(experiment)}/runs/{run_id}?{MODEL_TRAINING}"
-        text = f"This launch's {what} is [run {run_id}]({address}) in the experiment **{experiment}**."
+        text = f"This launch's {what} is [run {run_id}]({store.link(experiment, run_id)}) in the experiment **{experiment}**."
         store.tag(here, {"kind": Kind.LAUNCH, "campaign": run_id, **note(text)})

@@ -412,10 +412,14 @@ class Store:
 
     def page(self, experiment: str, run_id: str) -> str:
         """Where a browser finds a run: an address, or the command that opens the UI first."""
-        place = f"#/experiments/{self.experiment_id(experiment)}/runs/{run_id}?{MODEL_TRAINING}"
+        place = self.link(experiment, run_id)
         if self.uri.startswith("http"):
             return f"{self.uri}/{place}"
         return f"mlflow ui --backend-store-uri {self.uri}   then open   http://127.0.0.1:5000/{place}"
+
+    def link(self, experiment: str, run_id: str) -> str:
+        """A run's address in the UI, below the server's."""
+        return f"#/experiments/{self.experiment_id(experiment)}/runs/{run_id}?{MODEL_TRAINING}"
 
     def list_of(self, experiment: str, run_id: str) -> str:
         """The UI's address, below the server's, of a campaign's runs in one list."""

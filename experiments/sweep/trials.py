@@ -163,7 +163,7 @@ class Trials:
             return Result(origin, stored.metrics, out_of_memory=stored.tags["outcome"] == Outcome.OUT_OF_MEMORY)
         if stored and stored.status != STATES["FAIL"]:
             self._runner.write(Tags(origin, {"trial.state": "FAIL"}))
-            self._runner.write(RunClosed(origin, now_ms(), Outcome.FAILED, VANISHED))
+            self._runner.write(RunClosed(origin, now_ms(), Outcome.FAILED, stored.tags.get("outcome_reason", VANISHED)))
         return None
 
     def _is_whole(self, stored: StoredRun) -> bool:

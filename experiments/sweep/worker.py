@@ -31,7 +31,7 @@ from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import Kind, Outcome, Tags
-from tracking.store import Store, note
+from tracking.store import Store, Unreachable, note
 
 DATABASE = "optuna.db"
 ATTRIBUTE = "evenhand"
@@ -232,13 +232,15 @@ class Worker:
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         title = f"Sweep of {asked.study}: {asked.sweep.search}"
-        conclusion = self._confirmed(best, sentences)
+        conclusion, lead = self._confirmed(best, sentences), ""
         if conclusion:
             sentences += [f"Measured afresh: {line}" for line in conclusion.sentences]
+            lead = self._link(self.study.user_attrs["campaign"])
         plots.write(self.study, folder, title, sentences, table)
         runner.keep_file(folder)
         runner.keep_metrics(report.metrics(trials, best, asked.goal))
-        tags = {"verdict": " ".join(sentences)[:1_000], **note("### Found\n" + "\n".join(f"- {one}" for one in sentences))}
+        text = "\n\n".join(["### Found\n" + "\n".join(f"- {one}" for one in sentences), lead])
+        tags = {"verdict": " ".join(sentences)[:1_000], **note(text)}
         delivered = runner.close(Outcome.OK, "", tags)
         dashboard = f"optuna-dashboard {search.address(self.study)}"
         return Found(sentences, best, table, folder / "sweep.html", files, dashboard, conclusion, delivered)
@@ -273,6 +275,12 @@ class Worker:
         self.study.set_user_attr("campaign", campaign.runner.run_id)
         self.runner.write(Tags(self.runner.run, {"confirmed_by": campaign.runner.run_id}))
         return conclude.run(campaign, self.display.step)
+
+    def _link(self, campaign: str) -> str:
+        try:
+            return f"The verdicts stand in [the campaign {campaign}]({self.runner.store.link(self.runner.experiment, campaign)})."
+        except Unreachable:
+            return f"The verdicts stand in the campaign {campaign}."
 
     def _leave(self, outcome: Outcome, reason: str) -> None:
         """Ends the sweep's run, unless others still work on it."""

@@ -136,7 +136,7 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
     shared = {"storage": storage, "confirm": "false"}
     first = start(place, command(place, **asked, **shared, heartbeat_seconds="1"))
     wait_for(lambda: len(cells(first.pid)) == 1 and bool(runs_or_none(place)), 60)
-    second = start(place, resume(place, **shared))
+    second = start(place, resume(place, journal=str(place.folder / "of another machine"), **shared))
     wait_for(lambda: finished(place, storage) >= 2 and bool(cells(second.pid)) and bool(cells(first.pid)), 120)
     first.kill()
     before = finished(place, storage)
