@@ -291,21 +291,21 @@ def _is_alive(host: str, pid: str) -> bool | None:
 
 
 def _close_unfinished(records: Journal, store: Store) -> None:
-    """Runs that are open in the journal end as the server knows, which a full disk does not stop; else as interrupted."""
-    open_runs: dict[str, None] = {}
+    """Runs that are open in the journal end as the server knows, which a full disk does not stop; else as interrupted, a trial as failed."""
+    open_runs: dict[str, Outcome] = {}
     for record in journal.read_all(records.folder):
         if isinstance(record, RunOpened) and record.tags["kind"] not in (Kind.CAMPAIGN, Kind.SWEEP):
-            open_runs[record.run] = None
+            open_runs[record.run] = Outcome.FAILED if record.tags["kind"] == Kind.TRIAL else Outcome.INTERRUPTED
         elif isinstance(record, RunClosed):
             open_runs.pop(record.run, None)
-    for run in open_runs:
+    for run, otherwise in open_runs.items():
         run_id = store.run_id(run)
         known = store.run(run_id) if run_id else None
         if known and known.end_ms:
             outcome, reason = known.tags.get("outcome", Outcome.FAILED), known.tags.get("outcome_reason", "")
             records.append(RunClosed(run, known.end_ms, outcome, reason))
         else:
-            records.append(RunClosed(run, now_ms(), Outcome.INTERRUPTED, VANISHED))
+            records.append(RunClosed(run, now_ms(), otherwise, VANISHED))
 
 
 def _check_writable(folder: Path) -> None:
