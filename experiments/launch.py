@@ -291,7 +291,7 @@ def _is_alive(host: str, pid: str) -> bool | None:
 
 
 def _close_unfinished(records: Journal, store: Store) -> None:
-    """Runs that are open in the journal end as the server knows, which a full disk does not stop; else as interrupted, a trial as failed."""
+    """Runs that are open in the journal end as the server knows, which a full disk does not stop; else as what their kind says."""
     open_runs: dict[str, Outcome] = {}
     for record in journal.read_all(records.folder):
         if isinstance(record, RunOpened) and record.tags["kind"] not in (Kind.CAMPAIGN, Kind.SWEEP):
