@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments import settings as settings_
 from experiments import studies
-from experiments.commands import COMMANDS, Compare, Parity, Replay, Sweep
+from experiments.commands import COMMANDS, Admin, Compare, Parity, Replay, Sweep
 from models.contract import ModelError
 from tracking.errors import EvenhandError, WrongCall
 
@@ -97,8 +97,26 @@ def _command(name: str, given: dict[str, str]) -> int:
     own = {field.name for field in dataclasses.fields(COMMANDS[name].settings)}
     rest = {key: text for key, text in given.items() if key not in own} if COMMANDS[name].of_experiment else {}
     settings = settings_.parse(COMMANDS[name].settings, {}, {key: text for key, text in given.items() if key not in rest})
-    work: dict[str, Callable[..., int]] = {"compare": _compare, "parity": _parity, "replay": _replay, "sweep": _sweep}
+    work: dict[str, Callable[..., int]] = {
+        "admin": _admin,
+        "compare": _compare,
+        "parity": _parity,
+        "replay": _replay,
+        "sweep": _sweep,
+    }
     return work[name](settings, rest) if COMMANDS[name].of_experiment else work[name](settings)
+
+
+def _admin(settings: Admin) -> int:
+    from experiments.admin import administer
+    from experiments.console import Display
+
+    told, table = administer(settings)
+    with Display() as display:
+        if table:
+            display.console.print(table)
+        _tell_found(told, [], display)
+    return DONE
 
 
 def _replay(settings: Replay) -> int:

@@ -67,6 +67,22 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Admin:
+    """What is done to the accounts of a shared server."""
+
+    action: str = setting(
+        "list",
+        "what is done",
+        choices=("list", "add_team", "remove_team", "add_user", "remove_user", "new_password", "join", "leave", "grant"),
+    )
+    team: str = setting("", "the team that is meant")
+    user: str = setting("", "the user that is meant")
+    experiment: str = setting("", "the experiment that grant is about, by name")
+    permission: str = setting("EDIT", "what grant gives", choices=("READ", "EDIT", "MANAGE"))
+    output: str = setting(".evenhand/accounts", "folder for names and passwords that are to be handed over")
+
+
+@dataclass(frozen=True)
 class Replay:
     """Whose records a tracking server is told."""
 
@@ -83,6 +99,7 @@ class Command:
 
 
 COMMANDS = {
+    "admin": Command("Teams, users and permissions of a shared tracking server", Admin),
     "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
     "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),
     "sweep": Command("Search an experiment's settings with Optuna, and judge what was found", Sweep, of_experiment=True),

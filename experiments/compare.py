@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from experiments import settings as settings_
 from experiments.commands import Compare
 from experiments.opening import keep
-from tracking import provenance
+from tracking import accounts, provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import Artifact, Kind, Outcome, Record, RunClosed, RunOpened, StoredRun, Tags
 from tracking.store import Rejected, Store, Unreachable, note, source
@@ -138,14 +138,20 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Answer
     """The comparison as a run of the first experiment, with its report; returns its page."""
     assert found.report is not None
     origin, title = found.report.parent.name, _title(settings)
+    account = accounts.current(store)
+    team = accounts.team_of(account, settings.team)
     tags = {
         "kind": Kind.COMPARISON,
         "machine": provenance.fingerprint(),
-        **({"team": settings.team} if settings.team else {}),
+        **({"team": team} if team else {}),
         **source("compare", provenance.commit()),
+        **accounts.tags(account),
     }
     params = {name: text for name, text in settings_.as_text(settings).items() if text and name not in ("output", "format")}
-    wanted = RunOpened(origin, began_ms, selection.experiments[0], f"comparison: {title}", tags, params)
+    first = selection.experiments[0]
+    own = account is None or not team or first.startswith(f"{team}/")
+    place = first if own else accounts.place(account, team, "comparisons")
+    wanted = RunOpened(origin, began_ms, place, f"comparison: {title}", tags, params)
     text = "\n".join(["### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."])
     records: list[Record] = [
         Artifact(origin, ".", ""),

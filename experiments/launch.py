@@ -27,7 +27,7 @@ from experiments.settings import CampaignSettings
 from experiments.workloads.contract import CellSpec, Prepared
 from models import frameworks
 from models.parity import Asked
-from tracking import journal
+from tracking import accounts, journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, Kind, Outcome, RunClosed, RunOpened
@@ -42,6 +42,7 @@ class Ready:
     store: Store
     idle: Idle
     plan: Plan
+    experiment: str
 
 
 def start(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None, within: str = "") -> Campaign:
@@ -93,13 +94,17 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
         prepared = _with_own_inputs(study, settings, prepared, wanted, display)
     store = Store()
     store.check()
+    account = accounts.current(store)
+    settings = dataclasses.replace(settings, team=accounts.team_of(account, settings.team))
     idle = look.idle()
     if settings.strict and idle.troubles:
         raise WrongCall(f"strict=true: {idle.troubles[0]}; try again when it is free, or with strict=false")
     preflight(study, settings, prepared, display)
     prepared = proven(study, settings, prepared, display)
-    prepared = dataclasses.replace(prepared, warnings=(*prepared.warnings, *idle.troubles))
-    return Ready(Setup(study, settings, prepared), store, idle, wanted)
+    prepared = dataclasses.replace(
+        prepared, warnings=(*prepared.warnings, *idle.troubles), tags={**prepared.tags, **accounts.tags(account)}
+    )
+    return Ready(Setup(study, settings, prepared), store, idle, wanted, accounts.place(account, settings.team, study))
 
 
 def _with_own_inputs(study: str, settings: CampaignSettings, prepared: Prepared, plan: Plan, display: Display) -> Prepared:
@@ -254,7 +259,7 @@ def reopen_parent(store: Store, kept: Mapping[str, Any], records: Journal) -> No
 
 def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]:
     store, setup = ready.store, ready.setup
-    experiment = chosen_experiment(store, setup.study)
+    experiment = chosen_experiment(store, ready.experiment)
     store.experiment_id(experiment)
     text = f"**{setup.module.TITLE}**\n\nOne campaign per launch, a run a cell; the verdict is in the campaign's report."
     store.describe_experiment(experiment, text)
@@ -263,8 +268,8 @@ def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]
     tags = {
         "dataset": setup.prepared.dataset.name,
         "model": ",".join(treatments.models_of(setup.module, setup.settings)),
-        **setup.prepared.tags,
         **origin_tags(setup.study, setup.settings),
+        **setup.prepared.tags,
         **_whereabouts(),
         **opening.tags,
     }
@@ -291,7 +296,7 @@ def _is_alive(host: str, pid: str) -> bool | None:
 
 
 def _close_unfinished(records: Journal, store: Store) -> None:
-    """Runs that are open in the journal end as the server knows, which a full disk does not stop; else as what their kind says."""
+    """Runs that are open in the journal end as the server knows, which a full disk does not stop; else by their kind."""
     open_runs: dict[str, Outcome] = {}
     for record in journal.read_all(records.folder):
         if isinstance(record, RunOpened) and record.tags["kind"] not in (Kind.CAMPAIGN, Kind.SWEEP):

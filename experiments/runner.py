@@ -264,8 +264,8 @@ class Runner:
             "model": getattr(own, "model", "") or setup.module.MODEL,
             "dataset": setup.prepared.dataset.name,
             "settings_hash": settings_hash(logged),
-            **setup.prepared.tags,
             **origin_tags(setup.study, setup.settings),
+            **setup.prepared.tags,
             **({"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}),
         }
         params = {**logged, "framework": spec.framework}

@@ -124,6 +124,10 @@ class Store:
             )
         return str(found.experiment_id)
 
+    def experiment_names(self) -> dict[str, str]:
+        """Id → name of every experiment."""
+        return {str(one.experiment_id): one.name for one in self._ask(self._client.search_experiments)}
+
     def experiment_name(self, run_id: str) -> str:
         """The name of the experiment that a run belongs to."""
         run = self._ask(self._client.get_run, run_id)
@@ -362,6 +366,10 @@ class Store:
             verify_rest_response(answer, endpoint)  # raises what the server says
         return answer
 
+    def call(self, method: str, endpoint: str, **named: Any) -> str:
+        """What the server answers at an address that MLflow's client has no method for. Raises Rejected, Unreachable."""
+        return str(self._ask(self._http, method, endpoint, **named).text)
+
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
         """Every point of a metric as (time in ms, value), as MLflow orders them; none where there is no such metric."""
         return [(point.timestamp, point.value) for point in self._ask(self._client.get_metric_history, run_id, key)]
@@ -432,7 +440,7 @@ class Store:
             return call(*arguments, **named)
         except MlflowException as error:
             text = " ".join(str(error).split()).removeprefix("INVALID_PARAMETER_VALUE: ")
-            if error.get_http_status_code() in (400, 404, 409) and "failed with exception" not in text:
+            if error.get_http_status_code() in (400, 403, 404, 409) and "failed with exception" not in text:
                 raise Rejected(text[:300]) from error
             raise Unreachable(text[:300]) from error
         except requests.HTTPError as error:

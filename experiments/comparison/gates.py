@@ -20,6 +20,8 @@ IMMATERIAL = frozenset(
         *("save_model", "strict", "profile", "journal", "cache", "resume", "settings"),
     },
 )
+# Who ran it: nobody can be made to run side by side with others, as frameworks can.
+PEOPLE = frozenset({"team", "user"})
 INSIDE_A_BLOCK = (("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits"))
 NAMED = 4
 
@@ -90,14 +92,38 @@ def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[
     stratum = nothing
     for name in strata:
         stratum = stratum + ("" if name == strata[0] else ", ") + f"{name.split('.')[-1]}=" + _text(frame[column_of(frame, name)])
+    level = _text(frame[column_of(frame, factor)])
+    pair = campaigns + "·" + blocks
+    apart = factor.removeprefix("tags.") in PEOPLE and _levels_have_campaigns_of_their_own(campaigns, level)
+    if apart:
+        pair = _in_order_of_time(frame, pair, level, stratum)
     return {
         **names,
-        "level": _text(frame[column_of(frame, factor)]),
+        "level": level,
         "stratum": stratum,
-        "pair": (campaigns + "·" + blocks).where(blocks != "", ""),
+        "pair": pair.where(blocks != "", ""),
+        "apart": apart,
         "block_label": (campaigns.str[:6] + "·" + blocks if campaigns.nunique() > 1 else blocks).where(blocks != "", ""),
         "sequence": _sequence(frame.assign(**names), block),
     }
+
+
+def _levels_have_campaigns_of_their_own(campaigns: pd.Series, level: pd.Series) -> bool:
+    """Whether no campaign holds more than one level: then no block holds both sides."""
+    known = (campaigns != "") & (level != "")
+    return bool(known.any() and level[known].nunique() > 1 and (level[known].groupby(campaigns[known]).nunique() == 1).all())
+
+
+def _in_order_of_time(frame: pd.DataFrame, pair: pd.Series, level: pd.Series, stratum: pd.Series) -> pd.Series:
+    """The first block of one level with the first of the other, and so on: they share no time, but as many runs go in."""
+    began = pd.to_numeric(frame["start_ms"], errors="coerce") if "start_ms" in frame.columns else pd.Series(0, index=frame.index)
+    first = began.groupby([stratum, level, pair]).transform("min")
+    ranks = pd.DataFrame({"stratum": stratum, "level": level, "first": first, "pair": pair}).drop_duplicates()
+    ranks = ranks.sort_values(["first", "pair"])
+    ranks["rank"] = ranks.groupby(["stratum", "level"]).cumcount() + 1
+    numbered = ranks.set_index(["stratum", "level", "pair"])["rank"]
+    keys = pd.MultiIndex.from_arrays([stratum, level, pair])
+    return pd.Series(numbered.reindex(keys).astype(int).astype(str).to_numpy(), index=frame.index, dtype=object)
 
 
 def _sequence(frame: pd.DataFrame, block: str) -> pd.Series:

@@ -15,6 +15,10 @@ from experiments.comparison.outcomes import TO_ACCURACY
 from tracking.records import BETWEEN_WARNINGS
 
 HUGE = 1.7e308  # MLflow keeps infinities as the greatest float
+APART = (
+    "the compared levels come from campaigns of their own: nothing ran side by side, so that whatever changed between them "
+    "is in the difference"
+)
 TOLD = ("machine", "model", "dataset", "team", "campaign", "settings_hash", "params.device", "params.threads", "params.precision")
 UNTOLD_TAGS = (
     *("mlflow.", "not_available.", "origin", "heartbeat", "pid", "cell", "outcome", "warnings", "verdict", "block", "kind"),
@@ -92,6 +96,8 @@ def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
 def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
     """What must be said loudly, before any figure."""
     told: list[str] = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
+    if frame["apart"].any():
+        told.append(APART)
     found = [line for text in dict.fromkeys(told) for line in text.split(BETWEEN_WARNINGS) if line]
     for column, what in (("tags.environment", "environments (machine and packages)"), ("tags.commit", "commits of this code")):
         if column in frame.columns and (count := frame[column].nunique()) > 1:

@@ -27,6 +27,8 @@ from tracking.records import VANISHED, Kind, Metrics, Outcome, Record, RunClosed
 from tracking.store import Unreachable
 
 MOST_INTERMEDIATE = 200
+# What was found out for the whole sweep at its beginning.
+OF_ALL = ("parity", "user", "mlflow.user")
 STATES = {"COMPLETE": "FINISHED", "FAIL": "FAILED", "PRUNED": "KILLED"}
 
 
@@ -128,11 +130,8 @@ class Trials:
                 if not extract(self._runner, self._setup, job):
                     raise EvenhandError("the feature extraction failed, which all trials need; the reason stands above")
                 self._extracted.add(repr(job))
-        return Setup(self._setup.study, settings, dataclasses.replace(found, tags={**found.tags, **self._parity}))
-
-    @property
-    def _parity(self) -> dict[str, str]:
-        return {name: text for name, text in self._setup.prepared.tags.items() if name == "parity"}
+        kept = {name: text for name, text in self._setup.prepared.tags.items() if name in OF_ALL}
+        return Setup(self._setup.study, settings, dataclasses.replace(found, tags={**found.tags, **kept}))
 
     def _watch(self, trial: Trial) -> Callable[[Metrics], str] | None:
         """Epochs' values of the only objective, for the pruner."""

@@ -295,12 +295,13 @@ def start(asked: Asked, display: Display) -> Worker:
     sweep, base = asked.sweep, asked.base
     storage = search.open_storage(sweep.storage, sweep.heartbeat_seconds) if sweep.storage else None
     ready = launch.make_ready(asked.study, space.widest(base, asked.goal.dimensions), display)
+    asked = dataclasses.replace(asked, base=dataclasses.replace(base, team=ready.setup.settings.team))
     _check_extremes(asked, display)
     params = {
         name: text for name, text in settings_.as_text(sweep).items() if text and name not in ("storage", "heartbeat_seconds")
     }
     opening = Opening(f"sweep of {asked.study}: {sweep.search}"[:200], {"kind": Kind.SWEEP}, params=params)
-    own = {"study": "sweep", "settings": dataclasses.asdict(base), "sweep": dataclasses.asdict(sweep)}
+    own = {"study": "sweep", "settings": dataclasses.asdict(asked.base), "sweep": dataclasses.asdict(sweep)}
     records = launch.open_parent(ready, opening, own)
     kept = journal.read_campaign(records.folder)
     storage = storage or search.open_storage(search.sqlite(records.folder / DATABASE), sweep.heartbeat_seconds)

@@ -228,6 +228,20 @@ def test_unpaired_runs_are_told():
     assert {e.reason for e in found.excluded} == {"has no block: nothing to pair it with"}
 
 
+def test_teams_are_compared_block_by_block_in_the_order_of_time_and_that_is_said():
+    table = frame(blocks=8)
+    table = pd.concat([table[table["framework"] == "pytorch"]] * 2, ignore_index=True)
+    late = table.index >= len(table) // 2
+    table["team"] = np.where(late, "speech", "vision")
+    table["campaign"] = np.where(late, "c2", "c1")
+    table["run_id"] += table["team"]
+    table.loc[late, RATE] *= 1.2
+    found = compare(table, factor="team", baseline="vision", outcomes=[RATE])
+    assert row(found, RATE).n_blocks == 8
+    assert row(found, RATE).estimate == pytest.approx(1.2)
+    assert any("nothing ran side by side" in line for line in found.warnings)
+
+
 def test_zero_has_no_ratio():
     a = np.linspace(0, 1, 8)
     assert "no ratio" in row(compare(paired(a, a + 1, "x/unknown")), "x/unknown").reason

@@ -1,0 +1,1 @@
+"""The shared tracking server: how a group gets one, and keeps it."""

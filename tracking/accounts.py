@@ -1,0 +1,169 @@
+"""Who is asking, and who may write where: the accounts, teams and permissions of a tracking server with passwords.
+
+A team is a role of MLflow's: everybody reads everything, a team's members write its own experiments, named `team/…`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracking.errors import WrongCall
+from tracking.store import Rejected, Store
+
+WORKSPACE = "default"
+# MLflow's own roles, one a user, that hold what is granted to one person.
+PERSONAL = "__user_"
+EDIT, MANAGE = "EDIT", "MANAGE"
+PERMISSIONS = ("READ", EDIT, MANAGE)
+LAUNCHES_ID = "0"
+SECRET_BYTES = 18
+
+
+@dataclass(frozen=True)
+class Account:
+    """The user behind this process's name and password. teams: in order of their names."""
+
+    user: str
+    is_admin: bool
+    teams: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Team:
+    """experiments: id → permission."""
+
+    name: str
+    role: int
+    experiments: Mapping[str, str]
+    users: tuple[str, ...]
+
+
+def current(store: Store) -> Account | None:
+    """None on a server without accounts, and on a file."""
+    if not store.uri.startswith("http"):
+        return None
+    try:
+        user = _call(store, "GET", "/api/2.0/mlflow/users/current")["user"]
+    except Rejected:  # no such address: the server asks nobody who he is
+        return None
+    roles = _call(store, "GET", "/api/3.0/mlflow/users/roles/list", username=user["username"])["roles"]
+    teams = sorted(role["name"] for role in roles if not role["name"].startswith(PERSONAL))
+    return Account(user["username"], user["is_admin"], tuple(teams))
+
+
+def team_of(account: Account | None, claimed: str) -> str:
+    """The team that runs belong to: the account's, whatever is claimed. Raises WrongCall for a claim that is not true."""
+    if account is None or (account.is_admin and not account.teams):
+        return claimed
+    if claimed and claimed not in account.teams:
+        have = ", ".join(account.teams) or "none"
+        raise WrongCall(f"team={claimed}: {account.user} is not of that team (of {have}); leave team out")
+    if not claimed and len(account.teams) > 1:
+        raise WrongCall(
+            f"{account.user} is of several teams, {', '.join(account.teams)}; say for which one: team={account.teams[0]}"
+        )
+    return claimed or "".join(account.teams)
+
+
+def tags(account: Account | None) -> dict[str, str]:
+    """Whose runs these are, as the server knows it."""
+    return {"user": account.user, "mlflow.user": account.user} if account else {}
+
+
+def place(account: Account | None, team: str, name: str) -> str:
+    """The experiment of that name in which an account writes: its team's own."""
+    return f"{team}/{name}" if account and team else name
+
+
+def teams(store: Store) -> list[Team]:
+    """Every team, by name. Raises Rejected for anybody but an administrator."""
+    roles = _call(store, "GET", "/api/3.0/mlflow/roles/list", workspace=WORKSPACE)["roles"]
+    return [_team(store, role) for role in sorted(roles, key=lambda role: role["name"]) if not role["name"].startswith(PERSONAL)]
+
+
+def _team(store: Store, role: Mapping[str, Any]) -> Team:
+    members = _call(store, "GET", "/api/3.0/mlflow/roles/users/list", role_id=str(role["id"]))["assignments"]
+    names = {user["id"]: user["username"] for user in users(store)}
+    experiments = {
+        one["resource_pattern"]: one["permission"] for one in role["permissions"] if one["resource_type"] == "experiment"
+    }
+    return Team(role["name"], role["id"], experiments, tuple(sorted(names[one["user_id"]] for one in members)))
+
+
+def users(store: Store) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = _call(store, "GET", "/api/2.0/mlflow/users/list")["users"]
+    return sorted(found, key=lambda user: user["username"])
+
+
+def add_team(store: Store, name: str, experiments: Iterable[str]) -> Team:
+    """A team that may write the experiments of these names, made where they are missing. A second time adds what is new."""
+    found = next((team for team in teams(store) if team.name == name), None)
+    if found is None:
+        _call(store, "POST", "/api/3.0/mlflow/roles/create", name=name, workspace=WORKSPACE)
+    found = _named(store, name)
+    for experiment in [*map(store.experiment_id, experiments), LAUNCHES_ID]:
+        if experiment not in found.experiments:
+            grant(store, found, experiment, EDIT)
+    return _named(store, name)
+
+
+def remove_team(store: Store, name: str) -> Team:
+    """Its experiments and runs stay."""
+    found = _named(store, name)
+    _call(store, "DELETE", "/api/3.0/mlflow/roles/delete", role_id=found.role)
+    return found
+
+
+def grant(store: Store, team: Team, experiment: str, permission: str) -> None:
+    """A permission of a team on an experiment, by its id."""
+    what = {"resource_type": "experiment", "resource_pattern": experiment, "permission": permission}
+    _call(store, "POST", "/api/3.0/mlflow/roles/permissions/add", role_id=team.role, **what)
+
+
+def add_user(store: Store, name: str) -> str:
+    """Returns the password, which is drawn here and known to nobody else."""
+    password = secrets.token_urlsafe(SECRET_BYTES)
+    _call(store, "POST", "/api/2.0/mlflow/users/create", username=name, password=password)
+    return password
+
+
+def new_password(store: Store, name: str) -> str:
+    """Returns it; the old one ends, at the latest when the server's cache of a minute does."""
+    password = secrets.token_urlsafe(SECRET_BYTES)
+    _call(store, "PATCH", "/api/2.0/mlflow/users/update-password", username=name, password=password)
+    return password
+
+
+def remove_user(store: Store, name: str) -> None:
+    """The user's runs stay."""
+    _call(store, "DELETE", "/api/2.0/mlflow/users/delete", username=name)
+
+
+def join(store: Store, user: str, team: str) -> None:
+    found = _named(store, team)
+    if user not in found.users:
+        _call(store, "POST", "/api/3.0/mlflow/roles/assign", username=user, role_id=found.role)
+
+
+def leave(store: Store, user: str, team: str) -> None:
+    _call(store, "DELETE", "/api/3.0/mlflow/roles/unassign", username=user, role_id=_named(store, team).role)
+
+
+def _named(store: Store, name: str) -> Team:
+    every = teams(store)
+    for team in every:
+        if team.name == name:
+            return team
+    raise WrongCall(f"no team {name} on {store.uri}; have {', '.join(team.name for team in every) or 'none'}")
+
+
+def _call(store: Store, method: str, endpoint: str, **values: Any) -> dict[str, Any]:
+    """The answer of the server's own interface for accounts."""
+    sent = {"params": values} if method == "GET" else {"json": values}
+    text = store.call(method, endpoint, **sent)
+    found: dict[str, Any] = json.loads(text) if text else {}
+    return found
