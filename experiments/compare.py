@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from experiments import settings as settings_
 from experiments.commands import Compare
-from experiments.opening import keep
+from experiments.opening import announce, keep
 from tracking import accounts, provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import Artifact, Kind, Outcome, Record, RunClosed, RunOpened, StoredRun, Tags
@@ -158,7 +158,10 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Answer
         Tags(origin, {"verdict": " ".join(found.sentences)[:1_000], **note(text)}),
         RunClosed(origin, int(time.time() * 1_000), Outcome.OK, ""),
     ]
-    return keep(store, wanted, records, found.report.parent, "comparison")
+    page = keep(store, wanted, records, found.report.parent, "comparison")
+    run_id = store.run_id(origin) or ""
+    announce(store, store.experiment_name(run_id), run_id, wanted.name, found.sentences)
+    return page
 
 
 __all__ = ["Compared", "Selection", "compare", "read", "select"]

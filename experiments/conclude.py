@@ -11,6 +11,7 @@ from experiments.campaign import Campaign
 from experiments.comparison import raw
 from experiments.comparison.query import table
 from experiments.judgement import Answer, Question, Telling, answer
+from experiments.opening import announce
 from experiments.runner import Interrupted, Runner
 from experiments.workloads.contract import Progress
 from tracking import journal
@@ -67,7 +68,10 @@ def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool) -> Conclus
         found, sentences = None, [f"No verdict: {error}."]
     tags = {"verdict": " ".join(sentences)[:1_000], **note(_description(campaign, sentences))}
     outcome, reason = (Outcome.OK, "") if all_ok else (Outcome.FAILED, "some cells failed; resume runs them again")
-    return Conclusion(found, sentences, runner.close(outcome, reason, tags), all_ok)
+    delivered = runner.close(outcome, reason, tags)
+    if found and delivered:
+        announce(runner.store, runner.experiment, runner.run_id, campaign.plan.title, sentences)
+    return Conclusion(found, sentences, delivered, all_ok)
 
 
 def _answer(campaign: Campaign, progress: Progress) -> Answer:

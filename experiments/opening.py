@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tracking.records import Kind, Record, RunOpened
-from tracking.store import Rejected, Store, note
+from tracking.store import Rejected, Store, Unreachable, note
 
 # Where `mlflow run` opens its runs unless it is told otherwise.
 LAUNCHES = "Default"
@@ -44,6 +46,14 @@ def keep(store: Store, wanted: RunOpened, records: Sequence[Record], folder: Pat
         raise Rejected(refused[0])
     link_launch(store, opened.experiment, run_id, what)
     return store.page(opened.experiment, run_id)
+
+
+def announce(store: Store, experiment: str, run_id: str, name: str, found: Sequence[str]) -> None:
+    """The newest result, in the experiment's description, where a newcomer looks first. A server that is away is not told."""
+    day = datetime.date.today().isoformat()
+    with contextlib.suppress(Rejected, Unreachable):
+        text = f"**Newest result**, {day}: [{name}]({store.link(experiment, run_id)}). {' '.join(found[:2])}"
+        store.describe_experiment(experiment, newest=text[:2_000])
 
 
 def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaign") -> None:

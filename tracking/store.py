@@ -39,6 +39,8 @@ POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
 NAMED = 8
 HEARTBEAT = "heartbeat"
+# Tags of an experiment, from which its description is put together.
+DESCRIPTION, NEWEST = "description", "newest"
 # Without it the UI opens its view for language models.
 MODEL_TRAINING = "workflowType=machine_learning"
 HEARTBEAT_SECONDS = 15
@@ -133,9 +135,14 @@ class Store:
         run = self._ask(self._client.get_run, run_id)
         return str(self._ask(self._client.get_experiment, run.info.experiment_id).name)
 
-    def describe_experiment(self, name: str, text: str) -> None:
+    def describe_experiment(self, name: str, text: str = "", newest: str = "") -> None:
+        """What the UI says of an experiment: its text, and below it the newest result; each stays until another is given."""
         experiment = self.experiment_id(name)
-        self._ask(self._client.set_experiment_tag, experiment, "mlflow.note.content", text)
+        kept = {key: value for key, value in {DESCRIPTION: text, NEWEST: newest}.items() if value}
+        known = {**self._ask(self._client.get_experiment, experiment).tags, **kept}
+        note = "\n\n".join(filter(None, [known.get(DESCRIPTION), known.get(NEWEST)]))
+        for key, value in {**kept, "mlflow.note.content": note}.items():
+            self._ask(self._client.set_experiment_tag, experiment, key, value)
 
     def adopt(self, run_id: str, origin: str) -> None:
         """Makes a run that MLflow's project runner has opened the run of `origin`."""
