@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from experiments import studies
+from experiments import prune, studies
 from experiments.commands import Admin
 from tracking import accounts
 from tracking.errors import WrongCall
@@ -89,6 +89,25 @@ def _grant(store: Store, settings: Admin) -> tuple[list[str], None]:
     return [f"team {team.name} may {settings.permission.lower()} {settings.experiment}"], None
 
 
+def _prune(store: Store, settings: Admin) -> tuple[list[str], Table | None]:
+    if settings.experiment:
+        store.experiment_ids([settings.experiment])
+    places = [settings.experiment] if settings.experiment else sorted(store.experiment_names().values())
+    found = prune.prunable(store, places, settings.days)
+    if not found:
+        return [f"no run that ended {settings.days} days ago or more has files that a report was made of"], None
+    if settings.confirm:
+        prune.prune(store, found)
+        gc = "python -m deploy.native gc, by the server's owner, frees what was deleted in the UI too"
+        return [f"the files of {len(found)} runs are gone; their metrics stay. {gc}"], None
+    table = Table(title="whose files would go", title_justify="left")
+    for name in ("run", "of", "ended, days ago"):
+        table.add_column(name)
+    for one in found:
+        table.add_row(one.run.name, one.campaign.name, str(one.days))
+    return [f"{len(found)} runs; their metrics stay. Delete these files: the same again with confirm=true"], table
+
+
 def _list(store: Store, _: Admin) -> tuple[list[str], Table]:
     table = Table(title=f"teams of {store.uri}", title_justify="left")
     for name in ("team", "users", "experiments it writes"):
@@ -128,4 +147,5 @@ ACTIONS: dict[str, Callable[[Store, Admin], tuple[list[str], Table | None]]] = {
     "join": _join,
     "leave": _leave,
     "grant": _grant,
+    "prune": _prune,
 }

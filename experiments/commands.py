@@ -73,12 +73,14 @@ class Admin:
     action: str = setting(
         "list",
         "what is done",
-        choices=("list", "add_team", "remove_team", "add_user", "remove_user", "new_password", "join", "leave", "grant"),
+        choices=("list", "add_team", "remove_team", "add_user", "remove_user", "new_password", "join", "leave", "grant", "prune"),
     )
     team: str = setting("", "the team that is meant")
     user: str = setting("", "the user that is meant")
-    experiment: str = setting("", "the experiment that grant is about, by name")
+    experiment: str = setting("", "the experiment that grant is about, by name; prune: only there, none: everywhere")
     permission: str = setting("EDIT", "what grant gives", choices=("READ", "EDIT", "MANAGE"))
+    days: int = setting(90, "prune: files of runs that ended so many days ago, where a report was made of them", least=1)
+    confirm: bool = setting(False, "prune: delete what was listed")
     output: str = setting(".evenhand/accounts", "folder for names and passwords that are to be handed over")
 
 

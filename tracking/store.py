@@ -72,6 +72,7 @@ from mlflow.entities import (  # noqa: E402
 )
 from mlflow.exceptions import MlflowException  # noqa: E402
 from mlflow.models import Model, ModelSignature  # noqa: E402
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository  # noqa: E402
 from mlflow.types.schema import ColSpec, Schema  # noqa: E402
 from mlflow.utils.credentials import get_default_host_creds  # noqa: E402
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME  # noqa: E402
@@ -386,8 +387,7 @@ class Store:
         target = folder / run_id / path
         try:
             if not self.uri.startswith("http"):
-                beside = self._ask(self._client.list_artifacts, run_id, path.rpartition("/")[0] or None)
-                if not any(one.path == path and not one.is_dir for one in beside):
+                if not self.has_file(run_id, path):
                     return None
                 target.parent.mkdir(parents=True, exist_ok=True)
                 return Path(self._ask(self._client.download_artifacts, run_id, path, str(folder / run_id)))
@@ -398,6 +398,18 @@ class Store:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(answer.content)
         return target
+
+    def has_file(self, run_id: str, path: str) -> bool:
+        """Whether a run has an artifact of that path."""
+        beside = self._ask(self._client.list_artifacts, run_id, path.rpartition("/")[0] or None)
+        return any(one.path == path and not one.is_dir for one in beside)
+
+    def delete_files(self, run_id: str) -> None:
+        """Every artifact of a run, for good."""
+        where = self._ask(self._client.get_run, run_id).info.artifact_uri
+        repository = get_artifact_repository(where, tracking_uri=self.uri)
+        for one in self._ask(self._client.list_artifacts, run_id):
+            self._ask(repository.delete_artifacts, one.path)
 
     def run(self, run_id: str) -> StoredRun | None:
         try:

@@ -1,4 +1,4 @@
-"""`python -m deploy.native start|stop|status|backup|restore|upgrade --folder DIR`."""
+"""`python -m deploy.native start|stop|status|backup|restore|upgrade|gc --folder DIR`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str]) -> int:
             "backup": _backup,
             "restore": _restore,
             "upgrade": _upgrade,
+            "gc": _gc,
         }[asked.action](folder, asked)
     except Refused as error:
         print(f"evenhand server: {error}", file=sys.stderr)
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         "status": "say whether it answers, and how large it is",
         "backup": "copy database and artifacts while it works",
         "restore": "make a new server of a copy, and start it",
+        "gc": "free for good what was deleted in the UI",
         "upgrade": "copy, then bring the database to the installed MLflow",
     }.items():
         action = actions.add_parser(name, help=told)
@@ -144,6 +146,12 @@ def _upgrade(folder: Folder, _: argparse.Namespace) -> int:
     except Refused as error:
         raise Refused(f"{error}; the state before is in {made}: python -m deploy.native restore {made} --folder NEW") from None
     return _run(folder, settings)
+
+
+def _gc(folder: Folder, _: argparse.Namespace) -> int:
+    settings = folder.settings()
+    print(service.collect(folder, settings, folder.secrets(), postgres.chosen(folder, settings, folder.secrets())))
+    return DONE
 
 
 if __name__ == "__main__":

@@ -64,6 +64,17 @@ def _environment(folder: Folder, kept: Secrets, database: Database | None) -> di
     }
 
 
+def collect(folder: Folder, settings: Settings, kept: Secrets, database: Database | None) -> str:
+    """MLflow's own garbage collection: deleted runs and experiments with their files. Raises Refused."""
+    command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", backend(folder, database)]
+    command += ["--artifacts-destination", settings.artifacts or str(folder.artifacts)]
+    done = subprocess.run(command, env=_environment(folder, kept, database), capture_output=True, text=True)
+    if done.returncode:
+        raise Refused(f"mlflow gc failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:300]}")
+    gone = sum("permanently deleted" in line for line in done.stdout.splitlines())
+    return f"{gone} deleted runs and experiments are gone for good"
+
+
 def stop(folder: Folder) -> bool:
     """Ends it with all of its workers. False if it was not running."""
     pid = _pid(folder)
