@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments import settings as settings_
 from experiments import studies
-from experiments.commands import COMMANDS, Admin, Compare, Parity, Replay, Sweep
+from experiments.commands import COMMANDS, Admin, Compare, Export, Parity, Replay, Sweep
 from models.contract import ModelError
 from tracking.errors import EvenhandError, WrongCall
 
@@ -100,6 +100,8 @@ def _command(name: str, given: dict[str, str]) -> int:
     work: dict[str, Callable[..., int]] = {
         "admin": _admin,
         "compare": _compare,
+        "export": _export,
+        "import": _replay,
         "parity": _parity,
         "replay": _replay,
         "sweep": _sweep,
@@ -116,6 +118,17 @@ def _admin(settings: Admin) -> int:
         if table:
             display.console.print(table)
         _tell_found(told, [], display)
+    return DONE
+
+
+def _export(settings: Export) -> int:
+    from experiments.console import Display
+    from experiments.transfer import export
+
+    with Display() as display:
+        folder, count = export(settings, display.step)
+        display.rest()
+        display.say(f"{count} runs are in {folder}; tell another server: python -m experiments import --journal {folder}")
     return DONE
 
 

@@ -85,6 +85,15 @@ class Admin:
 
 
 @dataclass(frozen=True)
+class Export:
+    """Which runs are written down for another server."""
+
+    experiment: tuple[str, ...] = setting(("captioning",), "experiments by name, several with commas")
+    filter: str = setting("", "which runs, in MLflow's filter language; none: all")
+    output: str = setting(".evenhand/export", "a new folder, which becomes a journal for import")
+
+
+@dataclass(frozen=True)
 class Replay:
     """Whose records a tracking server is told."""
 
@@ -103,6 +112,8 @@ class Command:
 COMMANDS = {
     "admin": Command("Teams, users and permissions of a shared tracking server", Admin),
     "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
+    "export": Command("Write runs of a server down as a journal, for another server", Export),
+    "import": Command("Tell a tracking server what an export holds, once", Replay),
     "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),
     "sweep": Command("Search an experiment's settings with Optuna, and judge what was found", Sweep, of_experiment=True),
     "replay": Command("Tell a tracking server what a journal holds, once", Replay),

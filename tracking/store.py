@@ -382,6 +382,31 @@ class Store:
         """Every point of a metric as (time in ms, value), as MLflow orders them; none where there is no such metric."""
         return [(point.timestamp, point.value) for point in self._ask(self._client.get_metric_history, run_id, key)]
 
+    def points(self, run_id: str, key: str) -> list[Point]:
+        """Every point of a metric, as it was logged."""
+        found = self._ask(self._client.get_metric_history, run_id, key)
+        return [Point(key, point.value, point.step, point.timestamp) for point in found]
+
+    def datasets(self, run_id: str, origin: str) -> list[DatasetUsed]:
+        """The data sets of a run, as records of `origin`."""
+        found = []
+        inputs = self._ask(self._client.get_run, run_id).inputs
+        for one in inputs.dataset_inputs if inputs else []:
+            contexts = [tag.value for tag in one.tags if tag.key == "mlflow.data.context"]
+            data = one.dataset
+            texts = (data.name, data.digest, data.source, data.schema or "", data.profile or "")
+            found.append(DatasetUsed(origin, *texts, (contexts or ["training"])[0]))
+        return found
+
+    def download(self, run_id: str, folder: Path) -> list[str]:
+        """All artifacts of a run to folder/run_id; their paths there."""
+        if not self._ask(self._client.list_artifacts, run_id):
+            return []
+        target = folder / run_id
+        target.mkdir(parents=True, exist_ok=True)
+        self._ask(self._client.download_artifacts, run_id, "", str(target))
+        return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+
     def file(self, run_id: str, path: str, folder: Path) -> Path | None:
         """Downloads an artifact to folder/run_id/path; None if the run has no such file. May be called from several threads."""
         target = folder / run_id / path
