@@ -37,6 +37,11 @@ def start(folder: Folder, settings: Settings, kept: Secrets, database: Database 
     command = [sys.executable, "-m", "mlflow", "server", "--host", settings.host, "--port", str(settings.port)]
     command += ["--app-name", "basic-auth", "--workers", str(settings.workers), "--allowed-hosts", ",".join(settings.hosts)]
     command += ["--artifacts-destination", settings.artifacts or str(folder.artifacts)]
+    # The UI's own requests come from the addresses that users call; of others the server takes none that change anything.
+    command += [
+        "--cors-allowed-origins",
+        ",".join(f"{scheme}://{host}" for host in settings.hosts for scheme in ("http", "https")),
+    ]
     with folder.log.open("ab") as log:
         os.chmod(folder.log, 0o600)
         process = subprocess.Popen(

@@ -38,6 +38,7 @@ class Group:
     folder: Path
     uri: str
     accounts: Path
+    proxy_port: int
 
     @property
     def secrets(self) -> dict[str, str]:
@@ -78,10 +79,10 @@ def group() -> Iterator[Group]:
     # PostgreSQL runs as another user where this one is root, and cannot enter pytest's own folders.
     place = Path(tempfile.mkdtemp(prefix="evenhand-group-", dir="/tmp"))
     place.chmod(0o711)
-    folder, port = place / "server", free_port()
-    started = native("start", folder, "--port", str(port))
+    folder, port, proxy_port = place / "server", free_port(), free_port()
+    started = native("start", folder, "--port", str(port), "--allowed-hosts", f"localhost:{proxy_port}")
     assert started.returncode == 0, started.stdout + started.stderr
-    made = Group(folder, f"http://127.0.0.1:{port}", place / "accounts")
+    made = Group(folder, f"http://127.0.0.1:{port}", place / "accounts", proxy_port)
     made.accounts.mkdir()
     for team, user in {"vision": "alice", "speech": "bob", "text": "carol"}.items():
         for given in ({"action": "add_team", "team": team}, {"action": "add_user", "user": user, "team": team}):
