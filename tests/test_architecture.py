@@ -40,6 +40,10 @@ FORBIDDEN = {
     ),
     "experiments/cell.py": ("experiments.campaign", "experiments.launch"),
     "experiments/measure.py": ("tracking.store", "experiments.campaign"),
+    "experiments/runner.py": ("experiments.campaign", "experiments.launch", "experiments.sweep"),
+    "experiments/campaign.py": ("experiments.launch", "experiments.conclude", "experiments.sweep"),
+    "experiments/launch.py": ("experiments.conclude", "experiments.sweep"),
+    "experiments/conclude.py": ("experiments.launch", "experiments.sweep"),
 }
 
 

@@ -146,7 +146,6 @@ class Worker:
         self.asked, self.study, self.display = asked, study, display
         self.runner = Runner(records, display, devices.of(asked.base)[0])
         self.runner.warnings = list(ready.setup.prepared.warnings)
-        self._ready = ready
         self._trials = Trials(self.runner, study, ready.setup, asked.base, asked.goal)
         sweep = asked.sweep
         study.sampler = search.sampler(sweep.sampler, asked.goal.dimensions, search.seed_of(study, asked.base.seed, name))
@@ -215,8 +214,8 @@ class Worker:
         search.work_off(own, 1, conclude_once, self._wait)
         if found:
             return found[0]
-        self.runner.leave()
-        return Found(["The trials are done; another worker has judged what they found."])
+        self._leave(Outcome.OK, "")
+        return Found(["The trials are done, and what they found has been judged; more of them with resume and a larger trials."])
 
     def _conclude(self) -> Found:
         runner, asked = self.runner, self.asked
@@ -235,7 +234,7 @@ class Worker:
         conclusion, lead = self._confirmed(best, sentences), ""
         if conclusion:
             sentences += [f"Measured afresh: {line}" for line in conclusion.sentences]
-            lead = self._link(self.study.user_attrs["campaign"])
+            lead = self._link(self.study.user_attrs[self._campaign])
         plots.write(self.study, folder, title, sentences, table)
         runner.keep_file(folder)
         runner.keep_metrics(report.metrics(trials, best, asked.goal))
@@ -258,7 +257,7 @@ class Worker:
         if not (asked.sweep.confirm and best):
             sentences.append("No verdict: nothing was measured afresh." if best else "No verdict: no trial kept to every bound.")
             return None
-        begun = self.study.user_attrs.get("campaign", "")
+        begun = self.study.user_attrs.get(self._campaign, "")
         try:
             if begun and (root / begun / journal.CAMPAIGN).exists():
                 campaign = launch.resume(asked.study, begun, {}, root, self.display)
@@ -272,9 +271,14 @@ class Worker:
         except WrongCall as error:
             sentences.append(f"No verdict: the best cannot be measured against the default: {error}.")
             return None
-        self.study.set_user_attr("campaign", campaign.runner.run_id)
+        self.study.set_user_attr(self._campaign, campaign.runner.run_id)
         self.runner.write(Tags(self.runner.run, {"confirmed_by": campaign.runner.run_id}))
         return conclude.run(campaign, self.display.step)
+
+    @property
+    def _campaign(self) -> str:
+        """The attribute that names the campaign of this conclusion; more trials have another."""
+        return f"campaign after {len(self._ended())} trials"
 
     def _link(self, campaign: str) -> str:
         try:
@@ -283,7 +287,7 @@ class Worker:
             return f"The verdicts stand in the campaign {campaign}."
 
     def _leave(self, outcome: Outcome, reason: str) -> None:
-        """Ends the sweep's run, unless others still work on it."""
+        """Lets the sweep's run go, and ends it unless others still work on it."""
         if search.others_at_work(self.study, f"{platform.node()}:{os.getpid()}"):
             self.runner.leave()
         else:

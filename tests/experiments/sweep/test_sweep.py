@@ -165,6 +165,7 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
     assert again.returncode in (0, 3), again.stdout + again.stderr
     assert len(optuna_study(place, storage).trials) == len(study.trials)
     assert len(runs(place, "trial")) == len(stored)
+    assert [one.status for one in runs(place, "sweep")] == ["FINISHED"]
 
 
 def runs_or_none(place: Place) -> list[StoredRun]:
