@@ -171,3 +171,24 @@ def test_a_storage_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> No
         assert said in str(error.value)
         assert "\n" not in str(error.value)
         assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(search.PRUNERS))
+def test_every_pruner_stops_what_learns_nothing_and_none_stops_nothing(tmp_path: Path, name: str) -> None:
+    wanted, epochs = goal("learning_rate=0.001..0.1:log", "loss"), 9
+    made = study(tmp_path, wanted, "random")
+    made.pruner = search.pruner(name, epochs)
+
+    def run(trial: Trial) -> Sequence[float]:
+        search.suggest(trial, wanted.dimensions)
+        speed, report = (1.0, 0.5, 0.0)[trial.number % 3], search.reporter(trial)
+        for epoch in range(1, epochs):
+            loss = 2.0 - speed * epoch / epochs
+            if report(loss, epoch):
+                return search.answer(trial, wanted, Result("run", pruned=True, reason=f"pruned after epoch {epoch}"))
+        return search.answer(trial, wanted, Result("run", {"val/loss": 2.0 - speed}))
+
+    search.work_off(made, 15, run, no_waiting)
+    pruned = [one.number % 3 for one in made.trials if one.state == TrialState.PRUNED]
+    assert (not pruned) if name == "none" else (2 in pruned and 0 not in pruned)
+    assert all(one.state in (TrialState.PRUNED, TrialState.COMPLETE) for one in made.trials)
