@@ -73,13 +73,14 @@ class Database:
         assert self.cluster
         self.cluster.parent.mkdir(parents=True, exist_ok=True)
         _give(self.cluster.parent)
-        with tempfile.TemporaryDirectory() as folder:
-            os.chmod(folder, 0o711)
-            words = Path(folder) / "password"
+        words = self.cluster.parent / "password"  # a private TMPDIR would be closed to the server's user
+        try:
             write_private(words, self.password)
             _give(words)
             how = ("--auth=scram-sha-256", f"--pwfile={words}", f"--username={USER}", "--encoding=UTF8", "--locale=C.UTF-8")
             self._call("initdb", f"--pgdata={self.cluster}", *how)
+        finally:
+            words.unlink(missing_ok=True)
 
     def _make_database(self, sockets: Path) -> None:
         have = f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'"
