@@ -15,7 +15,7 @@ from experiments.readiness import Idle
 from tests.conftest import Place, wait_for
 from tests.experiments.test_faults import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
-from tracking.records import RunClosed
+from tracking.records import RunOpened
 from tracking.sensors import Sensors
 from tracking.store import Store
 
@@ -101,7 +101,7 @@ def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pyte
     driver.answers(celsius=40, pid=1)
     synthetic = {"data": "synthetic", "vocabulary": "60", "length": "8"}
     campaign = place.start(frameworks="pytorch", blocks="2", device="cpu", cool_down_seconds="2", **synthetic)
-    wait_for(lambda: any(isinstance(record, RunClosed) for record in records(place)), 120)
+    wait_for(lambda: any(isinstance(one, RunOpened) and one.tags["kind"] == "cell" for one in records(place)), 120)
     driver.answers(celsius=58, clock_limits=0x20)
     output, _ = campaign.communicate(timeout=120)
     assert campaign.returncode == 3, output
