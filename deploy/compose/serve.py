@@ -43,8 +43,8 @@ def environment() -> dict[str, str]:
 
 
 def make_bucket(known: dict[str, str]) -> None:
-    import boto3  # type: ignore[import-not-found]
-    from botocore.exceptions import ClientError  # type: ignore[import-not-found]
+    import boto3
+    from botocore.exceptions import ClientError
 
     words = {"aws_access_key_id": known["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": known["AWS_SECRET_ACCESS_KEY"]}
     store = boto3.client("s3", endpoint_url=known["MLFLOW_S3_ENDPOINT_URL"], region_name=known["AWS_DEFAULT_REGION"], **words)

