@@ -52,7 +52,7 @@ def _remove_team(store: Store, settings: Admin) -> tuple[list[str], None]:
 def _add_user(store: Store, settings: Admin) -> tuple[list[str], None]:
     user = _name(settings.user, "user")
     if settings.team:
-        accounts.teams(store)  # raises before anything is made
+        accounts.named(store, settings.team)  # raises before anything is made
     password = accounts.add_user(store, user)
     told = [_handed_over(store, settings, password)]
     if settings.team:
@@ -82,9 +82,7 @@ def _leave(store: Store, settings: Admin) -> tuple[list[str], None]:
 
 def _grant(store: Store, settings: Admin) -> tuple[list[str], None]:
     (experiment,) = store.experiment_ids([settings.experiment])
-    team = next((one for one in accounts.teams(store) if one.name == settings.team), None)
-    if team is None:
-        raise WrongCall(f"team={settings.team}: there is no such team; action=list shows those there are")
+    team = accounts.named(store, settings.team)
     accounts.grant(store, team, experiment, settings.permission)
     return [f"team {team.name} may {settings.permission.lower()} {settings.experiment}"], None
 

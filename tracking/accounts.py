@@ -17,8 +17,7 @@ from tracking.store import Rejected, Store
 WORKSPACE = "default"
 # MLflow's own roles, one a user, that hold what is granted to one person.
 PERSONAL = "__user_"
-EDIT, MANAGE = "EDIT", "MANAGE"
-PERMISSIONS = ("READ", EDIT, MANAGE)
+EDIT = "EDIT"
 LAUNCHES_ID = "0"
 SECRET_BYTES = 18
 
@@ -104,16 +103,16 @@ def add_team(store: Store, name: str, experiments: Iterable[str]) -> Team:
     found = next((team for team in teams(store) if team.name == name), None)
     if found is None:
         _call(store, "POST", "/api/3.0/mlflow/roles/create", name=name, workspace=WORKSPACE)
-    found = _named(store, name)
+    found = named(store, name)
     for experiment in [*map(store.experiment_id, experiments), LAUNCHES_ID]:
         if experiment not in found.experiments:
             grant(store, found, experiment, EDIT)
-    return _named(store, name)
+    return named(store, name)
 
 
 def remove_team(store: Store, name: str) -> Team:
     """Its experiments and runs stay."""
-    found = _named(store, name)
+    found = named(store, name)
     _call(store, "DELETE", "/api/3.0/mlflow/roles/delete", role_id=found.role)
     return found
 
@@ -144,16 +143,17 @@ def remove_user(store: Store, name: str) -> None:
 
 
 def join(store: Store, user: str, team: str) -> None:
-    found = _named(store, team)
+    found = named(store, team)
     if user not in found.users:
         _call(store, "POST", "/api/3.0/mlflow/roles/assign", username=user, role_id=found.role)
 
 
 def leave(store: Store, user: str, team: str) -> None:
-    _call(store, "DELETE", "/api/3.0/mlflow/roles/unassign", username=user, role_id=_named(store, team).role)
+    _call(store, "DELETE", "/api/3.0/mlflow/roles/unassign", username=user, role_id=named(store, team).role)
 
 
-def _named(store: Store, name: str) -> Team:
+def named(store: Store, name: str) -> Team:
+    """The team of that name. Raises WrongCall naming those there are."""
     every = teams(store)
     for team in every:
         if team.name == name:

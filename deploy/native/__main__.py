@@ -67,9 +67,12 @@ def _wanted(asked: argparse.Namespace, before: Settings) -> Settings:
 
 
 def _start(folder: Folder, asked: argparse.Namespace) -> int:
-    settings = _wanted(asked, folder.settings() if folder.is_set_up else Settings())
-    if folder.is_set_up and settings.database != folder.settings().database:
-        raise Refused(f"this server's database is {folder.settings().database}; move by backup and restore --database")
+    before = folder.settings() if folder.is_set_up else Settings()
+    if service.is_running(folder):  # before anything is written: status and stop go by what is
+        raise Refused(f"a server of {folder.path} is running already at {before.uri}; stop it first")
+    settings = _wanted(asked, before)
+    if folder.is_set_up and settings.database != before.database:
+        raise Refused(f"this server's database is {before.database}; move by backup and restore --database")
     folder.set_up(settings)
     return _run(folder, settings)
 

@@ -48,8 +48,8 @@ def make(folder: Folder, settings: Settings, database: Database | None, target: 
     return final
 
 
-def restore(folder: Folder, source: Path, changed: Settings | None = None) -> Settings:
-    """Into a folder that holds no server yet. changed: settings that win over those of the copy. Returns the settings."""
+def restore(folder: Folder, source: Path) -> Settings:
+    """Settings and secrets into a folder that holds no server yet. Returns the settings."""
     if folder.is_set_up:
         raise Refused(f"{folder.path} holds a server already; restore into an empty --folder")
     try:
@@ -60,7 +60,7 @@ def restore(folder: Folder, source: Path, changed: Settings | None = None) -> Se
         if _digest(source / name) != digest:
             raise Refused(f"{source / name} is damaged: its checksum is not the one written when it was made")
     values = about["settings"]
-    settings = changed or Settings(**{**values, "allowed_hosts": tuple(values["allowed_hosts"])})
+    settings = Settings(**{**values, "allowed_hosts": tuple(values["allowed_hosts"])})
     folder.set_up(settings, Secrets(**about["secrets"]))
     return settings
 

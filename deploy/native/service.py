@@ -29,8 +29,6 @@ def backend(folder: Folder, database: Database | None) -> str:
 
 def start(folder: Folder, settings: Settings, kept: Secrets, database: Database | None) -> None:
     """Starts it in the background and waits until it answers. Raises Refused where it does not."""
-    if is_running(folder):
-        raise Refused(f"a server of {folder.path} is running already at {settings.uri}")
     if healthy(settings):
         raise Refused(f"something else answers at {settings.uri}; choose another --port")
     write_private(folder.auth_file, AUTH.format(url=backend(folder, database).replace("%", "%%")))

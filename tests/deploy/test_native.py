@@ -47,9 +47,10 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(place: Pa
     artifact = f"mlflow-artifacts/artifacts/{experiment}/{run}/artifacts/note.txt"
     requests.put(f"{uri}/api/2.0/{artifact}", auth=words, data=b"kept too", timeout=30).raise_for_status()
 
-    again = native("start", first)
+    again = native("start", first, "--port", "1")
     assert again.returncode == 2
     assert "is running already" in again.stderr
+    assert native("status", first).returncode == 0, "what was refused has changed nothing"
     copied = native("backup", first, str(place / "copy"))
     assert copied.returncode == 0, copied.stderr
     upgraded = native("upgrade", first)

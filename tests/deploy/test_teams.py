@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.admin import ACTIONS
+from experiments.commands import Admin
 from tests.conftest import QUICK
 from tests.deploy.conftest import Group
 from tracking.records import Kind, Metrics, Point, Record, RunClosed, RunOpened
@@ -127,6 +130,7 @@ def test_another_teams_experiment_is_read_and_not_written(as_user, tmp_path: Pat
         ({"action": "add_team", "team": "Vision Team"}, "team=Vision Team is no name"),
         ({"action": "add_user", "user": "alice"}, "the server refuses"),
         ({"action": "join", "user": "alice", "team": "nobody"}, "no team nobody on"),
+        ({"action": "add_user", "user": "erin", "team": "nobody"}, "no team nobody on"),
         ({"action": "join", "user": "mallory", "team": "vision"}, "the server refuses"),
         ({"action": "grant", "team": "vision", "experiment": "nowhere"}, "no experiment 'nowhere'"),
         ({"action": "burn"}, "action=burn is not known; choose list, add_team"),
@@ -137,6 +141,17 @@ def test_a_wrong_action_is_told_in_one_line(group: Group, given: dict[str, str],
     assert done.returncode == 2, done.stdout
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_user_of_no_known_team_is_not_made(group: Group) -> None:
+    group.admin(action="add_user", user="erin", team="nobody")
+    assert not (group.accounts / "erin.env").exists()
+    assert "erin" not in group.admin(action="list").stdout
+
+
+def test_every_action_is_offered() -> None:
+    (offered,) = (field.metadata["choices"] for field in dataclasses.fields(Admin) if field.name == "action")
+    assert set(offered) == set(ACTIONS)
 
 
 def test_only_an_administrator_administers(group: Group) -> None:

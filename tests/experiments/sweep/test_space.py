@@ -9,7 +9,7 @@ import pytest
 
 from experiments.commands import Sweep
 from experiments.studies import captioning, grid
-from experiments.sweep import batches, goals, space, worker
+from experiments.sweep import batches, goals, search, space, worker
 from tracking.errors import WrongCall
 
 
@@ -137,3 +137,8 @@ def test_halving_knows_its_sizes_and_how_many_steps_it_takes() -> None:
 def test_what_is_asked_of_a_metric_that_no_trial_has_names_those_there_are() -> None:
     with pytest.raises(WrongCall, match=r"no energy/joules; it has train/loss, val/loss"):
         goals.require({"val/loss": 1.0, "train/loss": 1.0, "live/loss": 1.0}, ["val/loss", "energy/joules"])
+
+
+def test_every_sampler_and_pruner_is_offered() -> None:
+    offered = {field.name: set(field.metadata["choices"]) for field in dataclasses.fields(Sweep)}
+    assert (offered["sampler"], offered["pruner"]) == (set(search.SAMPLERS), set(search.PRUNERS))
