@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.tracking.postgres import MISSING, Postgres
@@ -36,6 +38,11 @@ QUICK = {
     "inference_words": "4",
     "sensor_seconds": "0.1",
 }
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=200, help="how many processes the test of faults kills")
+    parser.addoption("--report", type=Path, help="where the test of faults writes its report (Markdown)")
 
 
 @pytest.fixture(scope="session")
@@ -90,8 +97,17 @@ class Place:
         )
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's tables and nothing in them, to be copied: making them takes seconds."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}"], check=True, capture_output=True)
+    return path
+
+
 @pytest.fixture
-def place(tmp_path: Path, shared_cache: Path) -> Place:
+def place(tmp_path: Path, shared_cache: Path, empty_store: Path) -> Place:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     return Place(tmp_path, shared_cache, f"sqlite:///{tmp_path}/mlflow.db")
 
 
@@ -126,6 +142,22 @@ class Server:
         os.killpg(self._process.pid, 9)
         self._process.wait()
 
+    def pause(self) -> None:
+        """It takes connections and answers none."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.killpg(self._process.pid, signal.SIGCONT)
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes that answer requests; where there are several, a dead one is replaced by their main process."""
+        everyone = psutil.Process(self._process.pid).children(recursive=True)
+        return [one for one in everyone if not one.children()]
+
+    @property
+    def artifacts(self) -> Path:
+        return self._folder / "kept"
+
     def _healthy(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.uri}/health", timeout=1) as answer:
@@ -135,9 +167,10 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path, empty_store: Path) -> Iterator[Server]:
     folder = tmp_path / "server"
     folder.mkdir()
+    shutil.copy(empty_store, folder / "server.db")
     running = Server(folder)
     yield running
     running.kill()

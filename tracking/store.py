@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
 NAMED = 8
 HEARTBEAT = "heartbeat"
+WHEREABOUTS = ("host", "pid", HEARTBEAT)
 # Tags of an experiment, from which its description is put together.
 DESCRIPTION, NEWEST = "description", "newest"
 # Without it the UI opens its view for language models.
@@ -48,9 +49,11 @@ STALE_SECONDS = 600
 NEWEST, OLDEST = "attributes.start_time DESC", "attributes.start_time ASC"
 PAGE_SECONDS = 120  # a page of full runs takes a server seconds, and one that answers several readers longer
 
-# A dead server must cost seconds, not MLflow's default of four minutes a call: the journal already holds the record.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+AGAIN_SECONDS = 1.0
+
+# A dead server must cost seconds, not MLflow's default of four minutes a call: the journal already holds the record. And MLflow
+# itself would send a creation again whose answer was lost, and make a second run.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -152,12 +155,14 @@ class Store:
 
     def run_id(self, origin: str) -> str | None:
         """The run made for a journal's run, in whichever process that was."""
-        if origin not in self._run_ids:
-            experiments = [e.experiment_id for e in self._ask(self._client.search_experiments, view_type=ViewType.ALL)]
-            found = self._ask(self._client.search_runs, experiments, f"tags.origin = '{origin}'", max_results=1)
-            if found:
-                self._run_ids[origin] = found[0].info.run_id
+        if origin not in self._run_ids and (found := self._made_for(origin)):
+            self._run_ids[origin] = max(found, key=lambda run: len(run.data.tags)).info.run_id
         return self._run_ids.get(origin)
+
+    def _made_for(self, origin: str) -> list[Any]:
+        """More than one where the answer to a creation was lost; all but one of them are bare."""
+        experiments = [e.experiment_id for e in self._ask(self._client.search_experiments, view_type=ViewType.ALL)]
+        return list(self._ask(self._client.search_runs, experiments, f"tags.origin = '{origin}'"))
 
     def apply(self, records: Sequence[Record], folder: Path) -> list[str]:
         """Sends records in order; a second time changes nothing. Returns what the server refused, one line each.
@@ -198,14 +203,17 @@ class Store:
                 log[kind](run_id, record, folder)
 
     def _open(self, record: RunOpened) -> None:
-        if self.run_id(record.run) is None:
-            experiment = self.experiment_id(record.experiment)
-            tags = {**self._resolved(record.tags), "origin": record.run}
-            made = self._ask(self._client.create_run, experiment, start_time=record.time_ms, tags=tags, run_name=record.name)
-            self._run_ids[record.run] = made.info.run_id
-        run_id = self._run_ids[record.run]
+        run_id = _again(lambda: self.run_id(record.run) or self._create(record))
         self.tag(run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)})
         self._log_params(run_id, record.params)
+
+    def _create(self, record: RunOpened) -> str:
+        """A run with nothing but its origin and process: should the answer be lost, the next try finds it, or it says nothing."""
+        tags = {"origin": record.run, **{key: record.tags[key] for key in WHEREABOUTS if key in record.tags}}
+        told = {"start_time": record.time_ms, "tags": tags, "run_name": record.name}
+        made = self._ask_once(self._client.create_run, self.experiment_id(record.experiment), **told)
+        self._run_ids[record.run] = str(made.info.run_id)
+        return self._run_ids[record.run]
 
     def _resolved(self, tags: Mapping[str, str]) -> dict[str, str]:
         """`run:ORIGIN` in a tag stands for the id that the run of that origin has on this server."""
@@ -242,10 +250,11 @@ class Store:
 
     def _log_model(self, run_id: str, record: ModelSaved, folder: Path) -> None:
         """By the client's own steps: `log_model` would load the model here, and a framework with it."""
-        if self._has_model(run_id, record.name):
+        run = self._ask(self._client.get_run, run_id)
+        linked = {output.model_id for output in run.outputs.model_outputs} if run.outputs else set()
+        made = _again(lambda: self._begun_model(run, record.name) or self._create_model(run, record.name))
+        if made.model_id in linked:
             return
-        experiment = self._ask(self._client.get_run, run_id).info.experiment_id
-        made = self._ask(self._client.create_logged_model, experiment, name=record.name, source_run_id=run_id)
         with tempfile.TemporaryDirectory() as temporary:
             try:
                 _save_model(Path(temporary) / "model", Model(run_id=run_id, model_id=made.model_id), record, folder / record.data)
@@ -255,21 +264,37 @@ class Store:
         self._ask(self._client.finalize_logged_model, made.model_id, LoggedModelStatus.READY)
         self._ask(self._client.log_outputs, run_id, [LoggedModelOutput(made.model_id, step=0)])
 
-    def _has_model(self, run_id: str, name: str) -> bool:
-        run = self._ask(self._client.get_run, run_id)
-        made = run.outputs.model_outputs if run.outputs else []
-        return any(self._ask(self._client.get_logged_model, output.model_id).name == name for output in made)
+    def _begun_model(self, run: Any, name: str) -> Any:
+        """The model of that name made for a run, be it ready or only begun; the first, where an answer was lost."""
+        condition, order = f"source_run_id = '{run.info.run_id}'", [{"field_name": "creation_time", "ascending": True}]
+        found = self._ask(self._client.search_logged_models, [run.info.experiment_id], condition, order_by=order)
+        return next((model for model in found if model.name == name), None)
+
+    def _create_model(self, run: Any, name: str) -> Any:
+        create = self._client.create_logged_model
+        return self._ask_once(create, run.info.experiment_id, name=name, source_run_id=run.info.run_id)
 
     def _close(self, run_id: str, record: RunClosed, _: Path) -> None:
+        for double in self._made_for(record.run):
+            if double.info.run_id != run_id:
+                self._end_double(double.info.run_id, of=run_id)
         self.tag(run_id, {"outcome": record.outcome, **({"outcome_reason": record.reason} if record.reason else {})})
         status = record.status or Outcome(record.outcome).status
         self._ask(self._client.set_terminated, run_id, status, record.time_ms)
+
+    def _end_double(self, run_id: str, of: str) -> None:
+        """A run that a creation left behind whose answer came too late or never; a team may end it, not delete it."""
+        self.tag(run_id, note(f"Made by mistake, the server's answer was lost: the run is {of}."))
+        self._ask(self._client.set_terminated, run_id, Outcome.INTERRUPTED.status)
+        with suppress(Rejected):
+            self._ask(self._client.delete_run, run_id)
 
     def reopen(self, run_id: str) -> None:
         """Sets a run that ended early back to RUNNING, for a resumed campaign."""
         run = self._ask(self._client.get_run, run_id)
         for tag in {"outcome", "outcome_reason"} & set(run.data.tags):
-            self._ask(self._client.delete_tag, run_id, tag)
+            with suppress(Rejected):  # gone already, and the answer was lost
+                self._ask(self._client.delete_tag, run_id, tag)
         self._ask(self._client.update_run, run_id, status="RUNNING")
 
     def beat(self, run_id: str) -> None:
@@ -451,7 +476,7 @@ class Store:
 
         alive(host, pid): whether that process runs; None where that cannot be known from here and the heartbeat decides.
         """
-        running = [run for run in self.runs(experiment, "attributes.status = 'RUNNING'") if run.tags.get("kind") in set(Kind)]
+        running = [run for run in self.runs(experiment, "attributes.status = 'RUNNING'") if _is_ours(run)]
         owners = {run.tags.get("campaign", run.run_id) for run in running}
         fresh = {owner for owner in owners if (run := self.run(owner)) and run.status == "RUNNING" and _is_fresh(run, alive)}
         closed = []
@@ -479,6 +504,10 @@ class Store:
         return f"#/experiments/{self.experiment_id(experiment)}/runs?searchFilter={condition}&{MODEL_TRAINING}"
 
     def _ask(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """The answer to a call that may be made twice, and is where nothing answers at first."""
+        return _again(lambda: self._ask_once(call, *arguments, **named))
+
+    def _ask_once(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """The answer to a call; every way that MLflow fails becomes Unreachable or Rejected."""
         try:
             return call(*arguments, **named)
@@ -493,6 +522,15 @@ class Store:
             raise (Rejected if 400 <= status < 500 and status not in (408, 429) else Unreachable)(text) from error
         except (requests.RequestException, OSError) as error:
             raise Unreachable(" ".join(str(error).split())[:300]) from error
+
+
+def _again(call: Callable[[], Any]) -> Any:
+    """What a call answers, at its second try if nothing answers the first."""
+    try:
+        return call()
+    except Unreachable:
+        time.sleep(AGAIN_SECONDS)
+        return call()
 
 
 def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> None:
@@ -546,6 +584,11 @@ def _user() -> str:
 def schema(columns: Mapping[str, str]) -> str:
     """MLflow's JSON of a dataset's columns, for the UI."""
     return json.dumps({"mlflow_colspec": [{"type": kind, "name": name, "required": True} for name, kind in columns.items()]})
+
+
+def _is_ours(run: StoredRun) -> bool:
+    """Killed right after its creation, a run has an origin and no kind yet."""
+    return run.tags["kind"] in set(Kind) if "kind" in run.tags else "origin" in run.tags
 
 
 def _is_fresh(run: StoredRun, alive: Callable[[str, str], bool | None]) -> bool:

@@ -32,8 +32,11 @@ print("CAPTION=" + model.predict(pandas.DataFrame({"image": [sys.argv[2]]}))["ca
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> tuple[Place, subprocess.CompletedProcess[str]]:
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
+) -> tuple[Place, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("campaign")
+    shutil.copy(empty_store, folder / "mlflow.db")
     place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
     return place, place.run(blocks="2", inference_requests="80", team="vision")
 

@@ -20,7 +20,7 @@ from experiments.workloads.classification.train import time_to
 from models.contract import ModelError, Profile
 from tests.conftest import Place
 from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
-from tests.experiments.test_faults import wait_for_epochs
+from tests.faults.test_campaign import wait_for_epochs
 from tracking.errors import WrongCall
 
 QUICK = {"threads": "1", "inference_requests": "8", "sensor_seconds": "0.1", "frameworks": "pytorch,keras-torch"}

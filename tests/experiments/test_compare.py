@@ -35,14 +35,6 @@ def tell(store: Store, found: Iterable[StoredRun], experiment: str = "captioning
     assert store.apply(records, Path()) == []
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store without runs: making its tables takes longer than a test."""
-    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    Store(f"sqlite:///{path}").check()
-    return path
-
-
 @pytest.fixture
 def store(place: Place, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     shutil.copy(empty_store, place.folder / "mlflow.db")

@@ -13,7 +13,7 @@ import pytest
 from experiments import readiness
 from experiments.readiness import Idle
 from tests.conftest import Place, wait_for
-from tests.experiments.test_faults import records
+from tests.faults.test_campaign import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 from tracking.records import RunOpened
 from tracking.sensors import Sensors

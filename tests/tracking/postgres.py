@@ -7,15 +7,18 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 MISSING = "" if BINARIES else "no PostgreSQL in /usr/lib/postgresql; install it: apt-get install postgresql"
 
 
 class Postgres:
-    """Runs until `stop`. `database(name)` makes an empty database and returns its SQLAlchemy URI."""
+    """Runs until `stop`, or `kill` and `start`. `database(name)` makes an empty database and returns its SQLAlchemy URI."""
 
     def __init__(self) -> None:
         # PostgreSQL refuses to run as root, and the user it runs as instead cannot enter a private TMPDIR.
@@ -28,8 +31,28 @@ class Postgres:
             self.port = probe.getsockname()[1]
         self._data = f"--pgdata={self._folder}/data"
         self._call("initdb", self._data, "--username=evenhand", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8")
+        self.start()
+
+    def start(self) -> None:
+        """After a kill it may take a few tries, as long as the kernel holds what the dead had in common."""
         options = f"-h 127.0.0.1 -p {self.port} -k {self._folder}"
-        self._call("pg_ctl", self._data, f"--log={self._folder}/log", f"--options={options}", "--wait", "start")
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return self._call("pg_ctl", self._data, f"--log={self._folder}/log", f"--options={options}", "--wait", "start")
+            except AssertionError as error:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"{error}\n{(self._folder / 'log').read_text()[-2_000:]}") from None
+                time.sleep(1)
+
+    def kill(self) -> None:
+        """All its processes at once, with SIGKILL: what was not written is for the next start to recover."""
+        main = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
+        everyone = [main, *main.children(recursive=True)]
+        for one in everyone:
+            one.kill()
+        while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in everyone):
+            time.sleep(0.05)
 
     def database(self, name: str) -> str:
         self._call("createdb", "--host=127.0.0.1", f"--port={self.port}", "--username=evenhand", name)

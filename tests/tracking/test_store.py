@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import shutil
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import mlflow
 import pytest
 
 from tests.conftest import Server, wait_for
+from tests.faults.proxy import Proxy
 from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import Artifact, DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, StoredRun, Tags
@@ -46,8 +49,9 @@ def everything(store: Store) -> dict[str, StoredRun]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Store:
     monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     return Store(f"sqlite:///{tmp_path}/mlflow.db")
 
 
@@ -109,9 +113,13 @@ def test_runs_of_a_vanished_process_are_closed_and_those_of_a_living_one_kept(st
         ],
         tmp_path,
     )
+    bare = {"origin": "begun", "host": "here", "pid": "2"}  # killed before it could say what it is
+    store._client.create_run(store.experiment_id("captioning"), start_time=now_ms, tags=bare, run_name="begun")
+    store._client.create_run(store.experiment_id("captioning"), run_name="somebody else's")
     store.close_stale("captioning", lambda _, pid: False if pid == "2" else None)
     statuses = {name: run.status for name, run in everything(store).items()}
-    assert statuses == {"dead": "KILLED", "dead-cell": "KILLED", "gone": "KILLED", "alive": "RUNNING", "alive-cell": "RUNNING"}
+    killed, running = ("dead", "dead-cell", "gone", "begun"), ("alive", "alive-cell", "somebody else's")
+    assert statuses == {**dict.fromkeys(killed, "KILLED"), **dict.fromkeys(running, "RUNNING")}
     assert "ended without a word" in everything(store)["dead-cell"].tags["outcome_reason"]
 
 
@@ -252,13 +260,50 @@ def test_one_file_of_a_run_without_a_server(store: Store, tmp_path: Path) -> Non
     assert store.file("0" * 32, "note.txt", tmp_path / "fetched") is None
 
 
-@pytest.mark.parametrize("starts", [[5] * 7, [1, 2, 3, 4, 5, 6], [1, 1, 1, 2, 3, 3, 3], [1], []])
-def test_a_server_is_read_from_both_ends_and_every_run_once(server: Server, starts: list[int]) -> None:
+def test_a_server_is_read_from_both_ends_and_every_run_once(server: Server) -> None:
     """Pages of two: ends that meet between runs, on a run, and among more runs of one millisecond than a page holds."""
     client = mlflow.MlflowClient(server.uri)
-    experiment = client.create_experiment("ends")
-    made = {client.create_run(experiment, start_time=start).info.run_id for start in starts}
-    found = [run.run_id for run in Store(server.uri).runs("ends", page=2)]
-    assert sorted(found) == sorted(made)
-    narrowed = [run.start_ms for run in Store(server.uri).runs("ends", "attributes.start_time >= 2", page=2)]
-    assert sorted(narrowed) == [start for start in starts if start >= 2]
+    for number, starts in enumerate(([5] * 7, [1, 2, 3, 4, 5, 6], [1, 1, 1, 2, 3, 3, 3], [1], [])):
+        name = f"ends {number}"
+        experiment = client.create_experiment(name)
+        made = {client.create_run(experiment, start_time=start).info.run_id for start in starts}
+        found = [run.run_id for run in Store(server.uri).runs(name, page=2)]
+        assert sorted(found) == sorted(made), starts
+        narrowed = [run.start_ms for run in Store(server.uri).runs(name, "attributes.start_time >= 2", page=2)]
+        assert sorted(narrowed) == [start for start in starts if start >= 2]
+
+
+# ---- answers that are lost
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    running = Proxy(server.port)
+    yield running
+    running.close()
+
+
+def test_a_creation_whose_answer_is_lost_makes_one_run(proxy: Proxy, server: Server, tmp_path: Path, empty_store: Path) -> None:
+    records = some_records(tmp_path)
+    store = Store(proxy.uri)
+    for request in ("runs/create", "runs/log-batch", "runs/update", "artifacts/", "runs/log-inputs"):
+        proxy.lose_answer(f"^P[A-Z]+ /api/2.0/mlflow[a-z-]*/{request}")
+        assert store.apply(records, tmp_path) == []
+    assert proxy.lost == 5
+    clean = Store(f"sqlite:///{shutil.copy(empty_store, tmp_path / 'clean.db')}")
+    clean.apply(records, tmp_path)
+    assert {name: (run.status, run.params, run.metrics) for name, run in everything(Store(server.uri)).items()} == {
+        name: (run.status, run.params, run.metrics) for name, run in everything(clean).items()
+    }
+    assert len(list(Store(server.uri).runs("captioning"))) == 2
+
+
+def test_a_run_that_a_late_creation_left_behind_ends_and_the_one_with_the_values_stays(store: Store, tmp_path: Path) -> None:
+    opened, *rest = some_records(tmp_path)[1:7]
+    store.apply([RunOpened("c1", 1_000, "captioning", "campaign"), opened], tmp_path)
+    late = store._client.create_run(store.experiment_id("captioning"), tags={"origin": "r1"}, run_name="cell").info.run_id
+    again = Store(store.uri)
+    assert again.apply(rest, tmp_path) == []
+    assert again.run_id("r1") == store.run_id("r1") != late
+    assert everything(store)["cell"].status == "FINISHED"
+    assert store._client.get_run(late).info.lifecycle_stage == "deleted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -60,9 +61,10 @@ def test_only_sensors_that_a_run_has_are_asked_for():
 
 
 @pytest.fixture
-def campaign(tmp_path, monkeypatch):
+def campaign(tmp_path, monkeypatch, empty_store):
     """Two runs on a real store, one with values and sensors; and the path of its values."""
     monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     store = Store(f"sqlite:///{tmp_path}/mlflow.db")
     start = 1_760_000_000_000
     path = tmp_path / "cells" / "values.parquet"
