@@ -41,6 +41,11 @@ def proxy(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     command = [str(NGINX), "-c", str(folder / "nginx.conf"), "-p", str(folder)]
     checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
+    (folder / "wrong.conf").write_text((folder / "nginx.conf").read_text().replace("ssl_protocols", "ssl_protocol"))
+    wrong = subprocess.run(
+        [str(NGINX), "-c", str(folder / "wrong.conf"), "-p", str(folder), "-t"], capture_output=True, text=True
+    )
+    assert "unknown directive" in wrong.stderr
     process = subprocess.Popen([*command, "-g", "daemon off;"])
     address, certificate = f"https://localhost:{group.proxy_port}", folder / "compose" / "certificates" / "server.crt"
     wait_for(lambda: answers(address, certificate), 20)
