@@ -1,0 +1,98 @@
+"""What every pinned distribution says of its licence: `python -m tests.licences > docs/licences.md`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+
+from tests.conftest import ROOT
+
+# What a program under Apache-2.0 may depend on: nothing is asked beyond the notice, …
+PERMISSIVE = (
+    r"(?i)(apache|\bmit\b|bsd|[23]-clause|\bisc\b|psf-2|python software foundation|cnri-python|zlib|bsl-1|cc0|"
+    r"^permission is hereby granted, free of charge)"  # how MIT's text begins
+)
+# … or changes to the library itself stay open, and it is used as it is, …
+WEAK = r"(?i)(mpl|mozilla public|lgpl|lesser general public)"
+# … or it is fetched from its maker under the maker's terms, and is no part of evenhand.
+PROPRIETARY = r"(?i)nvidia.proprietary"
+NOTHING_IN_IT = {"cuda-toolkit": "none declared; a name without files, for the NVIDIA packages below"}
+HEAD = """# Licences of what is pinned
+
+As each distribution in `constraints.txt` declares it: the licence expression of its metadata, else its classifiers, else the
+licence field, else its licence file's first line. Written by `python -m tests.licences` with every extra installed, on Linux.
+What a wheel carries inside (OpenBLAS, libpq, …) stands in the wheel's own licence files and not here.
+
+evenhand is Apache-2.0, imports these packages as they are and ships none of them: pip fetches each from where it is published.
+The rule, kept by `tests/test_dependencies.py`: a licence is *permissive*; or *weak copyleft*, which asks that changes to that
+package stay open (psycopg2 is LGPL with exceptions); or *NVIDIA's own*, for the CUDA libraries that PyTorch asks for on Linux:
+who passes them on, in the image of a container for example, is bound by NVIDIA's terms. GPL, AGPL and what names no licence are
+refused.
+
+| package | version | licence | kind |
+|---|---|---|---|
+"""
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, str]:
+    """Name → version, as in constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {name: version for name, _, version in (line.partition("==") for line in lines)}
+
+
+def installed(name: str) -> Distribution | None:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+def declared(found: Distribution) -> str:
+    """One line; empty where nothing is declared."""
+    about = found.metadata
+    if expression := about.get("License-Expression"):
+        return expression
+    classifiers = [one.rpartition(" :: ")[2] for one in about.get_all("Classifier") or [] if one.startswith("License :: ")]
+    if named := [one for one in classifiers if one not in ("OSI Approved", "DFSG approved")]:
+        return "; ".join(named)
+    if field := (about.get("License") or "").strip():
+        return field.splitlines()[0]
+    files = [file for file in found.files or [] if re.search(r"dist-info/.*LICEN[CS]E", str(file))]
+    lines = [line.strip() for file in files for line in file.read_text().splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("Copyright")]
+    return NOTHING_IN_IT.get(normal(about["Name"]), told[0].replace('"', "") if told else "")
+
+
+def kind(licence: str) -> str:
+    """Empty for what the rule does not allow."""
+    if licence in NOTHING_IN_IT.values():
+        return "–"
+    kinds = []
+    for part in re.split(r" AND |; ", licence):
+        for name, pattern in {"weak copyleft": WEAK, "NVIDIA's own": PROPRIETARY, "permissive": PERMISSIVE}.items():
+            if re.search(pattern, part) and not re.search(r"\b(A?GPL|GNU (Affero )?General)", part):
+                kinds.append(name)
+                break
+        else:
+            return ""
+    return next((name for name in ("NVIDIA's own", "weak copyleft") if name in kinds), "permissive")
+
+
+def main() -> None:
+    if missing := [name for name in pins() if not installed(name)]:
+        sys.exit(f"not installed: {', '.join(missing)}; every extra of pyproject.toml is needed")
+    rows = []
+    for name, version in pins().items():
+        found = installed(name)
+        licence = declared(found) if found else ""
+        rows.append(f"| {name} | {version} | {licence} | {kind(licence)} |")
+    print(HEAD + "\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
