@@ -74,3 +74,45 @@ def test_no_pin_is_one_that_an_advisory_names(advisory: dict[str, str]) -> None:
         assert pinned >= Version(advisory["fixed"]), advisory["about"]
     else:
         assert pinned > Version(advisory["last_affected"]), advisory["about"]
+
+
+def listed() -> dict[str, tuple[str, str, str]]:
+    """Name → version, licence and kind, from docs/licences.md."""
+    lines = (ROOT / "docs" / "licences.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][1:]
+    return {name: (version, licence, kind) for name, version, licence, kind in rows}
+
+
+def test_the_list_of_licences_is_that_of_the_pins() -> None:
+    rows = listed()
+    assert {name: version for name, (version, _, _) in rows.items()} == PINS, "python -m tests.licences > docs/licences.md"
+    declared = {name: licences.declared(found) for name in PINS if (found := licences.installed(name))}
+    assert {name: rows[name][1] for name in declared} == declared
+
+
+def test_every_licence_is_one_that_the_rule_allows() -> None:
+    rows = listed()
+    assert [name for name, (_, licence, kind) in rows.items() if not kind or kind != licences.kind(licence)] == []
+    assert {name for name, (_, _, kind) in rows.items() if kind == "NVIDIA's own"} <= {
+        name for name in PINS if name.startswith("nvidia-")
+    }
+
+
+@pytest.mark.parametrize(
+    ("licence", "kind"),
+    [
+        ("Apache-2.0 AND MIT", "permissive"),
+        ("Mozilla Public License 2.0 (MPL 2.0)", "weak copyleft"),
+        ("MIT AND LGPL-2.1-or-later", "weak copyleft"),
+        ("GPL-3.0-only", ""),
+        ("MIT AND GPL-2.0-only", ""),
+        ("AGPL-3.0-or-later", ""),
+        ("GNU General Public License v3 (GPLv3)", ""),
+        ("GNU Affero General Public License v3", ""),
+        ("SSPL-1.0", ""),
+        ("All rights reserved; use is not permit", ""),
+        ("", ""),
+    ],
+)
+def test_a_licence_is_of_the_kind_it_is(licence: str, kind: str) -> None:
+    assert licences.kind(licence) == kind
