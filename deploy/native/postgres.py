@@ -167,8 +167,11 @@ def _fitting(found: list[Path], cluster: Path) -> Path:
 
 
 def _major(initdb: Path) -> int:
-    said = subprocess.run([str(initdb), "--version"], capture_output=True, text=True).stdout
-    return int(re.findall(r"\(PostgreSQL\) (\d+)", said)[0])
+    done = subprocess.run([str(initdb), "--version"], capture_output=True, text=True)
+    told = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
+    if not told:
+        raise Refused(f"{initdb} does not run: {_last_line(done.stderr)}")
+    return int(told[1])
 
 
 def _as_user() -> dict[str, Any]:
