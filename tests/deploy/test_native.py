@@ -99,6 +99,7 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(place: Pa
     shutil.rmtree(place / "copy")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(no_embedded()), reason=no_embedded())
 def test_a_server_with_the_packaged_postgresql_is_stopped_started_and_made_anew(place: Path) -> None:
     first, second, port = place / "first", place / "second", free_port()
