@@ -11,6 +11,7 @@ from rich.table import Table
 
 from experiments import prune, studies
 from experiments.commands import Admin
+from experiments.opening import describe
 from tracking import accounts
 from tracking.errors import WrongCall
 from tracking.store import Rejected, Store
@@ -41,6 +42,11 @@ def experiments_of(team: str) -> list[str]:
 
 def _add_team(store: Store, settings: Admin) -> tuple[list[str], None]:
     made = accounts.add_team(store, _name(settings.team, "team"), experiments_of(settings.team))
+    for name in studies.available():
+        describe(store, f"{made.name}/{name}", studies.load(name).TITLE)
+    store.describe_experiment(
+        f"{made.name}/{COMPARISONS}", "**Comparisons across teams**\n\nA run a comparison, with its report."
+    )
     return [f"team {made.name} writes {', '.join(experiments_of(made.name))}, and reads everything"], None
 
 

@@ -18,7 +18,7 @@ from experiments import plan as plan_
 from experiments import settings as settings_
 from experiments.campaign import Campaign
 from experiments.console import Display
-from experiments.opening import LAUNCHES, chosen_experiment, link_launch, open_run
+from experiments.opening import LAUNCHES, chosen_experiment, describe, link_launch, open_run
 from experiments.plan import Plan
 from experiments.process import Child
 from experiments.readiness import Idle
@@ -261,8 +261,7 @@ def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]
     store, setup = ready.store, ready.setup
     experiment = chosen_experiment(store, ready.experiment)
     store.experiment_id(experiment)
-    text = f"**{setup.module.TITLE}**\n\nOne campaign per launch, a run a cell; the verdict is in the campaign's report."
-    store.describe_experiment(experiment, text)
+    describe(store, experiment, setup.module.TITLE)
     for place in {experiment, LAUNCHES}:
         store.close_stale(place, _is_alive)
     tags = {

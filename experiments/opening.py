@@ -48,6 +48,12 @@ def keep(store: Store, wanted: RunOpened, records: Sequence[Record], folder: Pat
     return store.page(opened.experiment, run_id)
 
 
+def describe(store: Store, experiment: str, title: str) -> None:
+    """What stands above an experiment's runs before there is a result."""
+    text = f"**{title}**\n\nOne campaign per launch, a run a cell; the verdict is in the campaign's report."
+    store.describe_experiment(experiment, text)
+
+
 def announce(store: Store, experiment: str, run_id: str, name: str, found: Sequence[str]) -> None:
     """The newest result, in the experiment's description, where a newcomer looks first. A server that is away is not told."""
     day = datetime.date.today().isoformat()

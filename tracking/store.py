@@ -46,7 +46,7 @@ DESCRIPTION, NEWEST = "description", "newest"
 MODEL_TRAINING = "workflowType=machine_learning"
 HEARTBEAT_SECONDS = 15
 STALE_SECONDS = 600
-NEWEST, OLDEST = "attributes.start_time DESC", "attributes.start_time ASC"
+NEWEST_FIRST, OLDEST_FIRST = "attributes.start_time DESC", "attributes.start_time ASC"
 PAGE_SECONDS = 120  # a page of full runs takes a server seconds, and one that answers several readers longer
 
 AGAIN_SECONDS = 1.0
@@ -360,7 +360,9 @@ class Store:
 
             def ask(within: str) -> list[Future[tuple[list[StoredRun], str]]]:
                 narrowed = " and ".join(filter(None, [condition, within]))
-                return [background.submit(self._page, places, narrowed, size, "", order) for order in (NEWEST, OLDEST)]
+                return [
+                    background.submit(self._page, places, narrowed, size, "", order) for order in (NEWEST_FIRST, OLDEST_FIRST)
+                ]
 
             within, ahead = "", ask("")
             while True:
@@ -379,7 +381,7 @@ class Store:
                     return
 
     def _page(
-        self, places: Sequence[str], condition: str, size: int, token: str, order: str = NEWEST
+        self, places: Sequence[str], condition: str, size: int, token: str, order: str = NEWEST_FIRST
     ) -> tuple[list[StoredRun], str]:
         """Some runs, and the token of the next page, empty on the last."""
         if not self.uri.startswith("http"):
