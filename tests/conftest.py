@@ -14,11 +14,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from tests.tracking.postgres import MISSING, Postgres
+
+if TYPE_CHECKING:
+    from tests.deploy.group import Group
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,6 +47,7 @@ QUICK = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=200, help="how many processes the test of faults kills")
     parser.addoption("--report", type=Path, help="where the test of faults writes its report (Markdown)")
+    parser.addoption("--screenshots", metavar="FOLDER", help="where tests/ui leaves what it saw; otherwise a temporary folder")
 
 
 @pytest.fixture(scope="session")
@@ -194,6 +199,28 @@ def postgres_server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
     running = Server(folder, postgres.database(f"mlflow_{uuid.uuid4().hex[:8]}"))
     yield running
     running.kill()
+
+
+@pytest.fixture(scope="session")
+def group() -> Iterator[Group]:
+    """A tracking server as a group would start it: PostgreSQL, passwords, three teams with a user each."""
+    from tests.deploy import group as of_teams
+
+    if MISSING:
+        pytest.skip(MISSING)
+    with of_teams.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def proxy(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """nginx with TLS before the group's server: address and certificate."""
+    from tests.deploy import proxy as before
+
+    if before.MISSING:
+        pytest.skip(before.MISSING)
+    with before.running(group, tmp_path_factory.mktemp("nginx")) as running:
+        yield running
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:

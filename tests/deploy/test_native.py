@@ -19,7 +19,7 @@ import requests
 
 from deploy.native import backup, postgres
 from deploy.native.folder import Folder, Refused, Secrets, Settings
-from tests.deploy.conftest import Group, free_port, native
+from tests.deploy.group import Group, free_port, native
 from tests.tracking.postgres import MISSING
 
 

@@ -13,7 +13,7 @@ import boto3
 import requests
 
 from tests.conftest import ROOT, wait_for
-from tests.deploy.conftest import free_port
+from tests.deploy.group import free_port
 from tests.tracking.postgres import Postgres
 
 PASSWORD = "drawn for this test alone"

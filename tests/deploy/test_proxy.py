@@ -2,63 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from string import Template
 
 import pytest
 import requests
 
-from tests.conftest import ROOT, wait_for
-from tests.deploy.conftest import Group
-
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-MISSING = "" if NGINX and shutil.which("openssl") else "nginx or openssl is not installed"
-
-
-@pytest.fixture(scope="module")
-def proxy(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Address and certificate."""
-    if MISSING:
-        pytest.skip(MISSING)
-    folder = tmp_path_factory.mktemp("nginx")
-    shutil.copytree(ROOT / "deploy" / "compose", folder / "compose", ignore=shutil.ignore_patterns("secrets", "certificates"))
-    drawn = subprocess.run(["sh", str(folder / "compose" / "secrets.sh")], capture_output=True, text=True, timeout=60)
-    assert drawn.returncode == 0, drawn.stderr
-    filled = {
-        "SERVER_NAME": "localhost",
-        "UPSTREAM": group.uri.removeprefix("http://"),
-        "PORT": str(group.proxy_port),
-        "CERTIFICATES": str(folder / "compose" / "certificates"),
-        "LARGEST_UPLOAD": "1m",
-    }
-    server = Template((folder / "compose" / "nginx.conf.template").read_text()).safe_substitute(filled)
-    logs = f"error_log {folder}/error.log; pid {folder}/nginx.pid;"
-    (folder / "nginx.conf").write_text(f"{logs} events {{}} http {{ access_log off; {server} }}")
-    command = [str(NGINX), "-c", str(folder / "nginx.conf"), "-p", str(folder)]
-    checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stderr
-    (folder / "wrong.conf").write_text((folder / "nginx.conf").read_text().replace("ssl_protocols", "ssl_protocol"))
-    wrong = subprocess.run(
-        [str(NGINX), "-c", str(folder / "wrong.conf"), "-p", str(folder), "-t"], capture_output=True, text=True
-    )
-    assert "unknown directive" in wrong.stderr
-    process = subprocess.Popen([*command, "-g", "daemon off;"])
-    address, certificate = f"https://localhost:{group.proxy_port}", folder / "compose" / "certificates" / "server.crt"
-    wait_for(lambda: answers(address, certificate), 20)
-    yield address, certificate
-    process.terminate()
-    process.wait(10)
-
-
-def answers(address: str, certificate: Path) -> bool:
-    try:
-        return requests.get(f"{address}/health", verify=certificate, timeout=5).ok
-    except requests.RequestException:
-        return False
+from tests.deploy.group import Group
+from tests.deploy.proxy import NGINX
 
 
 def test_the_drawn_secrets_are_their_owners_alone_and_not_drawn_twice(proxy: tuple[str, Path]) -> None:
@@ -92,3 +43,11 @@ def test_too_large_an_upload_and_a_foreign_name_are_refused(group: Group, proxy:
     assert requests.put(path, data=b"x" * 2_000_000, auth=user, verify=certificate, timeout=30).status_code == 413
     foreign = requests.get(address, headers={"Host": "evil.example"}, verify=certificate, timeout=30)
     assert foreign.status_code == 421
+
+
+def test_nginx_itself_judges_the_template(proxy: tuple[str, Path]) -> None:
+    folder = proxy[1].parent.parent.parent
+    wrong = folder / "wrong.conf"
+    wrong.write_text((folder / "nginx.conf").read_text().replace("ssl_protocols", "ssl_protocol"))
+    judged = subprocess.run([str(NGINX), "-c", str(wrong), "-p", str(folder), "-t"], capture_output=True, text=True)
+    assert "unknown directive" in judged.stderr

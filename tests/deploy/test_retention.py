@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.conftest import Group, native
+from tests.deploy.group import Group, native
 from tracking.records import Artifact, Kind, Metrics, Point, RunClosed, RunOpened
 from tracking.store import Store
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.deploy.conftest import Group
+from tests.deploy.group import Group
 
 API = "/api/2.0/mlflow"
 

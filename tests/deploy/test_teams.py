@@ -13,7 +13,7 @@ import pytest
 from experiments.admin import ACTIONS
 from experiments.commands import Admin
 from tests.conftest import QUICK
-from tests.deploy.conftest import Group
+from tests.deploy.group import Group
 from tracking.records import Kind, Metrics, Point, Record, RunClosed, RunOpened
 from tracking.store import Store
 

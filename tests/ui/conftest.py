@@ -1,0 +1,107 @@
+"""A real browser before a group's server, on which alice has run a small campaign."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.conftest import QUICK
+from tests.deploy.group import Group
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+SIZE = {"width": 1400, "height": 900}
+# On its own machine MLflow's assistant opens itself over a third of the page, once.
+NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
+WAIT_MS = 30_000
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Ids of alice's campaign, and of the run of its first cell in pytorch."""
+
+    experiment: str
+    run: str
+    cell: str
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip(f"no browser is installed; looked for {', '.join(NAMES)}")
+    expect.set_options(timeout=WAIT_MS)
+    with sync_playwright() as playwright:
+        alone = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=alone)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def as_alice(browser: Browser, group: Group) -> Iterator[BrowserContext]:
+    words = {"username": "alice", "password": group.password("alice")}
+    context = browser.new_context(base_url=group.uri, http_credentials=words, viewport=SIZE)  # type: ignore[arg-type]
+    context.set_default_timeout(WAIT_MS)
+    context.add_init_script(f"try {{ {NO_ASSISTANT} }} catch (e) {{}}")
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(as_alice: BrowserContext) -> Iterator[Page]:
+    """A page of alice's; the test fails if the server could not answer one of its requests."""
+    opened, failed = as_alice.new_page(), list[str]()
+    opened.on("response", lambda answer: failed.append(answer.url) if answer.status >= 500 else None)
+    yield opened
+    assert failed == []
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Page, str], None]:
+    """Leaves a screenshot, in few colours; fails where the page shows an error."""
+    asked = request.config.getoption("screenshots")
+    folder = Path(asked) if asked else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def look(page: Page, name: str) -> None:
+        assert page.get_by_text("Something went wrong").count() == 0
+        assert page.get_by_text("Page Not Found").count() == 0
+        page.mouse.move(SIZE["width"] / 2, 2)  # away from whatever it would highlight
+        page.wait_for_timeout(1_000)  # charts unfold
+        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        picture.quantize(128).save(folder / f"{name}.png", optimize=True)
+
+    return look
+
+
+@pytest.fixture(scope="module")
+def campaign(browser: Browser, group: Group, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    """Two frameworks in two blocks: too few for a verdict, enough for every page."""
+    assert browser.is_connected()  # without one there is nothing to measure for
+    folder = tmp_path_factory.mktemp("campaign")
+    own = {"frameworks": "pytorch,tensorflow", "blocks": "2", "journal": str(folder / "journal"), "cache": str(folder / "cache")}
+    done = group.call("alice", "captioning", *(f"--{name}={text}" for name, text in {**QUICK, **own}.items()), cwd=folder)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    named = {"experiment_name": "vision/captioning"}
+    found = group.ask("alice", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=named).json()["experiment"][
+        "experiment_id"
+    ]
+    conditions = ("kind = 'campaign'", "framework = 'pytorch' and tags.block = '1'")
+    run, cell = (newest(group, found, f"tags.{condition}") for condition in conditions)
+    return Campaign(found, run, cell)
+
+
+def newest(group: Group, experiment: str, condition: str) -> str:
+    """The id of the newest run that MLflow's filter selects."""
+    wanted = {"experiment_ids": [experiment], "filter": condition, "order_by": ["attributes.start_time DESC"], "max_results": 1}
+    (run,) = group.ask("alice", "POST", "/api/2.0/mlflow/runs/search", json=wanted).json()["runs"]
+    return str(run["info"]["run_id"])

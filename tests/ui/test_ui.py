@@ -1,0 +1,212 @@
+"""What a newcomer sees: names and passwords, the pages of a campaign, its report, and no script of anybody's runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Error, Page, expect
+
+from tests.deploy.group import Group
+from tests.deploy.test_teams import campaign as drawn
+from tests.ui.conftest import Campaign, newest
+from tracking.records import Record, RunOpened
+from tracking.store import MODEL_TRAINING, Store
+
+Seen = Callable[[Page, str], None]
+TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"
+SCRIPT = """<script>document.title='owned'; window.owned=1</script><img src=x onerror="window.owned=1">"""
+
+
+@pytest.mark.parametrize("words", [None, ("alice", "a guess"), ("nobody", "a guess")], ids=str)
+def test_without_the_right_name_and_password_nothing_is_seen(
+    browser: Browser, proxy: tuple[str, Path], words: tuple[str, str] | None
+) -> None:
+    given = {"http_credentials": {"username": words[0], "password": words[1]}} if words else {}
+    with browser.new_context(ignore_https_errors=True, **given) as context:  # type: ignore[arg-type]
+        page = context.new_page()
+        try:
+            answer = page.goto(proxy[0])
+            assert answer is not None
+            assert answer.status == 401
+        except Error as error:  # what Chromium says of a password that was refused
+            assert "ERR_INVALID_AUTH_CREDENTIALS" in str(error)  # noqa: PT017
+        assert not {"Experiments", "vision"} & set(re.findall(r"\w+", page.inner_text("body")))
+
+
+def test_a_self_signed_certificate_is_not_taken_unasked(browser: Browser, proxy: tuple[str, Path]) -> None:
+    with browser.new_context() as context, pytest.raises(Error, match="ERR_CERT_AUTHORITY_INVALID"):
+        context.new_page().goto(proxy[0])
+
+
+def test_alice_logs_in_through_tls(browser: Browser, group: Group, proxy: tuple[str, Path]) -> None:
+    words = {"username": "alice", "password": group.password("alice")}
+    with browser.new_context(ignore_https_errors=True, http_credentials=words) as context:  # type: ignore[arg-type]
+        page = context.new_page()
+        page.goto(f"{proxy[0]}/#/experiments")
+        expect(page.get_by_role("link", name="vision/captioning", exact=True)).to_be_visible()
+        expect(page.get_by_text("alice", exact=True)).to_be_visible()
+
+
+def test_experiments_are_named_and_described_and_lead_to_the_newest_result(page: Page, campaign: Campaign, seen: Seen) -> None:
+    page.goto("/#/experiments")
+    page.get_by_placeholder("Search experiments").fill("vision")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("speech/captioning")).to_have_count(0)
+    for name, told in {
+        "vision/captioning": TITLE,
+        "vision/grid": "A grid on synthetic tensors",
+        "vision/comparisons": "Comparisons",
+    }.items():
+        expect(page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))).to_contain_text(told)
+    seen(page, "experiments")
+
+    page.get_by_role("link", name="vision/captioning", exact=True).click()
+    expect(page).to_have_url(re.compile(f"experiments/{campaign.experiment}/"))
+    page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
+    unfold_description(page)
+    expect(page.get_by_text("Newest result")).to_be_visible()
+    seen(page, "experiment")
+    with page.expect_popup() as opened:  # MLflow opens the links of a description beside it
+        page.get_by_role("link", name=TITLE).click()
+    expect(opened.value.get_by_role("heading", name="captioning demo")).to_be_visible()
+    expect(opened.value).to_have_url(re.compile(f"experiments/{campaign.experiment}/runs/{campaign.run}"))
+    opened.value.close()
+
+
+def unfold_description(page: Page) -> None:
+    page.locator("[data-component-id='mlflow.experiment.metadata_editor.expand_button']").click()
+
+
+def test_the_list_of_runs(page: Page, campaign: Campaign, seen: Seen) -> None:
+    page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
+    for name in ("captioning demo", "features · pytorch", "pytorch · block 1", "tensorflow · block 2"):
+        expect(page.get_by_role("link", name=name)).to_be_visible()
+    for column in ("Run Name", "Created", "Dataset", "Duration", "Source", "Models"):
+        expect(page.get_by_role("columnheader", name=column).first).to_be_visible()
+    expect(page.get_by_role("link", name="captioner").first).to_be_visible()
+    seen(page, "runs")
+
+    page.get_by_text(re.compile(r"^scenes \(")).first.click()
+    panel = page.get_by_role("dialog")
+    for told in ("scenes", "Training", "image", "caption"):
+        expect(panel.get_by_text(told).first).to_be_visible()
+    seen(page, "dataset")
+
+
+def test_a_run_tells_what_it_was_and_found(page: Page, campaign: Campaign, seen: Seen) -> None:
+    page.goto(run_page(campaign.experiment, campaign.cell))
+    expect(page.get_by_role("heading", name="pytorch · block 1")).to_be_visible()
+    for told in ("alice", "Finished", "evenhand captioning", "captioner", "scenes ("):
+        expect(page.get_by_text(told).first).to_be_visible()
+    for tag in ("framework: pytorch", "team: vision", "user: alice", "block: 1", "parity: equal"):
+        expect(page.get_by_text(re.compile(tag.replace(": ", r"\s*:\s*"))).first).to_be_visible()
+    seen(page, "run")
+    expect(page.get_by_text("training throughput").first).to_be_attached()  # its description
+    expect(page.get_by_text("batch_size", exact=True)).to_be_attached()
+
+
+def test_tabs_of_metrics_are_filled(page: Page, campaign: Campaign, seen: Seen) -> None:
+    page.goto(run_page(campaign.experiment, campaign.cell, "/model-metrics"))
+    page.get_by_placeholder("Search metric charts").fill("loss")
+    expect(page.get_by_role("heading", name="loss", exact=True).first).to_be_visible()
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
+    seen(page, "model-metrics")
+    page.goto(run_page(campaign.experiment, campaign.cell, "/system-metrics"))
+    expect(page.get_by_text("cpu_utilization_percentage").first).to_be_visible()
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
+    expect(page.locator(".js-plotly-plot").nth(5)).to_be_attached()
+    seen(page, "system-metrics")
+
+
+def test_the_models_of_an_experiment(page: Page, campaign: Campaign, seen: Seen) -> None:
+    page.goto(f"/#/experiments/{campaign.experiment}/models?{MODEL_TRAINING}")
+    expect(page.get_by_role("link", name="captioner")).to_have_count(2)
+    expect(page.get_by_text("Ready")).to_have_count(2)
+    expect(page.get_by_role("link", name="tensorflow · block 1")).to_be_attached()
+    seen(page, "models")
+
+
+def test_the_report_is_read_where_it_was_logged(page: Page, campaign: Campaign, seen: Seen) -> None:
+    page.goto(run_page(campaign.experiment, campaign.run, "/artifacts/report.html"))
+    report = page.frame_locator("iframe")
+    expect(report.get_by_role("heading", name=TITLE)).to_be_visible()
+    expect(report.get_by_role("heading", name="Verdicts")).to_be_visible()
+    expect(report.get_by_text("training throughput").first).to_be_visible()
+    expect(report.locator("figure svg").first).to_be_visible()
+    for name in ("figures", "comparison.csv", "comparison.json", "report.md"):
+        expect(page.get_by_text(name, exact=True)).to_be_visible()
+    seen(page, "report")
+
+
+def test_no_script_of_a_run_executes(page: Page, group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialogs = list[str]()
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    page.goto("about:blank")
+    page.set_content(f"<p>{SCRIPT}</p>")
+    page.wait_for_function("window.owned")  # unescaped it does
+
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "alice")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", group.password("alice"))
+    store, place = Store(group.uri), "vision/grid"
+    assert store.apply([hostile(record, place) for record in drawn("vision", "alice", "m", 1.2, seed=0)], tmp_path) == []
+    store.describe_experiment(place, f"A description {SCRIPT}")
+    done = group.call("alice", "compare", f"--experiment={place}", "--strata=machine,model", f"--output={tmp_path}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    (report,) = tmp_path.glob("*/report.html")
+    page.goto(report.as_uri())
+    expect(page.get_by_text("window.owned=1").first).to_be_visible()
+    untouched(page, dialogs)
+
+    experiment = store.experiment_id(place)
+    comparison, cell = newest(group, experiment, "tags.kind = 'comparison'"), newest(group, experiment, "tags.kind = 'cell'")
+    page.goto(run_page(experiment, comparison, "/artifacts/report.html"))
+    expect(page.frame_locator("iframe").get_by_text("window.owned=1").first).to_be_visible()
+    untouched(page, dialogs)
+    page.get_by_text("report.md", exact=True).click()
+    expect(page.get_by_text("window.owned=1").first).to_be_visible()
+    untouched(page, dialogs)
+    page.goto(run_page(experiment, comparison))
+    expect(page.get_by_role("heading", name=f"comparison: {place}")).to_be_visible()
+    untouched(page, dialogs)
+    page.goto(run_page(experiment, cell))
+    expect(page.get_by_role("heading", name="window.owned=1")).to_be_visible()
+    untouched(page, dialogs)
+    page.goto(f"/#/experiments/{experiment}/runs?{MODEL_TRAINING}")
+    expect(page.get_by_role("link", name="window.owned=1").first).to_be_visible()
+    unfold_description(page)
+    expect(page.get_by_text("Newest result")).to_be_visible()
+    untouched(page, dialogs)
+    page.goto("/#/experiments")
+    expect(page.get_by_role("link", name=place, exact=True).first).to_be_visible()
+    untouched(page, dialogs)
+
+
+def hostile(record: Record, place: str) -> Record:
+    """The record of a run whose every text is also a script."""
+    if not isinstance(record, RunOpened):
+        return record
+    tags = {
+        key: text + (SCRIPT if key in ("model", "dataset", "machine", "framework", "commit") else "")
+        for key, text in record.tags.items()
+    }
+    params = {**record.params, "note": SCRIPT}
+    return replace(
+        record, experiment=place, name=record.name + SCRIPT, tags={**tags, "mlflow.note.content": SCRIPT}, params=params
+    )
+
+
+def untouched(page: Page, dialogs: list[str]) -> None:
+    """No script has run, in the page or in what it frames."""
+    page.wait_for_timeout(500)
+    for frame in page.frames:
+        assert frame.evaluate("[typeof window.owned, document.title === 'owned']") == ["undefined", False]
+    assert dialogs == []
+
+
+def run_page(experiment: str, run: str, tab: str = "") -> str:
+    return f"/#/experiments/{experiment}/runs/{run}{tab}?{MODEL_TRAINING}"
