@@ -261,7 +261,7 @@ def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]
     store, setup = ready.store, ready.setup
     experiment = chosen_experiment(store, ready.experiment)
     store.experiment_id(experiment)
-    describe(store, experiment, setup.module.TITLE)
+    describe(store, experiment, setup.module)
     for place in {experiment, LAUNCHES}:
         store.close_stale(place, _is_alive)
     tags = {

@@ -8,9 +8,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 from tracking.records import Kind, Record, RunOpened
-from tracking.store import Rejected, Store, Unreachable, note
+from tracking.store import NEWEST, Rejected, Store, Unreachable, note
 
 # Where `mlflow run` opens its runs unless it is told otherwise.
 LAUNCHES = "Default"
@@ -48,9 +49,11 @@ def keep(store: Store, wanted: RunOpened, records: Sequence[Record], folder: Pat
     return store.page(opened.experiment, run_id)
 
 
-def describe(store: Store, experiment: str, title: str) -> None:
+def describe(store: Store, experiment: str, study: ModuleType) -> None:
     """What stands above an experiment's runs before there is a result."""
-    text = f"**{title}**\n\nOne campaign per launch, a run a cell; the verdict is in the campaign's report."
+    told = [f"metrics.{one.metric}" for one in study.OUTCOMES[:2]]
+    runs = store.share_columns(experiment, [*told, "tags.framework", "tags.block", "tags.outcome"])
+    text = f"{study.TITLE}\n\nOne campaign per launch, a [run a cell]({runs}); the verdict is in the campaign's report."
     store.describe_experiment(experiment, text)
 
 
@@ -58,7 +61,7 @@ def announce(store: Store, experiment: str, run_id: str, name: str, found: Seque
     """The newest result, in the experiment's description, where a newcomer looks first. A server that is away is not told."""
     day = datetime.date.today().isoformat()
     with contextlib.suppress(Rejected, Unreachable):
-        text = f"**Newest result**, {day}: [{name}]({store.link(experiment, run_id)}). {' '.join(found[:2])}"
+        text = f"{NEWEST}, {day}: [{name}]({store.link(experiment, run_id)}). {' '.join(found[:2])}"
         store.describe_experiment(experiment, newest=text[:2_000])
 
 

@@ -40,8 +40,11 @@ ENTRIES_A_CALL = 100
 NAMED = 8
 HEARTBEAT = "heartbeat"
 WHEREABOUTS = ("host", "pid", HEARTBEAT)
-# Tags of an experiment, from which its description is put together.
-DESCRIPTION, NEWEST = "description", "newest"
+NOTE = "mlflow.note.content"  # the tag that the UI shows as a description (Markdown)
+# The paragraph of an experiment's description that begins so leads to its newest result.
+NEWEST = "Newest result"
+# The UI's own way to share which columns its list of runs shows: a tag of the experiment, named in the list's address.
+COLUMNS, OUR_COLUMNS = "mlflow.sharedViewState.", "evenhand"
 # Without it the UI opens its view for language models.
 MODEL_TRAINING = "workflowType=machine_learning"
 HEARTBEAT_SECONDS = 15
@@ -140,13 +143,19 @@ class Store:
         return str(self._ask(self._client.get_experiment, run.info.experiment_id).name)
 
     def describe_experiment(self, name: str, text: str = "", newest: str = "") -> None:
-        """What the UI says of an experiment: its text, and below it the newest result; each stays until another is given."""
+        """What the UI says of an experiment: `text`, unless somebody has written another, and below it the newest result."""
         experiment = self.experiment_id(name)
-        kept = {key: value for key, value in {DESCRIPTION: text, NEWEST: newest}.items() if value}
-        known = {**self._ask(self._client.get_experiment, experiment).tags, **kept}
-        note = "\n\n".join(filter(None, [known.get(DESCRIPTION), known.get(NEWEST)]))
-        for key, value in {**kept, "mlflow.note.content": note}.items():
-            self._ask(self._client.set_experiment_tag, experiment, key, value)
+        known = self._ask(self._client.get_experiment, experiment).tags.get(NOTE, "").split("\n\n")
+        own = [one for one in known if one and not one.startswith(NEWEST)] or [text]
+        last = [newest] if newest else [one for one in known if one.startswith(NEWEST)]
+        self._ask(self._client.set_experiment_tag, experiment, NOTE, "\n\n".join(filter(None, [*own, *last])))
+
+    def share_columns(self, name: str, columns: Sequence[str]) -> str:
+        """The UI's address, below the server's, of an experiment's runs with these columns: tags.X, params.X, metrics.X."""
+        experiment, quoted = self.experiment_id(name), [f"{kind}.`{key}`" for kind, key in (c.split(".", 1) for c in columns)]
+        shared = json.dumps({"selectedColumns": quoted})
+        self._ask(self._client.set_experiment_tag, experiment, f"{COLUMNS}{OUR_COLUMNS}", shared)
+        return f"#/experiments/{experiment}/runs?viewStateShareKey={OUR_COLUMNS}&{MODEL_TRAINING}"
 
     def adopt(self, run_id: str, origin: str) -> None:
         """Makes a run that MLflow's project runner has opened the run of `origin`."""
@@ -573,7 +582,7 @@ def source(entry_point: str, commit: str) -> dict[str, str]:
 
 def note(text: str) -> dict[str, str]:
     """The tag that the UI shows as a run's description (Markdown)."""
-    return {"mlflow.note.content": text[:7_900]}
+    return {NOTE: text[:7_900]}
 
 
 def _user() -> str:

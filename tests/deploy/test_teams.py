@@ -112,7 +112,7 @@ def test_three_teams_on_two_machines_are_compared_on_one_server(  # type: ignore
     # the report went where carol's team may write
     wanted = {"experiment_name": "text/comparisons"}
     place = group.ask("carol", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=wanted).json()["experiment"]
-    assert "**Newest result**" in {tag["key"]: tag["value"] for tag in place["tags"]}["mlflow.note.content"]
+    assert "Newest result" in {tag["key"]: tag["value"] for tag in place["tags"]}["mlflow.note.content"]
     sought = {"experiment_ids": [place["experiment_id"]]}
     runs = group.ask("carol", "POST", "/api/2.0/mlflow/runs/search", json=sought).json()["runs"]
     assert {tag["value"] for run in runs for tag in run["data"]["tags"] if tag["key"] in ("user", "team")} == {"carol", "text"}

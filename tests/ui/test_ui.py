@@ -14,7 +14,7 @@ from tests.deploy.group import Group
 from tests.deploy.test_teams import campaign as drawn
 from tests.ui.conftest import Campaign, newest
 from tracking.records import Record, RunOpened
-from tracking.store import MODEL_TRAINING, Store
+from tracking.store import MODEL_TRAINING, NOTE, Store
 
 Seen = Callable[[Page, str], None]
 TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"
@@ -88,7 +88,14 @@ def test_the_list_of_runs(page: Page, campaign: Campaign, seen: Seen) -> None:
     for column in ("Run Name", "Created", "Dataset", "Duration", "Source", "Models"):
         expect(page.get_by_role("columnheader", name=column).first).to_be_visible()
     expect(page.get_by_role("link", name="captioner").first).to_be_visible()
-    seen(page, "runs")
+
+    unfold_description(page)
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="run a cell").click()
+    for column in ("train/examples_per_second", "framework", "block", "outcome"):
+        expect(opened.value.get_by_role("columnheader", name=column).first).to_be_visible()
+    seen(opened.value, "runs")
+    opened.value.close()
 
     page.get_by_text(re.compile(r"^scenes \(")).first.click()
     panel = page.get_by_role("dialog")
@@ -153,7 +160,7 @@ def test_no_script_of_a_run_executes(page: Page, group: Group, tmp_path: Path, m
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", group.password("alice"))
     store, place = Store(group.uri), "vision/grid"
     assert store.apply([hostile(record, place) for record in drawn("vision", "alice", "m", 1.2, seed=0)], tmp_path) == []
-    store.describe_experiment(place, f"A description {SCRIPT}")
+    store._client.set_experiment_tag(store.experiment_id(place), NOTE, f"A description {SCRIPT}")
     done = group.call("alice", "compare", f"--experiment={place}", "--strata=machine,model", f"--output={tmp_path}", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
