@@ -51,7 +51,8 @@ def keep(store: Store, wanted: RunOpened, records: Sequence[Record], folder: Pat
 
 def describe(store: Store, experiment: str, study: ModuleType) -> None:
     """What stands above an experiment's runs before there is a result."""
-    told = [f"metrics.{one.metric}" for one in study.OUTCOMES[:2]]
+    of_phase = {one.metric.partition("/")[0]: f"metrics.{one.metric}" for one in reversed(study.OUTCOMES)}
+    told = [of_phase[phase] for phase in ("train", "inference") if phase in of_phase]
     runs = store.share_columns(experiment, [*told, "tags.framework", "tags.block", "tags.outcome"])
     text = f"{study.TITLE}\n\nOne campaign per launch, a [run a cell]({runs}); the verdict is in the campaign's report."
     store.describe_experiment(experiment, text)

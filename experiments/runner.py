@@ -277,7 +277,7 @@ class Runner:
 
         told = [one for one in setup.module.OUTCOMES if one.metric in latest]
         found = [f"- {one.label}: **{words.quantity(latest[one.metric], one)}**" for one in told]
-        where = f"on `{spec.device}` with {spec.threads} threads; data `{setup.prepared.dataset.name}`"
+        where = f"on `{spec.device}` with {spec.threads} thread{'s' * (spec.threads != 1)}; data `{setup.prepared.dataset.name}`"
         text = f"`{spec.framework}`, {spec.stage}, {where}."
         return note("\n\n".join([text, "\n".join(found), *(f"⚠ {line}" for line in self.warnings)]))
 
@@ -318,7 +318,7 @@ class Runner:
         """Everything measured so far to the server. False if it stays away."""
         deadline = time.monotonic() + timeout_seconds
         while not self._uploader.up_to_date:
-            if self._uploader.trouble or not self._uploader.is_alive() or time.monotonic() > deadline:
+            if self._uploader.stuck or time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
         return True

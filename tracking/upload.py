@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 
@@ -13,6 +14,7 @@ from tracking.store import HEARTBEAT_SECONDS, Rejected, Store
 
 IDLE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
+PATIENCE_SECONDS = 15.0
 
 
 class Uploader(threading.Thread):
@@ -30,6 +32,7 @@ class Uploader(threading.Thread):
         self._finish = threading.Event()
         self._wake = threading.Event()
         self._next_beat = 0.0
+        self._asked_at = math.inf
         self._sent_waiting: list[Record] = []
         self.refused: list[str] = []
         self.trouble = ""
@@ -38,6 +41,7 @@ class Uploader(threading.Thread):
         pause = IDLE_SECONDS
         while True:
             finishing = self._finish.is_set()
+            self._asked_at = time.monotonic()
             try:
                 self._beat()
                 more = self._deliver()
@@ -47,6 +51,7 @@ class Uploader(threading.Thread):
             except Exception as error:  # this thread must outlive whatever MLflow raises: the journal waits for it
                 self.trouble = str(error) or type(error).__name__
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            self._asked_at = math.inf
             if finishing:
                 return
             self._wake.wait(pause)
@@ -62,6 +67,11 @@ class Uploader(threading.Thread):
     def wake(self) -> None:
         """Delivers now what has been written, instead of within a second."""
         self._wake.set()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether waiting is in vain: the server failed, or takes long to say anything at all."""
+        return bool(self.trouble) or not self.is_alive() or time.monotonic() - self._asked_at > PATIENCE_SECONDS
 
     @property
     def up_to_date(self) -> bool:
