@@ -19,7 +19,7 @@ from tests.faults.proxy import Proxy
 from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import Artifact, DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, StoredRun, Tags
-from tracking.store import Rejected, Store, Unreachable
+from tracking.store import NOTE, Rejected, Store, Unreachable
 from tracking.upload import Uploader
 
 
@@ -86,6 +86,19 @@ def test_what_the_server_refuses_is_told_and_the_rest_arrives(store: Store, tmp_
     assert everything(store)["cell"].tags["after"] == "yes"
 
 
+def test_a_description_keeps_what_its_users_wrote_and_leads_to_the_newest_result(store: Store) -> None:
+    def described(**given: str) -> str:
+        store.describe_experiment("captioning", **given)
+        return str(store._client.get_experiment(store.experiment_id("captioning")).tags[NOTE])
+
+    assert described(text="A study\n\nIts runs") == "A study\n\nIts runs"
+    assert described(newest="Newest result: 1") == "A study\n\nIts runs\n\nNewest result: 1"
+    assert described(text="Another text", newest="Newest result: 2") == "A study\n\nIts runs\n\nNewest result: 2"
+    store._client.set_experiment_tag(store.experiment_id("captioning"), NOTE, "Ours, for the paper")
+    assert described(text="A study") == "Ours, for the paper"
+    assert described(newest="Newest result: 3") == "Ours, for the paper\n\nNewest result: 3"
+
+
 def test_a_deleted_experiment_is_named_with_its_remedy(store: Store) -> None:
     store._client.delete_experiment(store.experiment_id("captioning"))
     with pytest.raises(WrongCall, match="experiments restore"):
@@ -149,6 +162,26 @@ def test_records_written_while_the_server_is_dead_arrive_in_order_when_it_is_bac
     assert found["cell"].status == "FINISHED"
     assert found["campaign"].status == "FAILED"
     assert len(store._client.get_metric_history(found["cell"].run_id, "train/loss")) == 2_500
+
+
+def test_a_server_that_takes_calls_and_answers_none_is_not_waited_for(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracking.upload.PATIENCE_SECONDS", 1.0)
+    campaign, cell, *_ = some_records(tmp_path)
+    store, kept = Store(server.uri), Journal(tmp_path / "journal")
+    store.apply([campaign], tmp_path)
+    uploader = Uploader(kept, store, store.run_id("c1") or "")
+    uploader.start()
+    wait_for(lambda: not uploader.stuck and uploader.up_to_date, 20)
+    server.pause()
+    kept.append(cell)
+    uploader.wake()
+    wait_for(lambda: uploader.stuck, 5)
+    assert not uploader.trouble, "it has not failed yet"
+    server.go_on()
+    wait_for(lambda: not uploader.stuck and uploader.up_to_date, 20)
+    assert uploader.finish(20)
 
 
 def test_unreachable_is_not_refused(tmp_path: Path) -> None:
