@@ -57,7 +57,7 @@ def test_a_killed_runner_takes_the_campaign_along(place: Place) -> None:
 
     def started() -> bool:
         assert runner.poll() is None, (place.folder / "runner.log").read_text()
-        return any(run.tags["kind"] == "cell" for run in Store(place.uri).runs("captioning"))
+        return any(run.tags.get("kind") == "cell" for run in Store(place.uri).runs("captioning"))
 
     wait_for(started, 120)
     children = psutil.Process(runner.pid).children(recursive=True)

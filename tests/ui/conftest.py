@@ -1,4 +1,4 @@
-"""A real browser before a group's server, on which alice has run a small campaign."""
+"""A real browser before a group's server, on which dana has run a small campaign."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_MS = 30_000
 
 @dataclass(frozen=True)
 class Campaign:
-    """Ids of alice's campaign, and of the run of its first cell in pytorch."""
+    """Ids of dana's campaign, and of the run of its first cell in pytorch."""
 
     experiment: str
     run: str
@@ -46,9 +46,18 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def as_alice(browser: Browser, group: Group) -> Iterator[BrowserContext]:
-    words = {"username": "alice", "password": group.password("alice")}
-    context = browser.new_context(base_url=group.uri, http_credentials=words, viewport=SIZE)  # type: ignore[arg-type]
+def newcomer(group: Group) -> Group:
+    """The server, and on it a team of dana's alone: other tests fill the experiments of the others."""
+    for given in ({"action": "add_team", "team": "images"}, {"action": "add_user", "user": "dana", "team": "images"}):
+        done = group.admin(**given)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return group
+
+
+@pytest.fixture(scope="module")
+def as_dana(browser: Browser, newcomer: Group) -> Iterator[BrowserContext]:
+    words = {"username": "dana", "password": newcomer.password("dana")}
+    context = browser.new_context(base_url=newcomer.uri, http_credentials=words, viewport=SIZE)  # type: ignore[arg-type]
     context.set_default_timeout(WAIT_MS)
     context.add_init_script(f"try {{ {NO_ASSISTANT} }} catch (e) {{}}")
     yield context
@@ -56,9 +65,9 @@ def as_alice(browser: Browser, group: Group) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(as_alice: BrowserContext) -> Iterator[Page]:
-    """A page of alice's; the test fails if the server could not answer one of its requests."""
-    opened, failed = as_alice.new_page(), list[str]()
+def page(as_dana: BrowserContext) -> Iterator[Page]:
+    """A page of dana's; the test fails if the server could not answer one of its requests."""
+    opened, failed = as_dana.new_page(), list[str]()
     opened.on("response", lambda answer: failed.append(answer.url) if answer.status >= 500 else None)
     yield opened
     assert failed == []
@@ -84,24 +93,24 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def campaign(browser: Browser, group: Group, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+def campaign(browser: Browser, newcomer: Group, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     """Two frameworks in two blocks: too few for a verdict, enough for every page."""
     assert browser.is_connected()  # without one there is nothing to measure for
     folder = tmp_path_factory.mktemp("campaign")
     own = {"frameworks": "pytorch,tensorflow", "blocks": "2", "journal": str(folder / "journal"), "cache": str(folder / "cache")}
-    done = group.call("alice", "captioning", *(f"--{name}={text}" for name, text in {**QUICK, **own}.items()), cwd=folder)
+    done = newcomer.call("dana", "captioning", *(f"--{name}={text}" for name, text in {**QUICK, **own}.items()), cwd=folder)
     assert done.returncode in (0, 3), done.stdout + done.stderr
-    named = {"experiment_name": "vision/captioning"}
-    found = group.ask("alice", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=named).json()["experiment"][
+    named = {"experiment_name": "images/captioning"}
+    found = newcomer.ask("dana", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=named).json()["experiment"][
         "experiment_id"
     ]
     conditions = ("kind = 'campaign'", "framework = 'pytorch' and tags.block = '1'")
-    run, cell = (newest(group, found, f"tags.{condition}") for condition in conditions)
+    run, cell = (newest(newcomer, found, f"tags.{condition}") for condition in conditions)
     return Campaign(found, run, cell)
 
 
 def newest(group: Group, experiment: str, condition: str) -> str:
     """The id of the newest run that MLflow's filter selects."""
     wanted = {"experiment_ids": [experiment], "filter": condition, "order_by": ["attributes.start_time DESC"], "max_results": 1}
-    (run,) = group.ask("alice", "POST", "/api/2.0/mlflow/runs/search", json=wanted).json()["runs"]
+    (run,) = group.ask("dana", "POST", "/api/2.0/mlflow/runs/search", json=wanted).json()["runs"]
     return str(run["info"]["run_id"])

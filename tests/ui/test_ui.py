@@ -21,7 +21,7 @@ TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"
 SCRIPT = """<script>document.title='owned'; window.owned=1</script><img src=x onerror="window.owned=1">"""
 
 
-@pytest.mark.parametrize("words", [None, ("alice", "a guess"), ("nobody", "a guess")], ids=str)
+@pytest.mark.parametrize("words", [None, ("dana", "a guess"), ("nobody", "a guess")], ids=str)
 def test_without_the_right_name_and_password_nothing_is_seen(
     browser: Browser, proxy: tuple[str, Path], words: tuple[str, str] | None
 ) -> None:
@@ -34,7 +34,7 @@ def test_without_the_right_name_and_password_nothing_is_seen(
             assert answer.status == 401
         except Error as error:  # what Chromium says of a password that was refused
             assert "ERR_INVALID_AUTH_CREDENTIALS" in str(error)  # noqa: PT017
-        assert not {"Experiments", "vision"} & set(re.findall(r"\w+", page.inner_text("body")))
+        assert not {"Experiments", "images"} & set(re.findall(r"\w+", page.inner_text("body")))
 
 
 def test_a_self_signed_certificate_is_not_taken_unasked(browser: Browser, proxy: tuple[str, Path]) -> None:
@@ -42,29 +42,29 @@ def test_a_self_signed_certificate_is_not_taken_unasked(browser: Browser, proxy:
         context.new_page().goto(proxy[0])
 
 
-def test_alice_logs_in_through_tls(browser: Browser, group: Group, proxy: tuple[str, Path]) -> None:
-    words = {"username": "alice", "password": group.password("alice")}
+def test_dana_logs_in_through_tls(browser: Browser, newcomer: Group, proxy: tuple[str, Path]) -> None:
+    words = {"username": "dana", "password": newcomer.password("dana")}
     with browser.new_context(ignore_https_errors=True, http_credentials=words) as context:  # type: ignore[arg-type]
         page = context.new_page()
         page.goto(f"{proxy[0]}/#/experiments")
-        expect(page.get_by_role("link", name="vision/captioning", exact=True)).to_be_visible()
-        expect(page.get_by_text("alice", exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name="images/captioning", exact=True)).to_be_visible()
+        expect(page.get_by_text("dana", exact=True)).to_be_visible()
 
 
 def test_experiments_are_named_and_described_and_lead_to_the_newest_result(page: Page, campaign: Campaign, seen: Seen) -> None:
     page.goto("/#/experiments")
-    page.get_by_placeholder("Search experiments").fill("vision")
+    page.get_by_placeholder("Search experiments").fill("images")
     page.keyboard.press("Enter")
     expect(page.get_by_text("speech/captioning")).to_have_count(0)
     for name, told in {
-        "vision/captioning": TITLE,
-        "vision/grid": "A grid on synthetic tensors",
-        "vision/comparisons": "Comparisons",
+        "images/captioning": TITLE,
+        "images/grid": "A grid on synthetic tensors",
+        "images/comparisons": "Comparisons",
     }.items():
         expect(page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))).to_contain_text(told)
     seen(page, "experiments")
 
-    page.get_by_role("link", name="vision/captioning", exact=True).click()
+    page.get_by_role("link", name="images/captioning", exact=True).click()
     expect(page).to_have_url(re.compile(f"experiments/{campaign.experiment}/"))
     page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
     unfold_description(page)
@@ -107,9 +107,9 @@ def test_the_list_of_runs(page: Page, campaign: Campaign, seen: Seen) -> None:
 def test_a_run_tells_what_it_was_and_found(page: Page, campaign: Campaign, seen: Seen) -> None:
     page.goto(run_page(campaign.experiment, campaign.cell))
     expect(page.get_by_role("heading", name="pytorch · block 1")).to_be_visible()
-    for told in ("alice", "Finished", "evenhand captioning", "captioner", "scenes ("):
+    for told in ("dana", "Finished", "evenhand captioning", "captioner", "scenes ("):
         expect(page.get_by_text(told).first).to_be_visible()
-    for tag in ("framework: pytorch", "team: vision", "user: alice", "block: 1", "parity: equal"):
+    for tag in ("framework: pytorch", "team: images", "user: dana", "block: 1", "parity: equal"):
         expect(page.get_by_text(re.compile(tag.replace(": ", r"\s*:\s*"))).first).to_be_visible()
     seen(page, "run")
     expect(page.get_by_text("training throughput").first).to_be_attached()  # its description
@@ -149,19 +149,21 @@ def test_the_report_is_read_where_it_was_logged(page: Page, campaign: Campaign, 
     seen(page, "report")
 
 
-def test_no_script_of_a_run_executes(page: Page, group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_script_of_a_run_executes(page: Page, newcomer: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dialogs = list[str]()
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     page.goto("about:blank")
     page.set_content(f"<p>{SCRIPT}</p>")
     page.wait_for_function("window.owned")  # unescaped it does
 
-    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "alice")
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", group.password("alice"))
-    store, place = Store(group.uri), "vision/grid"
-    assert store.apply([hostile(record, place) for record in drawn("vision", "alice", "m", 1.2, seed=0)], tmp_path) == []
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "dana")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", newcomer.password("dana"))
+    store, place = Store(newcomer.uri), "images/grid"
+    assert store.apply([hostile(record, place) for record in drawn("images", "dana", "m", 1.2, seed=0)], tmp_path) == []
     store._client.set_experiment_tag(store.experiment_id(place), NOTE, f"A description {SCRIPT}")
-    done = group.call("alice", "compare", f"--experiment={place}", "--strata=machine,model", f"--output={tmp_path}", cwd=tmp_path)
+    done = newcomer.call(
+        "dana", "compare", f"--experiment={place}", "--strata=machine,model", f"--output={tmp_path}", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
     (report,) = tmp_path.glob("*/report.html")
@@ -170,7 +172,10 @@ def test_no_script_of_a_run_executes(page: Page, group: Group, tmp_path: Path, m
     untouched(page, dialogs)
 
     experiment = store.experiment_id(place)
-    comparison, cell = newest(group, experiment, "tags.kind = 'comparison'"), newest(group, experiment, "tags.kind = 'cell'")
+    comparison, cell = (
+        newest(newcomer, experiment, "tags.kind = 'comparison'"),
+        newest(newcomer, experiment, "tags.kind = 'cell'"),
+    )
     page.goto(run_page(experiment, comparison, "/artifacts/report.html"))
     expect(page.frame_locator("iframe").get_by_text("window.owned=1").first).to_be_visible()
     untouched(page, dialogs)
