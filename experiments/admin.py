@@ -44,7 +44,9 @@ def _add_team(store: Store, settings: Admin) -> tuple[list[str], None]:
     made = accounts.add_team(store, _name(settings.team, "team"), experiments_of(settings.team))
     for name in studies.available():
         describe(store, f"{made.name}/{name}", studies.load(name))
-    store.describe_experiment(f"{made.name}/{COMPARISONS}", "Comparisons across teams\n\nA run a comparison, with its report.")
+    store.describe_experiment(
+        f"{made.name}/{COMPARISONS}", "Comparisons across teams\n\nOne run per comparison, with its report."
+    )
     return [f"team {made.name} writes {', '.join(experiments_of(made.name))}, and reads everything"], None
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.tracking.postgres import MISSING, Postgres
+from tests.tracking.postgres import MISSING, Postgres, running
 
 if TYPE_CHECKING:
     from tests.deploy.group import Group
@@ -176,19 +176,15 @@ def server(tmp_path: Path, empty_store: Path) -> Iterator[Server]:
     folder = tmp_path / "server"
     folder.mkdir()
     shutil.copy(empty_store, folder / "server.db")
-    running = Server(folder)
-    yield running
-    running.kill()
+    started = Server(folder)
+    yield started
+    started.kill()
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server for the whole session; each test makes databases of its own in it."""
-    if MISSING:
-        pytest.skip(MISSING)
-    running = Postgres()
-    yield running
-    running.stop()
+    yield from running()
 
 
 @pytest.fixture
@@ -196,9 +192,9 @@ def postgres_server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
     """`mlflow server` on an empty PostgreSQL database."""
     folder = tmp_path / "postgres-server"
     folder.mkdir()
-    running = Server(folder, postgres.database(f"mlflow_{uuid.uuid4().hex[:8]}"))
-    yield running
-    running.kill()
+    started = Server(folder, postgres.database(f"mlflow_{uuid.uuid4().hex[:8]}"))
+    yield started
+    started.kill()
 
 
 @pytest.fixture(scope="session")
@@ -208,8 +204,8 @@ def group() -> Iterator[Group]:
 
     if MISSING:
         pytest.skip(MISSING)
-    with of_teams.running() as running:
-        yield running
+    with of_teams.running() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -219,8 +215,8 @@ def proxy(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
     if before.MISSING:
         pytest.skip(before.MISSING)
-    with before.running(group, tmp_path_factory.mktemp("nginx")) as running:
-        yield running
+    with before.running(group, tmp_path_factory.mktemp("nginx")) as nginx:
+        yield nginx
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:

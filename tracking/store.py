@@ -261,7 +261,7 @@ class Store:
         """By the client's own steps: `log_model` would load the model here, and a framework with it."""
         run = self._ask(self._client.get_run, run_id)
         linked = {output.model_id for output in run.outputs.model_outputs} if run.outputs else set()
-        made = _again(lambda: self._begun_model(run, record.name) or self._create_model(run, record.name))
+        made = _again(lambda: self._begun_model(run, record.name, linked) or self._create_model(run, record.name))
         if made.model_id in linked:
             return
         with tempfile.TemporaryDirectory() as temporary:
@@ -273,11 +273,12 @@ class Store:
         self._ask(self._client.finalize_logged_model, made.model_id, LoggedModelStatus.READY)
         self._ask(self._client.log_outputs, run_id, [LoggedModelOutput(made.model_id, step=0)])
 
-    def _begun_model(self, run: Any, name: str) -> Any:
-        """The model of that name made for a run, be it ready or only begun; the first, where an answer was lost."""
+    def _begun_model(self, run: Any, name: str, linked: set[str]) -> Any:
+        """The model of that name made for a run: the one it leads to; else the first that was begun, where an answer was lost."""
         condition, order = f"source_run_id = '{run.info.run_id}'", [{"field_name": "creation_time", "ascending": True}]
         found = self._ask(self._client.search_logged_models, [run.info.experiment_id], condition, order_by=order)
-        return next((model for model in found if model.name == name), None)
+        named = [model for model in found if model.name == name]
+        return next((model for model in named if model.model_id in linked), named[0] if named else None)
 
     def _create_model(self, run: Any, name: str) -> Any:
         create = self._client.create_logged_model

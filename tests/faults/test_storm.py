@@ -24,7 +24,7 @@ from tests.faults.ledger import Run
 from tests.faults.proxy import Proxy
 from tests.faults.storm import KILLS, Storm
 from tests.faults.writers import BLOCKS, FINISHED, Writer
-from tests.tracking.postgres import MISSING, Postgres
+from tests.tracking.postgres import Postgres, running
 from tracking import journal
 
 WRITERS, ON_THE_SMALL_DISK = 10, 2
@@ -35,26 +35,22 @@ LONGEST_END_SECONDS = 1_800
 @pytest.fixture
 def database() -> Iterator[Postgres]:
     """Its own: it will be killed."""
-    if MISSING:
-        pytest.skip(MISSING)
-    running = Postgres()
-    yield running
-    running.stop()
+    yield from running()
 
 
 @pytest.fixture
 def server(tmp_path: Path, database: Postgres) -> Iterator[Server]:
     (tmp_path / "server").mkdir()
-    running = Server(tmp_path / "server", database.database("mlflow"), workers=2)
-    yield running
-    running.kill()
+    started = Server(tmp_path / "server", database.database("mlflow"), workers=2)
+    yield started
+    started.kill()
 
 
 @pytest.fixture
 def proxy(server: Server) -> Iterator[Proxy]:
-    running = Proxy(server.port)
-    yield running
-    running.close()
+    started = Proxy(server.port)
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -8,13 +8,24 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 MISSING = "" if BINARIES else "no PostgreSQL in /usr/lib/postgresql; install it: apt-get install postgresql"
+
+
+def running() -> Iterator[Postgres]:
+    """For a fixture, which is skipped where there is no PostgreSQL."""
+    if MISSING:
+        pytest.skip(MISSING)
+    made = Postgres()
+    yield made
+    made.stop()
 
 
 class Postgres:

@@ -91,7 +91,7 @@ def test_the_list_of_runs(page: Page, campaign: Campaign, seen: Seen) -> None:
 
     unfold_description(page)
     with page.expect_popup() as opened:
-        page.get_by_role("link", name="run a cell").click()
+        page.get_by_role("link", name="one run per cell").click()
     for column in ("train/examples_per_second", "framework", "block", "outcome"):
         expect(opened.value.get_by_role("columnheader", name=column).first).to_be_visible()
     seen(opened.value, "runs")
