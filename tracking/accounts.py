@@ -1,13 +1,14 @@
 """Who is asking, and who may write where: the accounts, teams and permissions of a tracking server with passwords.
 
-A team is a role of MLflow's: everybody reads everything, a team's members write its own experiments, named `team/…`.
+A team is a role of MLflow's: everybody reads everything, a team's members write its own experiments, named `team/…`. What they
+make there is the team's, not its maker's. *Default*, where MLflow puts launches unless told otherwise, is to be read.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,9 @@ WORKSPACE = "default"
 # MLflow's own roles, one a user, that hold what is granted to one person.
 PERSONAL = "__user_"
 EDIT = "EDIT"
-LAUNCHES_ID = "0"
+DEFAULT, DEFAULT_ID = "Default", "0"
+# Where a team's `mlflow run` opens its own runs.
+LAUNCHES = "launches"
 SECRET_BYTES = 18
 
 
@@ -78,6 +81,16 @@ def place(account: Account | None, team: str, name: str) -> str:
     return f"{team}/{name}" if account and team else name
 
 
+def launches(account: Account | None, team: str) -> str:
+    """The experiment in which `mlflow run` opens an account's runs."""
+    return place(account, team, LAUNCHES) if account and team else DEFAULT
+
+
+def holds_launches(experiment: str) -> bool:
+    """Whether runs of an experiment stand for launches: nobody has chosen it for what they measure."""
+    return experiment == DEFAULT or experiment.rpartition("/")[2] == LAUNCHES
+
+
 def teams(store: Store) -> list[Team]:
     """Every team, by name. Raises Rejected for anybody but an administrator."""
     roles = _call(store, "GET", "/api/3.0/mlflow/roles/list", workspace=WORKSPACE)["roles"]
@@ -98,16 +111,56 @@ def users(store: Store) -> list[dict[str, Any]]:
     return sorted(found, key=lambda user: user["username"])
 
 
-def add_team(store: Store, name: str, experiments: Iterable[str]) -> Team:
-    """A team that may write the experiments of these names, made where they are missing. A second time adds what is new."""
+def add_team(store: Store, name: str, experiments: Sequence[str]) -> Team:
+    """A team that may write the experiments of these names, made where they are missing. A second time adds what is new.
+
+    Raises WrongCall where one of them is already another's, so that nobody finds a name taken and keeps it.
+    """
     found = next((team for team in teams(store) if team.name == name), None)
+    members, taken = found.users if found else (), set(experiments) & set(store.experiment_names().values())
+    for experiment in sorted(taken):
+        take_back(store, experiment, members)
     if found is None:
         _call(store, "POST", "/api/3.0/mlflow/roles/create", name=name, workspace=WORKSPACE)
-    found = named(store, name)
-    for experiment in [*map(store.experiment_id, experiments), LAUNCHES_ID]:
-        if experiment not in found.experiments:
-            grant(store, found, experiment, EDIT)
+        found = named(store, name)
+    for experiment_id in map(store.experiment_id, experiments):
+        if experiment_id not in found.experiments:
+            grant(store, found, experiment_id, EDIT)
+    if DEFAULT_ID in found.experiments:
+        _revoke(store, found.role, DEFAULT_ID)
     return named(store, name)
+
+
+def take_back(store: Store, experiment: str, members: Collection[str]) -> None:
+    """What members of a team may do with its experiment they may do as members. Raises WrongCall for anybody else's."""
+    (experiment_id,) = store.experiment_ids([experiment])
+    owners = [one for one in _owners(store, experiment_id) if not one[1]["is_admin"]]
+    for _, user in owners:
+        if user["username"] not in members:
+            who = user["username"]
+            raise WrongCall(f"experiment {experiment} is {who}'s, who is not of the team; rename it, or make {who} leave it")
+    for role, _ in owners:
+        _revoke(store, role, experiment_id)
+
+
+def _owners(store: Store, experiment_id: str) -> list[tuple[int, dict[str, Any]]]:
+    """Personal role and user of everybody who has a permission of his own on an experiment."""
+    roles = _call(store, "GET", "/api/3.0/mlflow/roles/list", workspace=WORKSPACE)["roles"]
+    every = {f"{PERSONAL}{user['id']}__": user for user in users(store)}
+    return [(role["id"], every[role["name"]]) for role in roles if role["name"] in every and _permits(role, experiment_id)]
+
+
+def _permits(role: Mapping[str, Any], experiment_id: str) -> bool:
+    wanted = ("experiment", experiment_id)
+    return any((one["resource_type"], one["resource_pattern"]) == wanted for one in role["permissions"])
+
+
+def _revoke(store: Store, role: int, experiment_id: str) -> None:
+    """Takes a role's permission on an experiment."""
+    held = _call(store, "GET", "/api/3.0/mlflow/roles/permissions/list", role_id=str(role))["role_permissions"]
+    for one in held:
+        if (one["resource_type"], one["resource_pattern"]) == ("experiment", experiment_id):
+            _call(store, "DELETE", "/api/3.0/mlflow/roles/permissions/remove", role_permission_id=one["id"])
 
 
 def remove_team(store: Store, name: str) -> Team:

@@ -8,24 +8,15 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "tensorflow",
-    "keras",
-    "jax",
-    "jaxlib",
-    "numpy",
-    "mlflow",
-    "scipy",
-    "statsmodels",
-    "sacrebleu",
-)
+from tracking.cpus import cpus
+
+PACKAGES = ("numpy", "mlflow", "scipy", "statsmodels", "sacrebleu")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -44,15 +35,21 @@ def machine() -> dict[str, Any]:
     }
 
 
+def environment(framework: Mapping[str, str], of_frameworks: Sequence[str], threads: int) -> dict[str, Any]:
+    """What `environment.json` holds. framework: its versions and switches; threads: those it was given; see `packages`."""
+    own = {**asdict(cpus()), "threads": threads}
+    return {"framework": dict(framework), "packages": packages(of_frameworks), "machine": machine(), "cpus": own}
+
+
 def fingerprint() -> str:
     """Eight hexadecimal digits, equal on the same machine: the tag `machine`."""
     return _digest(machine())
 
 
 @cache
-def packages() -> dict[str, str]:
-    """Versions of what is installed and matters, without importing any of it."""
-    return {"python": platform.python_version(), **versions_of(PACKAGES)}
+def packages(of_frameworks: Sequence[str]) -> dict[str, str]:
+    """Versions of what is installed and matters, without importing any of it. of_frameworks: distributions of all frameworks."""
+    return {"python": platform.python_version(), **versions_of((*of_frameworks, *PACKAGES))}
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
@@ -66,16 +63,16 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def environment_digest() -> str:
+def environment_digest(of_frameworks: Sequence[str]) -> str:
     """Equal where machine and packages are: the tag `environment`, which must not change inside a block."""
-    return _digest({"machine": machine(), "packages": packages()})
+    return _digest({"machine": machine(), "packages": packages(of_frameworks)})
 
 
-def surroundings() -> dict[str, str]:
+def environment_tags(of_frameworks: Sequence[str]) -> dict[str, str]:
     """What the two digests stand for, as tags that people can read and compare by: `cpu`, `gpu`, `version.torch`, …"""
     here = machine()
     hardware = {"cpu": f"{here['cores']} × {here['cpu']}", "gpu": ", ".join(here["gpus"])}
-    versions = {f"version.{name}": version for name, version in packages().items()}
+    versions = {f"version.{name}": version for name, version in packages(of_frameworks).items()}
     return {name: text for name, text in {**hardware, **versions}.items() if text}
 
 
@@ -91,15 +88,9 @@ def commit() -> str:
 @cache
 def gpus() -> list[str]:
     """Names of NVIDIA devices with their driver; empty where there is none."""
-    try:
-        import pynvml
+    from tracking.sensors import nvml
 
-        pynvml.nvmlInit()
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [f"{pynvml.nvmlDeviceGetName(handle)} (driver {driver})" for handle in handles]
-    except Exception:  # NVML has one error class a cause, and every one of them means: no usable device
-        return []
+    return nvml.names()
 
 
 def _git(*arguments: str) -> str:

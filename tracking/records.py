@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import typing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 # What is said loudly stands in the tag `warnings` of campaigns and cells, with this between.
 BETWEEN_WARNINGS = " · "
+# MLflow's, and none.
+STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 VANISHED = "its process ended without a word (killed, or the machine went down)"
 
 
-class Kind(StrEnum):
+class RunKind(StrEnum):
     """Tag `kind`: what an MLflow run stands for."""
 
     LAUNCH = "launch"
@@ -28,20 +31,19 @@ class Kind(StrEnum):
     PARITY = "parity"
 
 
-class Outcome(StrEnum):
+class RunOutcome(StrEnum):
     """Tag `outcome`: how a run ended; everything but `ok` comes with `outcome_reason`."""
 
     OK = "ok"
     OUT_OF_MEMORY = "out_of_memory"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-    NOT_AVAILABLE = "not_available"
     PRUNED = "pruned"
 
     @property
     def status(self) -> str:
         """MLflow's status for this outcome."""
-        return {Outcome.OK: "FINISHED", Outcome.INTERRUPTED: "KILLED", Outcome.PRUNED: "KILLED"}.get(self, "FAILED")
+        return {RunOutcome.OK: "FINISHED", RunOutcome.INTERRUPTED: "KILLED", RunOutcome.PRUNED: "KILLED"}.get(self, "FAILED")
 
 
 @dataclass(frozen=True)
@@ -134,15 +136,75 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str) -> Record:
-    """The inverse of `to_line`. Raises ValueError on anything else."""
-    fields = json.loads(line)
-    kind = _TYPES[fields.pop("record")]
-    if kind is Metrics:
-        fields["points"] = tuple(Point(**point) for point in fields["points"])
-    if kind is ModelSaved:
-        fields["requirements"] = tuple(fields["requirements"])
-    record: Record = kind(**fields)
+    """The inverse of `to_line`. Raises ValueError on anything else, with what is wrong."""
+    try:
+        fields = json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError:
+        raise ValueError("it is not JSON") from None
+    name = fields.pop("record", None) if isinstance(fields, dict) else None
+    if not isinstance(name, str) or name not in _TYPES:
+        raise ValueError("it is no record that is known")
+    return _record(name, fields)
+
+
+def _record(name: str, fields: dict[str, Any]) -> Record:
+    known = _FIELDS[name]
+    if unknown := sorted(fields.keys() - known.keys()):
+        raise ValueError(f"{name} has no field {ascii(unknown[0])[:40]}")
+    try:
+        record: Record = _TYPES[name](**{key: known[key](value) for key, value in fields.items()})
+    except (TypeError, ValueError, RecursionError):  # a field is missing, or is not of its type
+        raise ValueError(f"{name} lacks a field, or one is of another type") from None
+    if isinstance(record, RunClosed) and record.status not in STATUSES:
+        raise ValueError(f"RunClosed has a status that is not known: {ascii(record.status)[:40]}")
+    if isinstance(record, RunClosed) and not (record.status or record.outcome in set(RunOutcome)):
+        raise ValueError(f"RunClosed has an outcome that is not known: {ascii(record.outcome)[:40]}")
     return record
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise TypeError
+    return value
+
+
+def _list(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError
+    return tuple(map(_text, value))
+
+
+def _points(value: Any) -> tuple[Point, ...]:
+    points = tuple(Point(**one) for one in value)
+    for one in points:
+        if type(one.value) not in (float, int) or type(one.step) is not int or type(one.time_ms) is not int:
+            raise TypeError
+        _text(one.key)
+    return points
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    str: _text,
+    int: _whole,
+    dict[str, str]: _texts,
+    tuple[str, ...]: _list,
+    tuple[Point, ...]: _points,
+}
+_FIELDS = {name: {key: _READERS[hint] for key, hint in typing.get_type_hints(kind).items()} for name, kind in _TYPES.items()}
 
 
 @dataclass(frozen=True)

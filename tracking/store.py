@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,19 +19,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tracking import first_use, limits, plain, whereabouts
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import (
     VANISHED,
     Artifact,
     DatasetUsed,
-    Kind,
     Metrics,
     ModelSaved,
-    Outcome,
     Point,
     Record,
     RunClosed,
+    RunKind,
     RunOpened,
+    RunOutcome,
     StoredRun,
     Tags,
 )
@@ -38,8 +40,6 @@ from tracking.records import (
 POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
 NAMED = 8
-HEARTBEAT = "heartbeat"
-WHEREABOUTS = ("host", "pid", HEARTBEAT)
 NOTE = "mlflow.note.content"  # the tag that the UI shows as a description (Markdown)
 # The paragraph of an experiment's description that begins so leads to its newest result.
 NEWEST = "Newest result"
@@ -47,12 +47,17 @@ NEWEST = "Newest result"
 COLUMNS, OUR_COLUMNS = "mlflow.sharedViewState.", "evenhand"
 # Without it the UI opens its view for language models.
 MODEL_TRAINING = "workflowType=machine_learning"
-HEARTBEAT_SECONDS = 15
-STALE_SECONDS = 600
 NEWEST_FIRST, OLDEST_FIRST = "attributes.start_time DESC", "attributes.start_time ASC"
 PAGE_SECONDS = 120  # a page of full runs takes a server seconds, and one that answers several readers longer
 
 AGAIN_SECONDS = 1.0
+# How often a record is tried that the server does not write while it writes others, before it is set aside.
+TRIES = 3
+PROBE = "evenhand.probe"
+
+ROOT = Path(__file__).resolve().parent.parent
+LOADER = re.compile(r"(?:experiments|models)(?:\.[a-z_][a-z0-9_]*)+")
+REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?==[\w.+!-]+")
 
 # A dead server must cost seconds, not MLflow's default of four minutes a call: the journal already holds the record. And MLflow
 # itself would send a creation again whose answer was lost, and make a second run.
@@ -74,14 +79,13 @@ from mlflow.entities import (  # noqa: E402
     Metric,
     Param,
     RunTag,
-    ViewType,
 )
 from mlflow.exceptions import MlflowException  # noqa: E402
 from mlflow.models import Model, ModelSignature  # noqa: E402
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository  # noqa: E402
 from mlflow.types.schema import ColSpec, Schema  # noqa: E402
 from mlflow.utils.credentials import get_default_host_creds  # noqa: E402
-from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME  # noqa: E402
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER  # noqa: E402
 from mlflow.utils.rest_utils import http_request, verify_rest_response  # noqa: E402
 
 logging.getLogger("mlflow").setLevel(logging.ERROR)
@@ -89,6 +93,10 @@ logging.getLogger("mlflow").setLevel(logging.ERROR)
 
 class Unreachable(EvenhandError):
     """The server did not answer, or could not work; the same call may succeed later."""
+
+
+class Unwritten(Unreachable):
+    """The server answered, but with no reason that lies in the record: it could not write, or it can never write this one."""
 
 
 class Rejected(EvenhandError):
@@ -102,15 +110,19 @@ class Store:
         if uri:
             mlflow.set_tracking_uri(uri)
         self.uri = mlflow.get_tracking_uri()
-        self._client = mlflow.MlflowClient(self.uri)
+        with first_use.alone(self.uri):
+            self._client = mlflow.MlflowClient(self.uri)
         self._run_ids: dict[str, str] = {}
+        # Of each journal's run its experiment and, where it has one, its user.
+        self._homes: dict[str, tuple[str, str | None]] = {}
+        self._experiment = ""
 
     def check(self) -> None:
         """Raises WrongCall if nothing usable answers at the tracking URI."""
         try:
             self._ask(self._client.search_experiments, max_results=1)
         except EvenhandError as error:
-            if "error code 401" in str(error) or "error code 403" in str(error):
+            if any(code in str(error) for code in ("error code 401", "error code 403", "UNAUTHENTICATED")):
                 raise WrongCall(
                     f"tracking server {self.uri} asks for a name and a password that may read it; "
                     "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN)"
@@ -125,8 +137,10 @@ class Store:
         if found is None:
             try:
                 return str(self._ask(self._client.create_experiment, name))
-            except Rejected:  # another process made it in between
+            except Rejected:
                 found = self._ask(self._client.get_experiment_by_name, name)
+                if found is None:  # or another process made it in between
+                    raise
         if found.lifecycle_stage != "active":
             raise WrongCall(
                 f"experiment {name} on {self.uri} is deleted; restore it: mlflow experiments restore -x {found.experiment_id}"
@@ -158,9 +172,24 @@ class Store:
         return f"#/experiments/{experiment}/runs?viewStateShareKey={OUR_COLUMNS}&{MODEL_TRAINING}"
 
     def adopt(self, run_id: str, origin: str) -> None:
-        """Makes a run that MLflow's project runner has opened the run of `origin`."""
+        """Makes a run that MLflow's project runner has opened, or an earlier process, the run of `origin`."""
         self._run_ids[origin] = run_id
+        self._experiment = self.experiment_name(run_id)
         self._ask(self._client.set_tag, run_id, "origin", origin)
+
+    def expect(self, opened: Iterable[RunOpened], experiment: str = "", run_ids: Mapping[str, str] | None = None) -> None:
+        """Learns where a journal's runs belong, for records that come without the one that opened their run.
+
+        experiment: of runs that the journal does not open, such as a sweep that another process began. run_ids: by origin,
+        where they are known.
+        """
+        homes = {record.run: (record.experiment, record.tags.get(MLFLOW_USER)) for record in opened}
+        for origin, home in homes.items():  # another journal may call another run so
+            if self._homes.get(origin, home) != home:
+                self._run_ids.pop(origin, None)
+        self._homes |= homes
+        self._experiment = experiment or next((name for name, _ in reversed(homes.values())), "")
+        self._run_ids |= run_ids or {}
 
     def run_id(self, origin: str) -> str | None:
         """The run made for a journal's run, in whichever process that was."""
@@ -169,9 +198,20 @@ class Store:
         return self._run_ids.get(origin)
 
     def _made_for(self, origin: str) -> list[Any]:
-        """More than one where the answer to a creation was lost; all but one of them are bare."""
-        experiments = [e.experiment_id for e in self._ask(self._client.search_experiments, view_type=ViewType.ALL)]
-        return list(self._ask(self._client.search_runs, experiments, f"tags.origin = '{origin}'"))
+        """More than one where the answer to a creation was lost; all but one of them are bare.
+
+        What binds is the experiment that the journal names: on a server with accounts none but its team and administrators may
+        write there, whoever else copies the tag. `mlflow.user` is a client's own word, as is every field of a run: it tells the
+        runs of two members of one team apart, and protects no team from its own members.
+        """
+        name, user = self._homes.get(origin, (self._experiment, None))
+        if not (name and limits.is_origin(origin)):
+            return []
+        experiment = self._ask(self._client.get_experiment_by_name, name)
+        if experiment is None:
+            return []
+        found = self._ask(self._client.search_runs, [experiment.experiment_id], f"tags.origin = '{origin}'")
+        return [run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user]
 
     def apply(self, records: Sequence[Record], folder: Path) -> list[str]:
         """Sends records in order; a second time changes nothing. Returns what the server refused, one line each.
@@ -179,15 +219,57 @@ class Store:
         folder: the journal's, which the paths of artifacts are relative to.
         """
         refused: list[str] = []
-        for run, of_run in groupby(records, key=lambda record: record.run):
+        for run, of_run in groupby(self._taken(records, refused), key=lambda record: record.run):
             for kind, group in groupby(of_run, key=type):
                 alike = list(group)
                 for some in [alike] if kind in (Metrics, Tags) else [[record] for record in alike]:
-                    try:
-                        self._apply(run, kind, some, folder)
-                    except (Rejected, WrongCall) as error:
-                        refused.append(f"{kind.__name__} of {run}: {error}")
+                    refused += self._send(run, kind, some, folder)
         return refused
+
+    def _taken(self, records: Sequence[Record], refused: list[str]) -> Iterator[Record]:
+        """What any server takes of records."""
+        for record in records:
+            found, left_out = limits.taken(record)
+            refused += [f"{type(record).__name__} of {ascii(record.run)[1:-1][:60]}: {line}" for line in left_out]
+            if found:
+                yield found
+
+    def _send(self, run: str, kind: type, some: list[Any], folder: Path) -> list[str]:
+        """Sends alike records of a run, down to the single one that is not acceptable. Returns those, one line each.
+
+        An answer without a reason is none of the record's where the server writes nothing else either: raises Unreachable then.
+        """
+        for _ in range(TRIES):
+            try:
+                self._apply(run, kind, some, folder)
+                return []
+            except (Rejected, WrongCall) as error:
+                reason = str(error)
+                break
+            except Unwritten as error:
+                if not self._writes(run):
+                    raise
+                reason = f"set aside, the server fails on it and writes others: {error}"
+                if len(some) > 1:
+                    break
+        if len(some) == 1:
+            return [f"{kind.__name__} of {run}: {reason}"]
+        half = len(some) // 2
+        return self._send(run, kind, some[:half], folder) + self._send(run, kind, some[half:], folder)
+
+    def _writes(self, run: str) -> bool:
+        """Whether the server writes at all now: a tag comes to a run and goes again."""
+        run_id = self.run_id(run) or next(iter(self._run_ids.values()), None)
+        if run_id is None:
+            return True
+        try:
+            self._ask(self._client.set_tag, run_id, PROBE, str(time.time_ns()))
+            self._ask(self._client.delete_tag, run_id, PROBE)
+        except Rejected:  # a deleted run, or a tag that is gone: this was answered with a reason
+            return True
+        except Unreachable:
+            return False
+        return True
 
     def _apply(self, run: str, kind: type, records: list[Any], folder: Path) -> None:
         if kind is RunOpened:
@@ -196,7 +278,7 @@ class Store:
             return
         run_id = self.run_id(run)
         if run_id is None:
-            raise Rejected("the run is not on this server")
+            raise Rejected("the run is not on this server, in the experiment where its journal has it")
         if kind is Metrics:
             self._log_metrics(run_id, [point for record in records for point in record.points])
         elif kind is Tags:
@@ -212,13 +294,15 @@ class Store:
                 log[kind](run_id, record, folder)
 
     def _open(self, record: RunOpened) -> None:
+        self.expect([record])
         run_id = _again(lambda: self.run_id(record.run) or self._create(record))
         self.tag(run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)})
         self._log_params(run_id, record.params)
 
     def _create(self, record: RunOpened) -> str:
-        """A run with nothing but its origin and process: should the answer be lost, the next try finds it, or it says nothing."""
-        tags = {"origin": record.run, **{key: record.tags[key] for key in WHEREABOUTS if key in record.tags}}
+        """A run with only its origin, user and process: should the answer be lost, the next try finds it or it says nothing."""
+        kept = (*whereabouts.WHEREABOUTS, MLFLOW_USER)
+        tags = {"origin": record.run, **{key: record.tags[key] for key in kept if key in record.tags}}
         told = {"start_time": record.time_ms, "tags": tags, "run_name": record.name}
         made = self._ask_once(self._client.create_run, self.experiment_id(record.experiment), **told)
         self._run_ids[record.run] = str(made.info.run_id)
@@ -244,13 +328,11 @@ class Store:
             self._ask(self._client.log_batch, run_id, metrics=chunk)
 
     def _log_artifact(self, run_id: str, record: Artifact, folder: Path) -> None:
-        path = folder / record.path
-        if path.is_dir():
-            self._ask(self._client.log_artifacts, run_id, str(path), record.folder or None)
-        elif path.is_file():
-            self._ask(self._client.log_artifact, run_id, str(path), record.folder or None)
-        else:
-            raise Rejected(f"{path} is not there any more")
+        path, target = _below(folder, record.path), record.folder or None
+        if target and not limits.is_path(target):
+            raise Rejected(f"{ascii(target)[:60]} is no folder of artifacts")
+        log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+        self._ask(log, run_id, str(path), target)
 
     def _log_dataset(self, run_id: str, record: DatasetUsed, _: Path) -> None:
         dataset = Dataset(record.name, record.digest, "local", record.source, record.schema, record.profile)
@@ -259,6 +341,8 @@ class Store:
 
     def _log_model(self, run_id: str, record: ModelSaved, folder: Path) -> None:
         """By the client's own steps: `log_model` would load the model here, and a framework with it."""
+        data = _below(folder, record.data)
+        _check_model(record)
         run = self._ask(self._client.get_run, run_id)
         linked = {output.model_id for output in run.outputs.model_outputs} if run.outputs else set()
         made = _again(lambda: self._begun_model(run, record.name, linked) or self._create_model(run, record.name))
@@ -266,7 +350,7 @@ class Store:
             return
         with tempfile.TemporaryDirectory() as temporary:
             try:
-                _save_model(Path(temporary) / "model", Model(run_id=run_id, model_id=made.model_id), record, folder / record.data)
+                _save_model(Path(temporary) / "model", Model(run_id=run_id, model_id=made.model_id), record, data)
             except (MlflowException, OSError) as error:
                 raise Rejected(f"the model could not be packed: {error}") from error
             self._ask(self._client.log_model_artifacts, made.model_id, f"{temporary}/model")
@@ -285,17 +369,21 @@ class Store:
         return self._ask_once(create, run.info.experiment_id, name=name, source_run_id=run.info.run_id)
 
     def _close(self, run_id: str, record: RunClosed, _: Path) -> None:
-        for double in self._made_for(record.run):
-            if double.info.run_id != run_id:
-                self._end_double(double.info.run_id, of=run_id)
+        for other in self._made_for(record.run):
+            # Whatever holds values was not left behind by a lost answer.
+            if other.info.run_id != run_id and not (other.data.metrics or other.data.params):
+                self._end_double(other.info.run_id, of=run_id)
+        self._end(run_id, record)
+
+    def _end(self, run_id: str, record: RunClosed) -> None:
         self.tag(run_id, {"outcome": record.outcome, **({"outcome_reason": record.reason} if record.reason else {})})
-        status = record.status or Outcome(record.outcome).status
+        status = record.status or RunOutcome(record.outcome).status
         self._ask(self._client.set_terminated, run_id, status, record.time_ms)
 
     def _end_double(self, run_id: str, of: str) -> None:
         """A run that a creation left behind whose answer came too late or never; a team may end it, not delete it."""
         self.tag(run_id, note(f"Made by mistake, the server's answer was lost: the run is {of}."))
-        self._ask(self._client.set_terminated, run_id, Outcome.INTERRUPTED.status)
+        self._ask(self._client.set_terminated, run_id, RunOutcome.INTERRUPTED.status)
         with suppress(Rejected):
             self._ask(self._client.delete_run, run_id)
 
@@ -309,7 +397,7 @@ class Store:
 
     def beat(self, run_id: str) -> None:
         """Says that the process behind a run is alive; `close_stale` listens."""
-        self.tag(run_id, {HEARTBEAT: str(int(time.time()))})
+        self.tag(run_id, {whereabouts.HEARTBEAT: str(int(time.time()))})
 
     def experiment_ids(self, names: Sequence[str]) -> list[str]:
         """The ids of experiments that must be there. Raises WrongCall naming those that are."""
@@ -483,19 +571,16 @@ class Store:
         """The cell runs of a campaign."""
         return self.runs(experiment, f"tags.campaign = '{run_id}'")
 
-    def close_stale(self, experiment: str, alive: Callable[[str, str], bool | None]) -> list[str]:
-        """Ends runs whose process has vanished (kill -9, power loss) as KILLED, with their reason. Returns their ids.
-
-        alive(host, pid): whether that process runs; None where that cannot be known from here and the heartbeat decides.
-        """
+    def close_stale(self, experiment: str) -> list[str]:
+        """Ends runs on which nobody works any more (kill -9, power loss) as KILLED, with their reason. Returns their ids."""
         running = [run for run in self.runs(experiment, "attributes.status = 'RUNNING'") if _is_ours(run)]
         owners = {run.tags.get("campaign", run.run_id) for run in running}
-        fresh = {owner for owner in owners if (run := self.run(owner)) and run.status == "RUNNING" and _is_fresh(run, alive)}
+        fresh = {owner for owner in owners if (run := self.run(owner)) and run.status == "RUNNING" and _is_fresh(run)}
         closed = []
         for run in running:
             if run.tags.get("campaign", run.run_id) in fresh:
                 continue
-            self._close(run.run_id, RunClosed(run.run_id, int(time.time() * 1_000), Outcome.INTERRUPTED, VANISHED), Path())
+            self._end(run.run_id, RunClosed(run.run_id, int(time.time() * 1_000), RunOutcome.INTERRUPTED, VANISHED))
             closed.append(run.run_id)
         return closed
 
@@ -524,16 +609,29 @@ class Store:
         try:
             return call(*arguments, **named)
         except MlflowException as error:
-            text = " ".join(str(error).split()).removeprefix("INVALID_PARAMETER_VALUE: ")
-            if error.get_http_status_code() in (400, 403, 404, 409) and "failed with exception" not in text:
-                raise Rejected(text[:300]) from error
-            raise Unreachable(text[:300]) from error
+            text = _one_line(error).removeprefix("INVALID_PARAMETER_VALUE: ")
+            raise _meaning(error, text)(text[:300]) from error
         except requests.HTTPError as error:
-            text = " ".join(str(error).split())[:300]
+            text = _one_line(error)[:300]
             status = error.response.status_code if error.response is not None else 500
             raise (Rejected if 400 <= status < 500 and status not in (408, 429) else Unreachable)(text) from error
         except (requests.RequestException, OSError) as error:
-            raise Unreachable(" ".join(str(error).split())[:300]) from error
+            raise Unreachable(_one_line(error)[:300]) from error
+        except (ValueError, TypeError) as error:  # MLflow's client could not write the request, or not read the answer
+            raise Unwritten(_one_line(error)[:300]) from error
+
+
+def _one_line(error: Exception) -> str:
+    return plain.line(" ".join(str(error).split()))
+
+
+def _meaning(error: MlflowException, text: str) -> type[EvenhandError]:
+    """A server says BAD_REQUEST of whatever its database answers (a standby that takes no writes), INTERNAL_ERROR of all else."""
+    if "failed with exception" in text:
+        return Unreachable
+    if error.error_code in ("BAD_REQUEST", "INTERNAL_ERROR"):
+        return Unwritten
+    return Rejected if error.get_http_status_code() in (400, 403, 404, 409) else Unreachable
 
 
 def _again(call: Callable[[], Any]) -> Any:
@@ -545,17 +643,41 @@ def _again(call: Callable[[], Any]) -> Any:
         return call()
 
 
+def _below(folder: Path, path: str) -> Path:
+    """A file or folder of a journal's. Raises Rejected where it, or a link in it, is none or leads out."""
+    root, found = folder.resolve(), folder / path
+    try:
+        inside = [found, *found.rglob("*")] if found.is_dir() else [found]
+        for one in inside:
+            if not one.resolve().is_relative_to(root):
+                raise Rejected(f"{str(one)!a} leads out of the journal's folder")
+            if not (one.is_file() or one.is_dir()):
+                raise Rejected(f"{str(one)!a} is missing, or is no file")
+    except (OSError, ValueError, RuntimeError) as error:  # no permission, a NUL in the name, a loop of links
+        raise Rejected(f"{ascii(path)[:200]} cannot be read: {error}") from None
+    return found
+
+
+def _check_model(record: ModelSaved) -> None:
+    """A model's users import its loader and install its packages: the one must be ours, the others have a name and a version."""
+    source = ROOT / f"{record.loader.replace('.', '/')}.py"
+    if not (LOADER.fullmatch(record.loader) and source.is_file() and "def _load_pyfunc(" in source.read_text(encoding="utf-8")):
+        raise Rejected(f"{ascii(record.loader)[:100]} is no loader of evenhand's")
+    for one in record.requirements:
+        if not REQUIREMENT.fullmatch(one):
+            raise Rejected(f"{ascii(one)[:100]} is no requirement NAME==VERSION")
+
+
 def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> None:
     import pandas as pd
 
     columns, answer = Schema([ColSpec("string", name) for name in record.example]), Schema([ColSpec("string", record.output)])
-    root = Path(__file__).resolve().parent.parent
     mlflow.pyfunc.save_model(
         path=str(path),
         mlflow_model=model,
         loader_module=record.loader,
         data_path=str(data),
-        code_paths=[str(root / package) for package in ("models", "experiments", "tracking")],
+        code_paths=[str(ROOT / package) for package in ("models", "experiments", "tracking")],
         signature=ModelSignature(inputs=columns, outputs=answer),
         input_example=pd.DataFrame([record.example]),
         pip_requirements=list(record.requirements),
@@ -600,14 +722,11 @@ def schema(columns: Mapping[str, str]) -> str:
 
 def _is_ours(run: StoredRun) -> bool:
     """Killed right after its creation, a run has an origin and no kind yet."""
-    return run.tags["kind"] in set(Kind) if "kind" in run.tags else "origin" in run.tags
+    return run.tags["kind"] in set(RunKind) if "kind" in run.tags else "origin" in run.tags
 
 
-def _is_fresh(run: StoredRun, alive: Callable[[str, str], bool | None]) -> bool:
-    known = alive(run.tags.get("host", ""), run.tags.get("pid", ""))
-    if known is not None:
-        return known
-    return time.time() - float(run.tags.get(HEARTBEAT, run.start_ms / 1_000)) < STALE_SECONDS
+def _is_fresh(run: StoredRun) -> bool:
+    return whereabouts.is_fresh(run.tags, run.start_ms / 1_000)
 
 
 def _stored(run: Any) -> StoredRun:

@@ -8,9 +8,10 @@ import threading
 import time
 
 from tracking import journal
-from tracking.journal import Journal
+from tracking.journal import Damages, Journal
 from tracking.records import Record
-from tracking.store import HEARTBEAT_SECONDS, Rejected, Store
+from tracking.store import Rejected, Store
+from tracking.whereabouts import HEARTBEAT_SECONDS
 
 IDLE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
@@ -21,6 +22,7 @@ class Uploader(threading.Thread):
     """Reads the journal behind the writer and applies it; the journal is the buffer, so memory stays bounded.
 
     After each delivery the offset is kept on disk; sending a record twice changes nothing, so a crash in between is harmless.
+    refused: what this server did not take, one line each. damaged: lines that were set aside. trouble: why records wait.
     """
 
     def __init__(self, records: Journal, store: Store, campaign_run_id: str) -> None:
@@ -28,13 +30,15 @@ class Uploader(threading.Thread):
         self._journal = records
         self._store = store
         self._run_id = campaign_run_id
-        self._offset = journal.delivered(records.folder)
+        self._offset, self.doubt = journal.delivered(records.folder, store.uri)
+        self._knows_runs = self._offset == 0
         self._finish = threading.Event()
         self._wake = threading.Event()
         self._next_beat = 0.0
         self._asked_at = math.inf
         self._sent_waiting: list[Record] = []
         self.refused: list[str] = []
+        self.damaged: Damages = {}
         self.trouble = ""
 
     def run(self) -> None:
@@ -78,13 +82,21 @@ class Uploader(threading.Thread):
         """Whether the server has all that was written so far."""
         return self._offset == self._journal.size and self._sent_waiting == self._journal.waiting()
 
+    @property
+    def undelivered(self) -> int:
+        """How many records the server has not been sent."""
+        return journal.count(self._journal.folder, self._offset) + len(self._journal.waiting())
+
     def _deliver(self) -> bool:
-        records, offset = journal.read(self._journal.folder, self._offset)
-        if records:
+        if not self._knows_runs:
+            self._store.expect(journal.opened(self._journal.folder, self.damaged), journal.experiment(self._journal.folder))
+            self._knows_runs = True
+        records, offset = journal.read(self._journal.folder, self._offset, damaged=self.damaged)
+        if offset != self._offset:
             self.refused += self._store.apply(records, self._journal.folder)
             self._offset = offset
             with contextlib.suppress(OSError):  # a full disk: the next process sends these again, which changes nothing
-                journal.mark_delivered(self._journal.folder, offset)
+                journal.mark_delivered(self._journal.folder, offset, self._store.uri)
             return True
         waiting = self._journal.waiting()
         if waiting != self._sent_waiting:

@@ -14,7 +14,7 @@ import psycopg2
 
 LARGEST = 1.7976931348623157e308  # what MLflow keeps of infinity
 # Whose value changes while a run lives, or is another on every server.
-OF_THE_MOMENT = {"heartbeat", "host", "pid", "campaign"}
+OF_THE_MOMENT = {"heartbeat", "host", "pid", "pid_started", "campaign"}
 
 
 @dataclass

@@ -22,10 +22,10 @@ from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, Sq
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy import insert
 
-from experiments.comparison.outcomes import KNOWN
-from experiments.settings import as_text
+from experiments.config.outcomes import KNOWN
+from experiments.config.settings import as_text
 from experiments.studies.captioning import Settings
-from tracking.records import Outcome, StoredRun
+from tracking.records import RunOutcome, StoredRun
 
 EXPERIMENT = "synthetic"
 # Made up: how long a step takes against PyTorch's.
@@ -94,7 +94,7 @@ def _cell(
         **{"synthetic": "true", "kind": "cell", "framework": framework, "model": "caption_decoder", "dataset": "scenes"},
         **{"block": str(block), "order_in_block": str(order), "settings_hash": "5e771465", "environment": "e1", **place},
         **{
-            "outcome": Outcome.OUT_OF_MEMORY if failed else Outcome.OK,
+            "outcome": RunOutcome.OUT_OF_MEMORY if failed else RunOutcome.OK,
             "treatment": framework,
             "commit": "0" * 12,
             "cell": f"{block}-{framework}",

@@ -14,7 +14,7 @@ import mlflow
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.query import table
+from experiments.comparison.runs.query import table
 from tests.conftest import ROOT, Server, wait_for
 from tests.tracking.fill_server import EXPERIMENT, FIRST_MS, campaigns, fill
 from tests.tracking.postgres import Postgres
@@ -30,7 +30,7 @@ REPORTS = 5
 PEAK = """
 import re, sys
 from experiments.comparison import compare
-from experiments.comparison.query import table
+from experiments.comparison.runs.query import table
 from tracking.store import Store
 
 def read(before_ms):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +17,9 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from tests.conftest import Server, wait_for
+from tests.conftest import ROOT, Server, wait_for
 from tests.faults.proxy import Proxy
+from tracking import whereabouts
 from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import Artifact, DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, StoredRun, Tags
@@ -112,28 +116,55 @@ def test_a_dead_server_costs_seconds() -> None:
     assert time.monotonic() - began < 15  # two tries with a pause of a second or two; MLflow's default would be four minutes
 
 
-def test_runs_of_a_vanished_process_are_closed_and_those_of_a_living_one_kept(store: Store, tmp_path: Path) -> None:
-    old = str(int(time.time()) - 3_600)
-    now_ms = int(time.time() * 1_000)
-    here = {"kind": "campaign", "host": "here", "heartbeat": str(int(time.time()))}
-    store.apply(
-        [
-            RunOpened("dead", now_ms, "captioning", "dead", {**here, "pid": "1", "heartbeat": old}),
-            RunOpened("dead-cell", now_ms, "captioning", "dead-cell", {"kind": "cell", "campaign": "run:dead"}),
-            RunOpened("gone", now_ms, "captioning", "gone", {**here, "pid": "2"}),
-            RunOpened("alive", now_ms, "captioning", "alive", {**here, "pid": "3"}),
-            RunOpened("alive-cell", now_ms, "captioning", "alive-cell", {"kind": "cell", "campaign": "run:alive"}),
-        ],
-        tmp_path,
-    )
-    bare = {"origin": "begun", "host": "here", "pid": "2"}  # killed before it could say what it is
-    store._client.create_run(store.experiment_id("captioning"), start_time=now_ms, tags=bare, run_name="begun")
+@pytest.fixture
+def another() -> Iterator[str]:
+    """The number of a process that has just begun."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield str(process.pid)
+        process.kill()
+
+
+def test_runs_of_a_vanished_process_are_closed_and_those_of_a_living_one_kept(store: Store, tmp_path: Path, another: str) -> None:
+    began_ms = int((time.time() - 7_200) * 1_000)
+    alive, dead = {"kind": "campaign", **whereabouts.here()}, {"kind": "campaign", **_of_a_dead_process()}
+    silent = {"heartbeat": str(int(time.time() - 1.5 * whereabouts.STALE_SECONDS_OF_DEAD))}
+    long_silent = {"heartbeat": str(int(time.time() - 1.5 * whereabouts.STALE_SECONDS))}
+    killed = {
+        "dead": {**dead, **silent},
+        "dead, its number given to another process": {**dead, **silent, "pid": another, whereabouts.STARTED: "1e9"},
+        "dead, its number given to another process, of an earlier version": {**_without_start(dead), **silent, "pid": another},
+        "elsewhere, silent": {**dead, **long_silent, "host": "elsewhere"},
+    }
+    running = {
+        "alive": {**alive, **long_silent},  # its server was away
+        "dead, another worker beats": dead,
+        "alive, of an earlier version": _without_start(alive),
+        "elsewhere, heard": {**alive, **silent, "host": "elsewhere"},
+    }
+    for number, (name, tags) in enumerate({**killed, **running}.items()):
+        own = RunOpened(f"c{number}", began_ms, "captioning", name, tags)
+        trial = {"kind": "trial", "campaign": f"run:c{number}"}
+        store.apply([own, RunOpened(f"t{number}", began_ms, "captioning", f"{name}: trial", trial)], tmp_path)
+    bare = {"origin": "begun", **_of_a_dead_process(), **silent}  # killed before it could say what it is
+    store._client.create_run(store.experiment_id("captioning"), start_time=began_ms, tags=bare, run_name="begun")
     store._client.create_run(store.experiment_id("captioning"), run_name="somebody else's")
-    store.close_stale("captioning", lambda _, pid: False if pid == "2" else None)
+    store.close_stale("captioning")
     statuses = {name: run.status for name, run in everything(store).items()}
-    killed, running = ("dead", "dead-cell", "gone", "begun"), ("alive", "alive-cell", "somebody else's")
-    assert statuses == {**dict.fromkeys(killed, "KILLED"), **dict.fromkeys(running, "RUNNING")}
-    assert "ended without a word" in everything(store)["dead-cell"].tags["outcome_reason"]
+    assert statuses.pop("begun") == "KILLED"
+    assert statuses.pop("somebody else's") == "RUNNING"
+    ended, left = ([f"{name}{of}" for name in some for of in ("", ": trial")] for some in (killed, running))
+    assert statuses == {**dict.fromkeys(ended, "KILLED"), **dict.fromkeys(left, "RUNNING")}
+    assert "ended without a word" in everything(store)["dead: trial"].tags["outcome_reason"]
+
+
+def _of_a_dead_process() -> dict[str, str]:
+    told = "import json; from tracking import whereabouts; print(json.dumps(whereabouts.here()))"
+    found = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
+    return dict(json.loads(found.stdout))
+
+
+def _without_start(tags: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in tags.items() if name != whereabouts.STARTED}
 
 
 def test_records_written_while_the_server_is_dead_arrive_in_order_when_it_is_back(
@@ -333,10 +364,28 @@ def test_a_creation_whose_answer_is_lost_makes_one_run(proxy: Proxy, server: Ser
 
 def test_a_run_that_a_late_creation_left_behind_ends_and_the_one_with_the_values_stays(store: Store, tmp_path: Path) -> None:
     opened, *rest = some_records(tmp_path)[1:7]
+    assert isinstance(opened, RunOpened)
     store.apply([RunOpened("c1", 1_000, "captioning", "campaign"), opened], tmp_path)
     late = store._client.create_run(store.experiment_id("captioning"), tags={"origin": "r1"}, run_name="cell").info.run_id
     again = Store(store.uri)
+    again.expect([opened])  # as an uploader does that begins in the middle of a journal
     assert again.apply(rest, tmp_path) == []
     assert again.run_id("r1") == store.run_id("r1") != late
     assert everything(store)["cell"].status == "FINISHED"
     assert store._client.get_run(late).info.lifecycle_stage == "deleted"
+
+
+def test_a_copy_of_an_origin_in_another_experiment_is_not_the_run(store: Store, tmp_path: Path) -> None:
+    """It says more of itself than the true one, and would be taken for it wherever a process looks for the run again."""
+    campaign, cell, *rest = some_records(tmp_path)
+    store.apply([campaign, cell], tmp_path)
+    tags = {"origin": "r1", **{f"more{number}": "x" for number in range(40)}}
+    copy = store._client.create_run(store.experiment_id("another"), tags=tags, run_name="copy").info.run_id
+    again = Store(store.uri)
+    assert again.apply([campaign, cell, *rest], tmp_path) == []
+    assert again.run_id("r1") == store.run_id("r1") != copy
+    found = everything(store)
+    assert (len(found), found["cell"].status, found["cell"].tags["machine"]) == (2, "FINISHED", "abc")
+    untouched = store.run(copy)
+    assert untouched
+    assert (untouched.status, dict(untouched.metrics)) == ("RUNNING", {})

@@ -1,4 +1,4 @@
-"""The NVIDIA device that a CUDA program sees first, as NVML tells: nvidia-ml-py."""
+"""The only module that imports nvidia-ml-py: the NVIDIA device that a CUDA program sees first, as NVML tells."""
 
 from __future__ import annotations
 
@@ -92,3 +92,16 @@ def _visible() -> tuple[int, Any]:
         return pynvml.nvmlDeviceGetIndex(handle), handle
     index = int(first) if first.isdigit() else 0
     return index, pynvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def names() -> list[str]:
+    """All devices with their driver; empty where there is none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [f"{pynvml.nvmlDeviceGetName(handle)} (driver {driver})" for handle in handles]
+    except Exception:  # NVML has one error class a cause, and every one of them means: no usable device
+        return []

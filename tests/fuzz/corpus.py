@@ -1,0 +1,191 @@
+"""Damaged copies of a valid file, drawn from a seed, and what a reader makes of them inside bounds of memory and time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+# Where sizes, counts and offsets end, wrap around or change their sign.
+INTEGERS = (0, 1, -1, 127, 128, 255, 256, 32_767, 65_535, 65_536, 10**9, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63)
+# What text readers trip over: NUL, an escape sequence, bytes that are not UTF-8, a lone surrogate, a long number, deep nesting.
+PIECES = (
+    b"\0",
+    b"\x1b[2J",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b'"\\ud800"',
+    b"\r\n",
+    b"NaN",
+    b"-1",
+    b"9" * 400,
+    b"[" * 2_000,
+    b'{"a":' * 500,
+)
+WIDTHS = (1, 2, 4, 8)
+
+Case = TypeVar("Case")
+Change = Callable[[bytearray, np.random.Generator], None]
+
+
+def mutations(data: bytes, rng: np.random.Generator, count: int) -> Iterator[bytes]:
+    """`count` copies of `data` with one to four changes each; the same copies for the same seed."""
+    for _ in range(count):
+        changed = bytearray(data)
+        for change in rng.choice(len(CHANGES), rng.integers(1, 5)):
+            CHANGES[change](changed, rng)
+        yield bytes(changed)
+
+
+def _flip(data: bytearray, rng: np.random.Generator) -> None:
+    if data:
+        data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+
+
+def _overwrite(data: bytearray, rng: np.random.Generator) -> None:
+    for _ in range(int(rng.integers(1, 9))):
+        if data:
+            data[rng.integers(len(data))] = int(rng.integers(256))
+
+
+def _truncate(data: bytearray, rng: np.random.Generator) -> None:
+    del data[int(rng.integers(len(data) + 1)) :]
+
+
+def _insert(data: bytearray, rng: np.random.Generator) -> None:
+    at = int(rng.integers(len(data) + 1))
+    data[at:at] = rng.bytes(int(rng.integers(1, 17)))
+
+
+def _insert_piece(data: bytearray, rng: np.random.Generator) -> None:
+    at = int(rng.integers(len(data) + 1))
+    data[at:at] = PIECES[rng.integers(len(PIECES))]
+
+
+def _remove(data: bytearray, rng: np.random.Generator) -> None:
+    first, last = _chunk(data, rng)
+    del data[first:last]
+
+
+def _duplicate(data: bytearray, rng: np.random.Generator) -> None:
+    first, last = _chunk(data, rng)
+    at = int(rng.integers(len(data) + 1))
+    data[at:at] = data[first:last] * int(rng.integers(1, 5))
+
+
+def _integer(data: bytearray, rng: np.random.Generator) -> None:
+    """An interesting integer over bytes of a header, where sizes are more often than anywhere else."""
+    width, number = WIDTHS[rng.integers(len(WIDTHS))], INTEGERS[rng.integers(len(INTEGERS))]
+    end = len(data) if rng.random() < 0.5 else min(len(data), 256)
+    at = int(rng.integers(max(1, end - width)))
+    order = "big" if rng.random() < 0.5 else "little"
+    data[at : at + width] = (number % 256**width).to_bytes(width, order)  # type: ignore[arg-type]
+
+
+def _digits(data: bytearray, rng: np.random.Generator) -> None:
+    """An interesting integer instead of one that is written in digits."""
+    if found := list(re.finditer(rb"\d+", bytes(data[:65_536]))):
+        number = found[rng.integers(len(found))]
+        data[number.start() : number.end()] = str(INTEGERS[rng.integers(len(INTEGERS))]).encode()
+
+
+def _chunk(data: bytearray, rng: np.random.Generator) -> tuple[int, int]:
+    first = int(rng.integers(len(data) + 1))
+    return first, first + int(rng.integers(1, 65))
+
+
+CHANGES: tuple[Change, ...] = (
+    _flip,
+    _overwrite,
+    _truncate,
+    _insert,
+    _insert_piece,
+    _remove,
+    _duplicate,
+    _integer,
+    _digits,
+)
+
+
+# ---- what a reader makes of them
+
+
+@dataclass
+class Outcome:
+    """accepted, refused: how many cases were read and how many were one line. wrong: everything else, in words."""
+
+    accepted: int = 0
+    refused: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+    slowest_seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    grown_bytes: int = 0
+
+    @property
+    def cases(self) -> int:
+        return self.accepted + self.refused + sum(self.wrong.values())
+
+
+def outcome(read: Callable[[Case], object], cases: Iterable[Case], refusals: tuple[type[Exception], ...]) -> Outcome:
+    """Every case read once. A refusal is one printable line that does not come from memory that ran out."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again at what is held now
+    found, before = Outcome(), _peak_rss_bytes()
+    for case in cases:
+        began = time.perf_counter()
+        try:
+            read(case)
+            found.accepted += 1
+        except refusals as error:
+            if problem := _problem(error):
+                found.wrong[problem] += 1
+            else:
+                found.refused += 1
+        except Exception as error:
+            found.wrong[f"{type(error).__name__}: {error} at {_where(error)}"] += 1
+        found.slowest_seconds = max(found.slowest_seconds, time.perf_counter() - began)
+    found.peak_rss_bytes = _peak_rss_bytes()
+    found.grown_bytes = found.peak_rss_bytes - before
+    return found
+
+
+def bounded(work: Callable[..., Any], *arguments: Any, data_bytes: int = 1 << 30) -> Any:
+    """`work(*arguments)` in a fresh process that cannot allocate more than `data_bytes`; work is a function of a module."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_limit, initargs=(data_bytes,)) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def _limit(data_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _problem(error: BaseException) -> str | None:
+    said = str(error)
+    if not said.isprintable() or not said:
+        return f"no printable line: {said!r}"
+    if isinstance(error.__cause__ or error.__context__, MemoryError):
+        return f"memory ran out: {said}"
+    return None
+
+
+def _where(error: BaseException) -> str:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at else "?"
+
+
+def _peak_rss_bytes() -> int:
+    """Of this program alone; getrusage would include what the parent held when it started us."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))

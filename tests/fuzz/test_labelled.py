@@ -1,0 +1,296 @@
+"""Ten thousand damaged files of labelled images and weights: read, or one line; never a traceback, gigabytes or minutes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from PIL import Image
+
+from experiments.datasets.labelled import checks, pickles
+from experiments.datasets.labelled.data import Labelled, prepare
+from models import spec, weights
+from models.contract import ModelError
+from tests.experiments.datasets.test_labelled import python2_pickle, write_cifar, write_mnist, write_pictures
+from tests.fuzz.corpus import Outcome, bounded, mutations, outcome
+from tracking.errors import WrongCall
+
+QUICK, ALL = 240, 10_000
+HEAD_BYTES = 320
+# A case takes milliseconds. Other work on the machine may stop it for some seconds.
+MOST_SECONDS = 20
+# Of all cases together beyond the interpreter and its libraries: 64 MiB may be unpacked freely, twice, with what is made of them.
+MOST_GROWN_BYTES = 256 << 20
+DATA_BYTES, TORCH_DATA_BYTES = 1 << 30, 8 << 30
+SIZES = spec("caption_decoder").CaptionDecoderSpec(vocabulary=11, length=4, features=6, width=5, hidden=3)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file of a valid data set, the bytes of it that are damaged, and how those become the file again."""
+
+    path: Path
+    content: bytes
+    pack: Callable[[bytes], bytes] = bytes
+
+    @classmethod
+    def whole_and_head(cls, path: Path) -> list[Target]:
+        """Damage anywhere, and in the first bytes alone, which say what the rest is."""
+        content = path.read_bytes()
+        return [cls(path, content), cls(path, content[:HEAD_BYTES], lambda head: head + content[HEAD_BYTES:])]
+
+
+def idx(folder: Path) -> list[Target]:
+    write_mnist(folder, "", train=8, test=4)
+    return [target for path in sorted(folder.iterdir()) for target in Target.whole_and_head(path)]
+
+
+def idx_gz(folder: Path) -> list[Target]:
+    write_mnist(folder, ".gz", train=8, test=4)
+    packed = [Target(path, path.read_bytes()) for path in sorted(folder.iterdir())]
+    return packed + [Target(one.path, gzip.decompress(one.content), gzip.compress) for one in packed]
+
+
+def npz(folder: Path) -> list[Target]:
+    path = folder / "mnist.npz"
+    parts = {"x_train": np.full((3, 4, 4), 7, np.uint8), "y_train": np.arange(3), "x_test": np.ones((2, 4, 4)) / 3}
+    np.savez_compressed(path, y_test=np.arange(2.0), **parts)  # type: ignore[arg-type]
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+
+    def packing(name: str) -> Callable[[bytes], bytes]:
+        return lambda content: zipped({**members, name: content})
+
+    return [Target(path, path.read_bytes()), *(Target(path, content, packing(name)) for name, content in members.items())]
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return made.getvalue()
+
+
+def cifar(folder: Path) -> list[Target]:
+    write_cifar(folder, 2)
+    return [*Target.whole_and_head(folder / "data_batch_2"), *Target.whole_and_head(folder / "batches.meta")]
+
+
+def cifar_of_python_2(folder: Path) -> list[Target]:
+    write_cifar(folder, 2, python2_pickle)
+    return [*Target.whole_and_head(folder / "test_batch"), *Target.whole_and_head(folder / "batches.meta")]
+
+
+def pictures(folder: Path) -> list[Target]:
+    write_pictures(folder, 2, (9, 7))
+    found = []
+    for ending, mode in (
+        ("png", "P"),
+        ("png", "I;16"),
+        ("jpg", "CMYK"),
+        ("gif", "L"),
+        ("bmp", "RGB"),
+        ("webp", "RGBA"),
+        ("tif", "RGB"),
+    ):
+        path = folder / "cat" / f"{mode[0]}.{ending}"
+        Image.fromarray(np.arange(63, dtype=np.uint8).reshape(7, 9)).convert(mode).save(path)
+        found += Target.whole_and_head(path)
+    return found
+
+
+def cached(folder: Path) -> list[Target]:
+    made = prepare("digits", side=8, channels=1, cache=folder, progress=lambda *_: None).folder
+    for path in made.iterdir():
+        shutil.copy(path, folder)
+    return [
+        target
+        for name in ("about.json", "images.npy", "labels.npy", "use.npy")
+        for target in Target.whole_and_head(folder / name)
+    ]
+
+
+def safetensors(folder: Path) -> list[Target]:
+    weights.save(weights.load("random", "caption_decoder", SIZES), folder / "drawn.safetensors")
+    return Target.whole_and_head(folder / "drawn.safetensors")
+
+
+def state_dict(folder: Path) -> list[Target]:
+    import torch
+
+    drawn = {name: torch.from_numpy(array) for name, array in weights.load("random", "caption_decoder", SIZES).items()}
+    torch.save(drawn, folder / "zip.pth")
+    torch.save(drawn, folder / "old.pth", _use_new_zipfile_serialization=False)
+    with zipfile.ZipFile(folder / "zip.pth") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    pickled = next(name for name in members if name.endswith("data.pkl"))
+    inside = Target(folder / "zip.pth", members[pickled], lambda content: zipped({**members, pickled: content}))
+    return [inside, *Target.whole_and_head(folder / "zip.pth"), *Target.whole_and_head(folder / "old.pth")]
+
+
+def read_data(path: Path) -> None:
+    with TemporaryDirectory() as cache:
+        data = prepare(str(path.parent), side=8, channels=1, cache=Path(cache), progress=lambda *_: None)
+        check(data)
+
+
+def read_pictures(path: Path) -> None:
+    with TemporaryDirectory() as cache:
+        data = prepare(str(path.parents[1]), side=8, channels=3, cache=Path(cache), progress=lambda *_: None)
+        check(data)
+        if data.left_out:  # one of a hundred is, or one of less
+            raise WrongCall(data.left_out[0])
+
+
+def read_cached(path: Path) -> None:
+    check(Labelled.open(path.parent))
+
+
+def check(data: Labelled) -> None:
+    assert 0 <= data.labels.min() <= data.labels.max() < len(data.classes)
+    assert data.images.shape[0] == len(data.labels)
+    assert np.isfinite([data.mean, data.deviation]).all()
+
+
+def read_weights(path: Path) -> None:
+    weights.load(str(path), "caption_decoder", SIZES)
+
+
+def convert(path: Path) -> None:
+    """In this process, which is torch's own and bound to the file's size; `weights.load` starts one for each file."""
+    try:
+        weights._convert(path, path.with_suffix(".safetensors"))
+    except ModelError as error:
+        raise ModelError(str(error)) from None  # under that bound memory may run out
+
+
+FORMATS: dict[str, tuple[Callable[[Path], list[Target]], Callable[[Path], None], int]] = {
+    "idx": (idx, read_data, DATA_BYTES),
+    "idx.gz": (idx_gz, read_data, DATA_BYTES),
+    "npz": (npz, read_data, DATA_BYTES),
+    "CIFAR-10": (cifar, read_data, DATA_BYTES),
+    "CIFAR-10 of Python 2": (cifar_of_python_2, read_data, DATA_BYTES),
+    "pictures": (pictures, read_pictures, DATA_BYTES),
+    "cache": (cached, read_cached, DATA_BYTES),
+    "safetensors": (safetensors, read_weights, DATA_BYTES),
+    "pth": (state_dict, convert, TORCH_DATA_BYTES),
+}
+
+
+def fuzz(name: str, count: int, seed: int) -> Outcome:
+    """About `count` damaged files of a format, in a process of their own."""
+    make, read, _ = FORMATS[name]
+    with TemporaryDirectory() as folder:
+        targets = make(Path(folder))
+
+        def attempt(case: tuple[Target, bytes]) -> None:
+            target, content = case
+            whole = target.path.read_bytes()
+            target.path.write_bytes(target.pack(content))
+            try:
+                read(target.path)
+            finally:
+                target.path.write_bytes(whole)
+
+        for target in targets:
+            attempt((target, target.content))  # undamaged, it is read; what that imports and allocates is no case's
+        return outcome(attempt, damaged(targets, count, seed), (WrongCall, ModelError))
+
+
+def damaged(targets: list[Target], count: int, seed: int) -> Iterator[tuple[Target, bytes]]:
+    rng = np.random.default_rng(seed)
+    for target in targets:
+        for content in mutations(target.content, rng, -(-count // len(targets))):
+            yield target, content
+
+
+def check_format(name: str, count: int, seed: int) -> Outcome:
+    found: Outcome = bounded(fuzz, name, count, seed, data_bytes=FORMATS[name][2])
+    assert not found.wrong, found.wrong.most_common(5)
+    assert found.cases >= count
+    assert min(found.accepted, found.refused) > 0, found  # otherwise nothing was damaged, or nothing whole
+    assert found.slowest_seconds < MOST_SECONDS, found
+    assert found.grown_bytes < MOST_GROWN_BYTES, found
+    return found
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files_are_read_or_one_line(name: str) -> None:
+    check_format(name, QUICK, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_ten_thousand_damaged_files_are_read_or_one_line(name: str) -> None:
+    found = check_format(name, -(-ALL // len(FORMATS)), 1)
+    print(f"\n{name}: {found}")
+
+
+# ---- properties
+
+NAMES = st.binary(max_size=9) | st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | NAMES,
+    lambda inside: st.lists(inside) | st.dictionaries(NAMES, inside) | st.tuples(inside, inside),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(PLAIN, st.integers(0, 4))
+def test_plain_pickles_are_what_python_reads(tmp_path_factory: pytest.TempPathFactory, value: Any, protocol: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "plain.pickle"
+    path.write_bytes(pickle.dumps(value, protocol))
+    assert pickles.load(path) == value
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(min_size=1, max_size=60))
+def test_any_bytes_are_a_value_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.pickle"
+    path.write_bytes(content + b".")
+    try:
+        pickles.load(path)
+    except (ValueError, LookupError):
+        pass
+
+
+@settings(max_examples=80, deadline=None)
+@given(arrays.arrays(arrays.integer_dtypes() | arrays.unsigned_integer_dtypes() | arrays.floating_dtypes(), (3, 2, 2)))
+def test_pixels_are_kept_scaled_or_refused(found: np.ndarray) -> None:
+    whole, largest = found.dtype.kind in "ui", 255 if found.dtype.kind in "ui" else 1
+    if np.all((found >= 0) & (found <= largest)):
+        wanted = found if whole else np.rint(found.astype(np.float64) * 255)
+        np.testing.assert_array_equal(checks.pixels(Path("x.npz"), found), wanted.astype(np.uint8))
+    else:
+        with pytest.raises(WrongCall, match=r"x\.npz: it holds (integers|floats) from .* to "):
+            checks.pixels(Path("x.npz"), found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers() | st.floats() | st.booleans() | st.none() | st.text(max_size=2), min_size=1, max_size=4)
+    | arrays.arrays(arrays.integer_dtypes() | arrays.floating_dtypes(), 3)
+)
+def test_labels_are_numbers_of_classes_or_refused(found: Any) -> None:
+    kinds = (np.integer, np.floating) if isinstance(found, np.ndarray) else (int,)
+    good = [isinstance(label, kinds) and not isinstance(label, bool) and label in range(checks.MOST_CLASSES) for label in found]
+    if all(good):
+        assert checks.labels(Path("x"), found, len(found)).tolist() == list(found)
+    else:
+        with pytest.raises(WrongCall, match=r"^x: [ -~]+$"):
+            checks.labels(Path("x"), found, len(found))
