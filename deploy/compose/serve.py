@@ -1,4 +1,4 @@
-"""In its container: secrets from files into the environment, the bucket made, then MLflow takes this process's place."""
+"""In its container: secrets from files into the environment, the bucket made, then the server takes this process's place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pwd
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 SECRETS = Path(os.environ.get("SECRETS", "/run/secrets"))
 BUCKET = "evenhand"
 AUTH = """[mlflow]
@@ -37,8 +38,7 @@ def environment() -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": "evenhand",
         "AWS_SECRET_ACCESS_KEY": secret("store_password"),
         "AWS_DEFAULT_REGION": "us-east-1",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "PYTHONPATH": str(ROOT),
     }
 
 
@@ -68,9 +68,10 @@ def main() -> None:
     drop_root()
     make_bucket(known)
     name, port = os.environ["SERVER_NAME"], os.environ.get("PORT", "5000")
-    command = [sys.executable, "-m", "mlflow", "server", "--host", os.environ.get("HOST", "0.0.0.0"), "--port", port]
-    command += ["--app-name", "basic-auth", "--workers", "2", "--artifacts-destination", f"s3://{BUCKET}/artifacts"]
-    command += ["--allowed-hosts", f"{name},{name}:443,127.0.0.1:{port}", "--cors-allowed-origins", f"https://{name}"]
+    command = [sys.executable, "-m", "deploy.guard", "serve", "--host", os.environ.get("HOST", "0.0.0.0"), "--port", port]
+    command += ["--workers", "2", "--artifacts", f"s3://{BUCKET}/artifacts", "--origins", f"https://{name}"]
+    # Only the proxy reaches this container, and it says who has asked.
+    command += ["--hosts", f"{name},{name}:443,127.0.0.1:{port}", "--proxies", "*"]
     os.execvpe(command[0], command, known)
 
 

@@ -2,106 +2,140 @@
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from deploy.native import service
+from deploy import copies, readiness
+from deploy.copies import ABOUT, ARTIFACTS, DUMP
+from deploy.native import postgres, service
 from deploy.native.folder import Folder, Refused, Secrets, Settings, write_private
 from deploy.native.postgres import Database
 
-ABOUT, DUMP, SQLITE, ARTIFACTS = "about.json", "database.dump", "database.sqlite", "artifacts.tar"
+SQLITE = "database.sqlite"
+RESTORED = ("postgres", "sqlite", "artifacts", "settings.json", "secrets.json", "auth.ini", "server.log", "server.pid")
 
 
 def make(folder: Folder, settings: Settings, database: Database | None, target: Path | None = None) -> Path:
     """A folder with the database, the artifacts, settings and secrets. The database first: whatever it speaks of is there.
 
-    Files are added by runs and not changed, so those copied after the dump include all that it knows.
+    Files are added by runs and not changed, so those copied after the dump include all that it knows. Raises Refused where
+    there is no room for it, and leaves nothing then.
     """
-    name = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H-%M-%S")
-    final = target or folder.backups / name
-    if final.exists():
-        raise Refused(f"{final} is there already; give another name")
-    making = final.with_name(f".{final.name}.unfinished")
-    making.mkdir(parents=True, mode=0o700)
-    if database:
-        database.dump(making / DUMP)
-    else:
-        with sqlite3.connect(folder.path / "mlflow.db") as source, sqlite3.connect(making / SQLITE) as copy:
-            source.backup(copy)
-    if not settings.artifacts:
-        with tarfile.open(making / ARTIFACTS, "w") as tar:
-            tar.add(folder.artifacts, arcname="artifacts")
-    digests = {one.name: _digest(one) for one in sorted(making.iterdir())}
-    about = {"mlflow": version("mlflow"), "settings": asdict(settings), "secrets": asdict(folder.secrets()), "sha256": digests}
-    write_private(making / ABOUT, json.dumps(about, indent=1))
-    os.replace(making, final)
+    final = target or folder.backups / copies.new_name()
+    with copies.unfinished(final) as making:
+        if database:
+            database.dump(making / DUMP)
+        else:
+            with sqlite3.connect(folder.sqlite) as source, sqlite3.connect(making / SQLITE) as copy:
+                source.backup(copy)
+        if not settings.artifacts:
+            _pack(folder.artifacts, making / ARTIFACTS)
+        digests = {one.name: copies.digest(one) for one in sorted(making.iterdir())}
+        about = {
+            "mlflow": version("mlflow"),
+            "settings": asdict(settings),
+            "secrets": asdict(folder.secrets()),
+            "sha256": digests,
+        }
+        write_private(making / ABOUT, json.dumps(about, indent=1))
     return final
 
 
-def restore(folder: Folder, source: Path) -> Settings:
-    """Settings and secrets into a folder that holds no server yet. Returns the settings."""
-    if folder.is_set_up:
-        raise Refused(f"{folder.path} holds a server already; restore into an empty --folder")
+def told(source: Path) -> tuple[Settings, Secrets]:
+    """What a copy says of its server, after its files were checked. Raises Refused."""
     try:
         about = json.loads((source / ABOUT).read_text())
-    except (OSError, ValueError):
+        values, digests = about["settings"], dict(about["sha256"])
+        settings = Settings(**{**values, "allowed_hosts": tuple(values["allowed_hosts"])})
+        kept = Secrets(**about["secrets"])
+    except (OSError, ValueError, KeyError, TypeError):
         raise Refused(f"{source} is no backup: it has no readable {ABOUT}") from None
-    for name, digest in about["sha256"].items():
-        if _digest(source / name) != digest:
-            raise Refused(f"{source / name} is damaged: its checksum is not the one written when it was made")
-    values = about["settings"]
-    settings = Settings(**{**values, "allowed_hosts": tuple(values["allowed_hosts"])})
-    folder.set_up(settings, Secrets(**about["secrets"]))
-    return settings
+    copies.check(source, digests)
+    return settings, kept
+
+
+@contextmanager
+def restoring(folder: Folder, settings: Settings) -> Iterator[None]:
+    """A folder becomes a server's in the block, or holds nothing of it afterwards; what a killed restore left goes first."""
+    folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)
+    with folder.at_work():
+        if folder.restoring.exists():
+            _undo(folder, folder.restoring.read_text())
+        if folder.is_set_up:
+            raise Refused(f"{folder.path} holds a server already; restore into an empty --folder")
+        if there := [name for name in RESTORED if (folder.path / name).exists()]:
+            raise Refused(f"{folder.path} holds {', '.join(there)} already; restore into an empty --folder")
+        write_private(folder.restoring, settings.database)
+        try:
+            yield
+        except BaseException:
+            _undo(folder, settings.database)
+            raise
+        folder.restoring.unlink()
 
 
 def fill(folder: Folder, source: Path, database: Database | None) -> None:
-    """The database and the artifacts of a copy, into a folder that `restore` has set up and a database that runs."""
+    """The database and the artifacts of a copy, into a folder of a server to be and a database that runs."""
     if database:
         database.restore(source / DUMP)
     else:
-        shutil.copy2(source / SQLITE, folder.path / "mlflow.db")
+        folder.sqlite.parent.mkdir(exist_ok=True, mode=0o700)
+        shutil.copy2(source / SQLITE, folder.sqlite)
     if (source / ARTIFACTS).exists():
-        _unpack(source / ARTIFACTS, folder.path)
+        _unpack(source / ARTIFACTS, folder.artifacts)
 
 
-def upgrade(folder: Folder, database: Database | None) -> None:
+def upgrade(folder: Folder, settings: Settings, database: Database | None) -> None:
     """The database's tables to those of the MLflow that is installed. Raises Refused, and says nothing of a password."""
     url = service.backend(folder, database)
     environment = database.environment if database else dict(os.environ)
     for what in (["mlflow", "db", "upgrade", url], ["mlflow.server.auth", "db", "upgrade", "--url", url]):
-        done = subprocess.run([sys.executable, "-m", *what], env=environment, capture_output=True, text=True)
+        done = service.call(folder, settings, environment, "-m", *what)
         if done.returncode:
             raise Refused(f"{' '.join(what[:3])} failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:300]}")
 
 
+def _pack(artifacts: Path, archive: Path) -> None:
+    """Files come and go meanwhile: what is gone was deleted, and is no part of the copy."""
+    with tarfile.open(archive, "w") as tar:
+        for parent, _, files in os.walk(artifacts):
+            inside = Path("artifacts") / Path(parent).relative_to(artifacts)
+            for name in ("", *files):
+                if not name.startswith(readiness.PROBE):
+                    with suppress(FileNotFoundError):
+                        tar.add(Path(parent) / name, arcname=str(inside / name), recursive=False)
+
+
 def _unpack(archive: Path, target: Path) -> None:
-    """Files and folders alone, and none outside of the target. Debian 12's Python has no `filter="data"` for this yet."""
+    """Files and folders below artifacts/ alone. Debian 12's Python has no `filter="data"` for this yet."""
+    target.mkdir(exist_ok=True, mode=0o700)
     with tarfile.open(archive) as tar:
         for member in tar:
-            path = target / member.name
-            if not path.resolve().is_relative_to(target.resolve()) or not (member.isfile() or member.isdir()):
-                raise Refused(f"{archive} holds {member.name}, which is no file of the artifacts")
+            way = PurePosixPath(member.name)
+            if way.parts[:1] != ("artifacts",) or ".." in way.parts or not (member.isfile() or member.isdir()):
+                raise Refused(f"{archive} holds {member.name!r}, which is no file of the artifacts")
+            path = target.joinpath(*way.parts[1:])
             if member.isdir():
                 path.mkdir(parents=True, exist_ok=True)
             elif content := tar.extractfile(member):
+                path.parent.mkdir(parents=True, exist_ok=True)
                 with content, path.open("wb") as file:
                     shutil.copyfileobj(content, file)
 
 
-def _digest(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from None
+def _undo(folder: Folder, database: str) -> None:
+    made = postgres.chosen(folder, Settings(database=database), Secrets())
+    if made and made.cluster and made.cluster.exists():
+        made.stop()
+    for name in RESTORED:
+        path = folder.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    folder.restoring.unlink(missing_ok=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,7 +20,11 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """How the server was set up. database: `system`, `embedded`, `sqlite` or a URL without a password."""
+    """How the server was set up. database: `system`, `embedded`, `sqlite` or a URL without a password.
+
+    user: whom the server runs as where root starts it.
+    proxies: addresses whose X-Forwarded-For is believed, commas between, none where users come themselves.
+    """
 
     host: str = "127.0.0.1"
     port: int = 5000
@@ -25,6 +32,8 @@ class Settings:
     artifacts: str = ""
     allowed_hosts: tuple[str, ...] = ()
     workers: int = 2
+    user: str = "evenhand"
+    proxies: str = ""
 
     @property
     def uri(self) -> str:
@@ -81,7 +90,19 @@ class Folder:
         return self.path / "backups"
 
     @property
+    def sqlite(self) -> Path:
+        """In a folder of its own: SQLite writes beside its file, and the server's user writes nowhere else."""
+        return self.path / "sqlite" / "mlflow.db"
+
+    @property
+    def restoring(self) -> Path:
+        """There as long as a copy is not yet whole in here."""
+        return self.path / "restoring"
+
+    @property
     def is_set_up(self) -> bool:
+        if self.restoring.exists():
+            raise Refused(f"a copy was not wholly restored into {self.path}; restore it again, there or into a new --folder")
         return self.settings_file.exists() and self.secrets_file.exists()
 
     def set_up(self, settings: Settings, kept: Secrets | None = None) -> None:
@@ -90,11 +111,29 @@ class Folder:
             # The server of PostgreSQL runs as another user where this one is root, and must pass through.
             self.path.mkdir(parents=True, exist_ok=True, mode=0o711)
             self.artifacts.mkdir(exist_ok=True, mode=0o700)
+            self._move_sqlite()
             write_private(self.settings_file, json.dumps(asdict(settings), indent=1))
             if kept or not self.secrets_file.exists():
                 write_private(self.secrets_file, json.dumps(asdict(kept or Secrets()), indent=1))
         except OSError as error:
             raise Refused(f"{self.path} cannot be written: {error.strerror}; choose another with --folder") from None
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """One start, stop or restore at a time. Raises Refused where another is at work."""
+        if not self.path.exists():
+            yield
+            return
+        with locked(self.path / "at-work.lock") as alone:
+            if not alone:
+                raise Refused(f"another start, stop or restore is at work in {self.path}; wait for its end")
+            yield
+
+    def _move_sqlite(self) -> None:
+        """Earlier versions kept it beside the secrets."""
+        self.sqlite.parent.mkdir(exist_ok=True, mode=0o700)
+        for old in self.path.glob("mlflow.db*"):
+            old.replace(self.sqlite.with_name(old.name))
 
     def settings(self) -> Settings:
         """Raises Refused where nothing was set up."""
@@ -105,6 +144,18 @@ class Folder:
 
     def secrets(self) -> Secrets:
         return Secrets(**json.loads(self.secrets_file.read_text()))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Whether this process alone has it; whoever dies with a lock gives it back."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def write_private(path: Path, text: str) -> None:

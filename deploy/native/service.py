@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,12 +10,20 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
+from deploy.guard.routes import READY
+from deploy.native import account
 from deploy.native.folder import Folder, Refused, Secrets, Settings, write_private
 from deploy.native.postgres import Database
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS, STOP_SECONDS = 120, 20
+READY_SECONDS = 15
+SAME_START_SECONDS = 2  # the kernel tells the machine's start in whole seconds
 AUTH = """[mlflow]
 default_permission = READ
 database_uri = {url}
@@ -23,35 +32,76 @@ auth_cache_ttl_seconds = 60
 """
 
 
+@dataclass(frozen=True)
+class Main:
+    """The server's main process as it was started: a number alone may by now be another's."""
+
+    pid: int
+    started_seconds: float | None  # after the machine's start: setting the clock does not move it
+    command: tuple[str, ...]
+
+
 def backend(folder: Folder, database: Database | None) -> str:
-    return database.url if database else f"sqlite:///{folder.path}/mlflow.db"
+    return database.url if database else f"sqlite:///{folder.sqlite}"
 
 
-def start(folder: Folder, settings: Settings, kept: Secrets, database: Database | None) -> None:
-    """Starts it in the background and waits until it answers. Raises Refused where it does not."""
-    if healthy(settings):
+def start(folder: Folder, settings: Settings, kept: Secrets, database: Database | None) -> subprocess.Popen[bytes]:
+    """Starts it in the background and waits until it is ready. Raises Refused where it does not become so."""
+    stop(folder)  # what a killed main process left behind
+    if answers(settings):
         raise Refused(f"something else answers at {settings.uri}; choose another --port")
     write_private(folder.auth_file, AUTH.format(url=backend(folder, database).replace("%", "%%")))
-    command = [sys.executable, "-m", "mlflow", "server", "--host", settings.host, "--port", str(settings.port)]
-    command += ["--app-name", "basic-auth", "--workers", str(settings.workers), "--allowed-hosts", ",".join(settings.hosts)]
-    command += ["--artifacts-destination", settings.artifacts or str(folder.artifacts)]
-    # The UI's own requests come from the addresses that users call; of others the server takes none that change anything.
-    command += [
-        "--cors-allowed-origins",
-        ",".join(f"{scheme}://{host}" for host in settings.hosts for scheme in ("http", "https")),
-    ]
+    owner = _prepared(folder, settings)
+    command = _command(folder, settings)
     with folder.log.open("ab") as log:
         os.chmod(folder.log, 0o600)
         process = subprocess.Popen(
-            command, env=_environment(folder, kept, database), stdout=log, stderr=log, cwd=folder.path, start_new_session=True
+            command,
+            env=_environment(folder, kept, database) | (owner.environment if owner else {}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder.path,
+            start_new_session=True,
+            umask=0o077,
+            **(owner.of_process if owner else {}),
         )
-    write_private(folder.pid_file, str(process.pid))
+    try:
+        made = Main(process.pid, _started_seconds(psutil.Process(process.pid)), tuple(command))
+        write_private(folder.pid_file, json.dumps(asdict(made)))
+        _wait(folder, settings, process)
+    except BaseException:
+        process.terminate()  # whatever ended the start: nothing is left that nobody knows of
+        raise
+    return process
+
+
+def _wait(folder: Folder, settings: Settings, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while not healthy(settings):
+    while reason := problem(folder, settings):
         if process.poll() is not None or time.monotonic() > deadline:
             stop(folder)
-            raise Refused(f"the server did not start; {folder.log} says why: {_last_line(folder.log)}")
+            raise Refused(f"the server did not start ({reason}); {folder.log} says why: {_last_line(folder.log)}")
         time.sleep(0.2)
+
+
+def _prepared(folder: Folder, settings: Settings) -> account.Account | None:
+    """Where root calls: the server's user, with what is the server's in its hands, whoever had it before."""
+    owner = account.of_server(settings.user)
+    if owner:
+        account.check_ways(owner, folder)
+        account.hand_over(owner, folder.artifacts)
+        account.hand_over(owner, folder.sqlite.parent)
+        account.show(owner, folder.auth_file)
+    return owner
+
+
+def _command(folder: Folder, settings: Settings) -> list[str]:
+    # The UI's own requests come from the addresses that users call; of others the server takes none that change anything.
+    origins = [f"{scheme}://{host}" for host in settings.hosts for scheme in ("http", "https")]
+    command = [sys.executable, "-m", "deploy.guard", "serve", "--host", settings.host, "--port", str(settings.port)]
+    command += ["--workers", str(settings.workers), "--artifacts", artifacts(folder, settings)]
+    return [*command, "--hosts", ",".join(settings.hosts), "--origins", ",".join(origins), "--proxies", settings.proxies]
 
 
 def _environment(folder: Folder, kept: Secrets, database: Database | None) -> dict[str, str]:
@@ -62,20 +112,31 @@ def _environment(folder: Folder, kept: Secrets, database: Database | None) -> di
         "MLFLOW_AUTH_CONFIG_PATH": str(folder.auth_file),
         "MLFLOW_AUTH_ADMIN_PASSWORD": kept.admin_password,
         "MLFLOW_FLASK_SERVER_SECRET_KEY": kept.session_key,
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "PYTHONPATH": str(ROOT),
     }
+
+
+def artifacts(folder: Folder, settings: Settings) -> str:
+    return settings.artifacts or str(folder.artifacts)
+
+
+def call(folder: Folder, settings: Settings, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """A Python program of the server's, to its end, as the server's user."""
+    owner = account.of_server(settings.user)
+    own = (owner.environment, owner.of_process) if owner else ({}, {})
+    command = [sys.executable, *words]
+    return subprocess.run(command, env=environment | own[0], cwd=folder.path, capture_output=True, text=True, **own[1])
 
 
 def collect(folder: Folder, settings: Settings, kept: Secrets, database: Database | None) -> str:
     """MLflow's own garbage collection: deleted runs and experiments with their files, by way of the server. Raises Refused."""
-    if not healthy(settings):
+    if not answers(settings):
         raise Refused(f"files are deleted through the server, and it does not answer at {settings.uri}; start it first")
-    command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", backend(folder, database)]
-    command += ["--artifacts-destination", settings.artifacts or str(folder.artifacts), "--tracking-uri", settings.uri]
+    words = ["-m", "mlflow", "gc", "--backend-store-uri", backend(folder, database)]
+    words += ["--artifacts-destination", artifacts(folder, settings), "--tracking-uri", settings.uri]
     # Whoever has changed the first password gives name and password in the environment, as for anything else.
     admin = {"MLFLOW_TRACKING_USERNAME": "admin", "MLFLOW_TRACKING_PASSWORD": kept.admin_password}
-    done = subprocess.run(command, env=admin | _environment(folder, kept, database), capture_output=True, text=True)
+    done = call(folder, settings, admin | _environment(folder, kept, database), *words)
     if done.returncode:
         raise Refused(f"mlflow gc failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:300]}")
     gone = sum("permanently deleted" in line for line in done.stdout.splitlines())
@@ -83,57 +144,128 @@ def collect(folder: Folder, settings: Settings, kept: Secrets, database: Databas
 
 
 def stop(folder: Folder) -> bool:
-    """Ends it with all of its workers. False if it was not running."""
-    pid = _pid(folder)
-    folder.pid_file.unlink(missing_ok=True)
-    if pid is None:
-        return False
+    """Ends it with all of its workers. False if it was not running. Raises Refused where it cannot be ended."""
+    ran = is_running(folder)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(pid, number)
-        except ProcessLookupError:
-            return True
+        for one in _members(folder):
+            try:
+                one.send_signal(number)
+            except psutil.NoSuchProcess:
+                pass
+            except psutil.AccessDenied:
+                raise Refused(
+                    f"the server's process {one.pid} is {one.username()}'s: call this as that user, or as root"
+                ) from None
         deadline = time.monotonic() + STOP_SECONDS
-        while _group_exists(pid):
-            if time.monotonic() > deadline:
-                break
+        while is_running(folder) and time.monotonic() < deadline:
             time.sleep(0.1)
-    return True
+    if is_running(folder):
+        raise Refused(f"the server's processes do not end: {', '.join(str(one.pid) for one in _members(folder))}")
+    folder.pid_file.unlink(missing_ok=True)
+    return ran
 
 
 def is_running(folder: Folder) -> bool:
-    return _pid(folder) is not None
+    """Whether anything of the server is left: a killed main process leaves workers behind."""
+    return bool(_members(folder))
 
 
-def healthy(settings: Settings) -> bool:
+def answers(settings: Settings) -> bool:
+    """Whether anything speaks HTTP at the server's address."""
     try:
-        with urllib.request.urlopen(f"{settings.uri}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
+        with urllib.request.urlopen(f"{settings.uri}/health", timeout=5):
+            return True
     except urllib.error.HTTPError:
-        return True  # something answers there
+        return True
     except OSError:
         return False
 
 
-def _pid(folder: Folder) -> int | None:
-    """The server's process group, if any of it is left: a killed main process leaves workers behind."""
+def ready(settings: Settings) -> str:
+    """What the server itself says that it cannot do; empty where it writes and reads."""
     try:
-        pid = int(folder.pid_file.read_text())
-    except (OSError, ValueError):
+        with urllib.request.urlopen(f"{settings.uri}{READY}", timeout=READY_SECONDS):
+            return ""
+    except urllib.error.HTTPError as error:
+        return error.read(1_000).decode(errors="replace").strip()[:300] or f"it answers with {error.code}"
+    except OSError as error:
+        return f"it does not answer at {settings.uri}: {getattr(error, 'reason', error)}"
+
+
+def problem(folder: Folder, settings: Settings) -> str:
+    """What keeps the server from its work, in one line; empty where nothing does."""
+    members = _members(folder)
+    if not members:
+        return "it is not running"
+    if (main := _main(folder)) and main.pid not in [one.pid for one in members]:
+        return "its main process was killed, and its workers go on without it"
+    return ready(settings)
+
+
+def _members(folder: Folder) -> list[psutil.Process]:
+    """The living processes of the session that the server's main process opened.
+
+    The kernel gives a session's number to nobody else as long as anyone of the session lives. So where the main process is
+    there, all are ours; where another has its number, none is left; where nobody has it, those that work in the server's folder.
+    """
+    main = _main(folder)
+    if main is None:
+        return []
+    leader = _process(main.pid)
+    if leader and main.started_seconds is not None and not _is(leader, main):
+        return []
+    surely = leader is not None and main.started_seconds is not None
+    return [one for one in _session(main.pid) if surely or _works_in(one, folder)]
+
+
+def _main(folder: Folder) -> Main | None:
+    """An earlier version wrote the number alone."""
+    try:
+        told = json.loads(folder.pid_file.read_text())
+        if isinstance(told, int):
+            return Main(told, None, ())
+        return Main(int(told["pid"]), float(told["started_seconds"]), tuple(told["command"]))
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
-    return pid if _group_exists(pid) else None
 
 
-def _group_exists(pid: int) -> bool:
+def _is(process: psutil.Process, main: Main) -> bool:
     try:
-        os.waitpid(pid, os.WNOHANG)  # ours, where the same process started it
-    except ChildProcessError:
-        pass
-    try:
-        os.killpg(pid, 0)
-    except ProcessLookupError:
+        same = abs(_started_seconds(process) - (main.started_seconds or 0)) < SAME_START_SECONDS
+        return same and tuple(process.cmdline()) == main.command
+    except psutil.ZombieProcess:  # killed, and nobody has waited for it: it has no command, but still its number
+        return same
+    except psutil.Error:
         return False
-    return True
+
+
+def _session(number: int) -> list[psutil.Process]:
+    found = []
+    for pid in psutil.pids():
+        try:
+            if os.getsid(pid) == number and (one := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+        except (ProcessLookupError, PermissionError, psutil.Error):
+            continue
+    return found
+
+
+def _works_in(process: psutil.Process, folder: Folder) -> bool:
+    try:
+        return Path(process.cwd()) == folder.path and process.name().startswith(("python", "mlflow", "uvicorn"))
+    except psutil.Error:
+        return False
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.Error:
+        return None
+
+
+def _started_seconds(process: psutil.Process) -> float:
+    return process.create_time() - psutil.boot_time()
 
 
 def _last_line(log: Path) -> str:

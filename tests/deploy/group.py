@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import requests
 
+from tests import warm
 from tests.conftest import ROOT
 
 
@@ -60,9 +62,7 @@ class Group:
 
     def call(self, user: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "experiments", *arguments]
-        return subprocess.run(
-            command, env=self.environment(user), cwd=cwd or self.accounts, capture_output=True, text=True, timeout=300
-        )
+        return warm.run(command, self.environment(user), cwd or self.accounts)
 
     def admin(self, **given: str) -> subprocess.CompletedProcess[str]:
         return self.call("admin", "admin", f"--output={self.accounts}", *(f"--{name}={text}" for name, text in given.items()))
@@ -83,9 +83,11 @@ def running() -> Iterator[Group]:
     assert started.returncode == 0, started.stdout + started.stderr
     made = Group(folder, f"http://127.0.0.1:{port}", place / "accounts", proxy_port)
     made.accounts.mkdir()
-    for team, user in {"vision": "alice", "speech": "bob", "text": "carol"}.items():
-        for given in ({"action": "add_team", "team": team}, {"action": "add_user", "user": user, "team": team}):
-            done = made.admin(**given)
+    of_team = {"vision": "alice", "speech": "bob", "text": "carol"}
+    with ThreadPoolExecutor(len(of_team)) as at_once:
+        for done in at_once.map(lambda team: made.admin(action="add_team", team=team), of_team):
+            assert done.returncode == 0, done.stdout + done.stderr
+        for done in at_once.map(lambda team: made.admin(action="add_user", user=of_team[team], team=team), of_team):
             assert done.returncode == 0, done.stdout + done.stderr
     yield made
     native("stop", folder)

@@ -22,32 +22,51 @@ MISSING = "" if NGINX and shutil.which("openssl") else "nginx or openssl is not 
 @contextmanager
 def running(group: Group, folder: Path) -> Iterator[tuple[str, Path]]:
     """Address and certificate."""
-    shutil.copytree(ROOT / "deploy" / "compose", folder / "compose", ignore=shutil.ignore_patterns("secrets", "certificates"))
-    drawn = subprocess.run(["sh", str(folder / "compose" / "secrets.sh")], capture_output=True, text=True, timeout=60)
+    with started(folder, group.uri.removeprefix("http://"), group.proxy_port) as found:
+        yield found
+
+
+@contextmanager
+def started(folder: Path, upstream: str, port: int, resolver: str = "127.0.0.1") -> Iterator[tuple[str, Path]]:
+    """nginx with both of compose's files, their places and ports replaced. Address and certificate."""
+    shutil.copytree(
+        ROOT / "deploy" / "compose", folder / "compose", ignore=shutil.ignore_patterns("secrets", "certificates", ".env")
+    )
+    drawn = subprocess.run(
+        ["sh", str(folder / "compose" / "secrets.sh"), "localhost"], capture_output=True, text=True, timeout=60
+    )
     assert drawn.returncode == 0, drawn.stderr
     filled = {
         "SERVER_NAME": "localhost",
-        "UPSTREAM": group.uri.removeprefix("http://"),
-        "PORT": str(group.proxy_port),
+        "UPSTREAM": upstream,
+        "RESOLVER": resolver,
+        "PORT": str(port),
         "CERTIFICATES": str(folder / "compose" / "certificates"),
         "LARGEST_UPLOAD": "1m",
     }
+    (folder / "conf.d").mkdir()
     server = Template((folder / "compose" / "nginx.conf.template").read_text()).safe_substitute(filled)
-    logs = f"error_log {folder}/error.log; pid {folder}/nginx.pid;"
-    (folder / "nginx.conf").write_text(f"{logs} events {{}} http {{ access_log off; {server} }}")
+    (folder / "conf.d" / "default.conf").write_text(server)
+    main = (folder / "compose" / "nginx.conf").read_text()
+    for place, own in {"/etc/nginx/conf.d": "conf.d", "/run/nginx.pid": "nginx.pid", "/dev/stderr": "error.log"}.items():
+        assert place in main
+        main = main.replace(place, f"{folder}/{own}")
+    (folder / "nginx.conf").write_text(main.replace("/dev/stdout", f"{folder}/access.log"))
     command = [str(NGINX), "-c", str(folder / "nginx.conf"), "-p", str(folder)]
     checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     process = subprocess.Popen([*command, "-g", "daemon off;"])
-    address, certificate = f"https://localhost:{group.proxy_port}", folder / "compose" / "certificates" / "server.crt"
-    wait_for(lambda: answers(address, certificate), 20)
-    yield address, certificate
-    process.terminate()
-    process.wait(10)
+    address, certificate = f"https://localhost:{port}", folder / "compose" / "certificates" / "server.crt"
+    try:
+        wait_for(lambda: answers(address, certificate), 20)
+        yield address, certificate
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 def answers(address: str, certificate: Path) -> bool:
     try:
-        return requests.get(f"{address}/health", verify=certificate, timeout=5).ok
+        return requests.get(f"{address}/health", verify=certificate, timeout=5).status_code < 500
     except requests.RequestException:
         return False

@@ -12,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from compose_spec import PyCompose
+from docker.utils.build import exclude_paths
 
 from tests.conftest import ROOT
 
@@ -57,9 +58,17 @@ def judge_units(folder: Path, texts: dict[str, str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if str(folder) in line]
 
 
-def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+def pods() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each manifest that starts pods, and its template of one."""
     for one in manifests():
-        for container in one.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
+        spec = one.get("spec", {}).get("jobTemplate", one).get("spec", {})
+        if "template" in spec:
+            yield one, spec["template"]
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+    for one, template in pods():
+        for container in template["spec"]["containers"]:
             yield one["metadata"]["name"], container
 
 
@@ -69,7 +78,7 @@ def test_every_service_has_a_check_a_bound_and_starts_again() -> None:
         assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
         assert service["restart"] == "unless-stopped", name
     for name, container in containers():
-        assert {"readinessProbe", "livenessProbe"} <= set(container), name
+        assert {"readinessProbe", "livenessProbe"} <= set(container) or name == "backup", name
         assert {"cpu", "memory"} <= set(container["resources"]["limits"]), name
 
 
@@ -90,11 +99,75 @@ def test_images_are_pinned_and_kubernetes_parts_find_each_other() -> None:
     images = [service["image"] for service in compose()["services"].values() if "image" in service]
     images += [container["image"] for _, container in containers()]
     assert all(":" in image and not image.endswith(":latest") for image in images)
-    labels = {one["spec"]["template"]["metadata"]["labels"]["app"] for one in manifests() if "template" in one["spec"]}
+    labels = {template["metadata"]["labels"]["app"] for _, template in pods()}
     for one in manifests():
         if one["kind"] == "Service":
             assert one["spec"]["selector"]["app"] in labels
-    assert {one["kind"] for one in manifests()} == {"StatefulSet", "Deployment", "Service", "Ingress", "NetworkPolicy"}
+    kinds = {"StatefulSet", "Deployment", "Service", "Ingress", "NetworkPolicy", "CronJob", "PersistentVolumeClaim"}
+    assert {one["kind"] for one in manifests()} == kinds
+    assert not any("minio" in image for image in images), "its images are no longer published"
+
+
+def test_checks_write_and_read_and_a_dead_database_restarts_nothing() -> None:
+    assert "/ready" in str(compose()["services"]["tracking"]["healthcheck"]["test"])
+    (tracking,) = (container for name, container in containers() if name == "tracking")
+    probes = {name: tracking[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startup": "/ready",
+        "readiness": "/ready",
+        "liveness": "/health",
+    }
+    # the name that the server takes requests for, beside its public one
+    assert all(probe["httpHeaders"] == [{"name": "Host", "value": "127.0.0.1:5000"}] for probe in probes.values())
+
+
+def test_pods_run_without_root_and_only_who_must_can_speak_with_another() -> None:
+    for one, template in pods():
+        assert template["spec"]["securityContext"]["runAsNonRoot"] is True, one["metadata"]["name"]
+        for container in template["spec"]["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    policies = {one["metadata"]["name"]: one["spec"] for one in manifests() if one["kind"] == "NetworkPolicy"}
+    assert policies.pop("nobody") == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    chosen = [one["podSelector"] for one in policies.values()]
+    named = {one.get("matchLabels", {}).get("app") for one in chosen} | {
+        app for one in chosen for rule in one.get("matchExpressions", []) for app in rule["values"]
+    }
+    assert named - {None} == {template["metadata"]["labels"]["app"] for _, template in pods()}
+    (ingress,) = (one["spec"] for one in manifests() if one["kind"] == "Ingress")
+    assert ingress["ingressClassName"]
+
+
+def test_there_are_copies_every_day_with_an_end_to_them() -> None:
+    service = compose()["services"]["backup"]
+    assert service["profiles"] == ["backup"]
+    assert int(service["environment"]["KEEP"]) > 1
+    (job,) = (one["spec"] for one in manifests() if one["kind"] == "CronJob")
+    assert job["concurrencyPolicy"] == "Forbid"
+    timer = (DEPLOY / "systemd" / "evenhand-backup.service").read_text()
+    assert "--keep 14" in timer
+
+
+def test_the_builder_gets_what_the_image_is_made_of_and_no_secret(tmp_path: Path) -> None:
+    kept = {"constraints.txt", "deploy/readiness.py", "deploy/compose/serve.py", "deploy/native/folder.py", "deploy/guard/app.py"}
+    kept_out = {
+        ".git/config",
+        ".venv/bin/python",
+        ".evenhand/accounts/alice.env",
+        "mlruns/0/meta.yaml",
+        "evenhand-server/secrets.json",
+        "deploy/compose/secrets/admin_password",
+        "deploy/compose/certificates/server.key",
+        "deploy/compose/.env",
+        "deploy/compose/__pycache__/serve.pyc",
+        "deploy/native/evenhand-server/secrets.json",
+        "models/lenet/spec.py",
+    }
+    for name in kept | kept_out:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    sent = exclude_paths(str(tmp_path), (ROOT / ".dockerignore").read_text().splitlines())
+    assert {name for name in sent if (tmp_path / name).is_file()} == kept
 
 
 def test_compose_follows_its_specification() -> None:
@@ -149,8 +222,25 @@ def test_a_mistake_in_a_manifest_is_seen(right: str, wrong: str) -> None:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_units_are_what_systemd_understands(tmp_path: Path) -> None:
-    texts = {unit.name: unit.read_text() for unit in sorted((DEPLOY / "systemd").iterdir())}
+    texts = {unit.name: unit.read_text() for unit in sorted((DEPLOY / "systemd").glob("evenhand-*"))}
     assert judge_units(tmp_path, texts) == []
     server = texts["evenhand-server.service"]
-    for right, wrong in (("RestartSec=", "RestrtSec="), ("Type=forking", "Type=forkin"), ("MemoryMax=4G", "MemoryMax=much")):
+    for right, wrong in (
+        ("RestartSec=", "RestrtSec="),
+        ("Type=notify", "Type=notfy"),
+        ("LimitNOFILE=65536", "LimitNOFILE=many"),
+        ("MemoryMax=4G", "MemoryMax=much"),
+    ):
         assert judge_units(tmp_path, {**texts, "evenhand-server.service": server.replace(right, wrong)}), wrong
+
+
+@pytest.mark.skipif(not shutil.which("systemd-sysusers"), reason="systemd-sysusers is not installed")
+def test_the_units_user_is_made_by_systemd(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    users = DEPLOY / "systemd" / "evenhand.sysusers.conf"
+    done = subprocess.run(["systemd-sysusers", f"--root={tmp_path}", str(users)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (made,) = ((tmp_path / "etc" / "passwd").read_text()).splitlines()
+    name, *_, home, shell = made.split(":")
+    assert (name, home) == ("evenhand", "/var/lib/evenhand")
+    assert "nologin" in shell

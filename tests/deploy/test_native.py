@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import shutil
@@ -9,8 +10,6 @@ import sqlite3
 import stat
 import subprocess
 import tarfile
-import tempfile
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,16 +37,6 @@ def no_embedded() -> str:
     except PermissionError:
         return f"the user postgres may not enter {programs[0].parent}"
     return ""
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="evenhand-native-", dir="/tmp"))
-    folder.chmod(0o711)
-    yield folder
-    for server in folder.iterdir():
-        native("stop", server)
-    shutil.rmtree(folder)
 
 
 def ask(uri: str, words: tuple[str, str], address: str, **sent: object) -> requests.Response:
@@ -144,8 +133,17 @@ def test_a_database_is_served_by_the_version_that_made_it(tmp_path: Path) -> Non
         postgres.chosen(folder, settings, Secrets())
 
 
-@pytest.mark.parametrize(("name", "link"), [("../../escaped", ""), ("/tmp/escaped", ""), ("artifacts/link", "/etc/passwd")])
-def test_a_copy_writes_nothing_outside_of_the_folder(tmp_path: Path, name: str, link: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "link"),
+    [
+        ("../../escaped", ""),
+        ("/tmp/escaped", ""),
+        ("artifacts/link", "/etc/passwd"),
+        ("secrets.json", ""),
+        ("artifacts/../secrets.json", ""),
+    ],
+)
+def test_a_copy_writes_nothing_but_artifacts(tmp_path: Path, name: str, link: str) -> None:
     copy, folder = tmp_path / "copy", Folder(tmp_path / "server")
     copy.mkdir()
     sqlite3.connect(copy / "database.sqlite").close()
@@ -154,15 +152,20 @@ def test_a_copy_writes_nothing_outside_of_the_folder(tmp_path: Path, name: str, 
         member.type, member.linkname = (tarfile.SYMTYPE, link) if link else (tarfile.REGTYPE, "")
         tar.addfile(member)
     folder.set_up(Settings(database="sqlite"))
+    before = folder.secrets()
     with pytest.raises(Refused, match="which is no file of the artifacts"):
         backup.fill(folder, copy, None)
+    assert folder.secrets() == before
     assert not (tmp_path / "escaped").exists()
     assert not list(folder.artifacts.iterdir())
 
 
 def test_secrets_are_their_owners_alone(group: Group) -> None:
-    for name in ("secrets.json", "auth.ini", "server.log", "settings.json"):
+    for name in ("secrets.json", "server.log", "settings.json", "server.pid"):
         assert stat.S_IMODE((group.folder / name).stat().st_mode) == 0o600
+    auth = (group.folder / "auth.ini").stat()
+    assert stat.S_IMODE(auth.st_mode) == (0o600 if os.getuid() else 0o640)  # of root's, the server's user may read it
+    assert os.getuid() or grp.getgrgid(auth.st_gid).gr_name == "evenhand"
     assert stat.S_IMODE((group.accounts / "alice.env").stat().st_mode) == 0o600
     hidden = [*group.secrets.values(), *(group.password(user) for user in ("alice", "bob", "carol"))]
     everybody_sees = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True).stdout
@@ -190,13 +193,9 @@ def test_a_wrong_call_is_one_line(tmp_path: Path, arguments: tuple[str, ...], sa
 
 
 @pytest.mark.slow
-def test_sqlite_is_for_one_person_and_says_so(tmp_path: Path) -> None:
-    port = free_port()
-    try:
-        done = native("start", tmp_path / "one", "--database", "sqlite", "--port", str(port))
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "for one person" in done.stdout
-        copied = native("backup", tmp_path / "one")
-        assert copied.returncode == 0, copied.stderr
-    finally:
-        native("stop", tmp_path / "one")
+def test_sqlite_is_for_one_person_and_says_so(place: Path) -> None:
+    done = native("start", place / "one", "--database", "sqlite", "--port", str(free_port()))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "for one person" in done.stdout
+    copied = native("backup", place / "one")
+    assert copied.returncode == 0, copied.stderr

@@ -1,4 +1,4 @@
-"""What compose starts, without its containers: artifacts in an S3-compatible store, the database in PostgreSQL."""
+"""What compose starts, without its containers: artifacts in an S3-compatible store, the database in PostgreSQL, copies."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import boto3
+import psycopg2
+import pytest
 import requests
 
+from deploy import readiness
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import free_port
 from tests.tracking.postgres import Postgres
 
 PASSWORD = "drawn for this test alone"
+WORDS = {"aws_access_key_id": "evenhand", "aws_secret_access_key": PASSWORD, "region_name": "us-east-1"}
 
 
 def answers(address: str) -> bool:
@@ -65,8 +72,120 @@ def check(uri: str, store: str) -> None:
     assert requests.put(f"{uri}/api/2.0/{path}", data=sent, auth=user, timeout=30).status_code == 200
     assert requests.get(f"{uri}/api/2.0/{path}", auth=user, timeout=30).content == sent
     assert requests.get(f"{uri}/api/2.0/{path}", timeout=30).status_code == 401
-    words = {"aws_access_key_id": "evenhand", "aws_secret_access_key": PASSWORD, "region_name": "us-east-1"}
-    bucket = boto3.client("s3", endpoint_url=store, **words)
+    bucket = boto3.client("s3", endpoint_url=store, **WORDS)
     (kept,) = bucket.list_objects_v2(Bucket="evenhand")["Contents"]
     assert kept["Key"].endswith(f"{made['experiment_id']}/run/artifacts/values.bin")
     assert bucket.get_object(Bucket="evenhand", Key=kept["Key"])["Body"].read() == sent
+
+
+@contextmanager
+def running_store() -> Iterator[str]:
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(partial(answers, address), 60)
+        yield address
+    finally:
+        process.kill()
+        process.wait()
+
+
+def backup(place: Path, database: str, store: str, *words: str, keep: int = 2) -> subprocess.CompletedProcess[str]:
+    own = {"SECRETS": str(place), "BACKUPS": str(place / "backups"), "DATABASE": database, "STORE": store, "KEEP": str(keep)}
+    command = [sys.executable, "-m", "deploy.compose.backup", *words]
+    return subprocess.run(command, env={**os.environ, **own}, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def ask(database: str, question: str) -> list[tuple[Any, ...]]:
+    connection = psycopg2.connect(database.replace("+psycopg2", ""))
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute(question)
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_database_and_bucket_are_copied_and_made_anew(postgres: Postgres, tmp_path: Path) -> None:
+    for name in ("database_password", "store_password"):
+        (tmp_path / name).write_text(PASSWORD + "\n")
+    first, second, nowhere = postgres.database("copied"), postgres.database("anew"), f"http://127.0.0.1:{free_port()}"
+    ask(first, "CREATE TABLE kept (value integer); INSERT INTO kept VALUES (7)")
+    assert backup(tmp_path, first, nowhere, "check").returncode == 1, "there is no copy yet"
+    sent = {f"artifacts/{number}/run/values {number}.bin": os.urandom(10_000) for number in range(3)}
+    with running_store() as store:
+        bucket = boto3.client("s3", endpoint_url=store, **WORDS)
+        bucket.create_bucket(Bucket="evenhand")
+        for key, content in {**sent, f"artifacts/{readiness.PROBE}-host-1": b"x"}.items():
+            bucket.put_object(Bucket="evenhand", Key=key, Body=content)
+        old = tmp_path / "backups" / "2020-01-01T00-00-00"
+        older = tmp_path / "backups" / "2019-01-01T00-00-00"
+        for one in (old, older):
+            one.mkdir(parents=True)
+            (one / "about.json").write_text("{}")
+        made = backup(tmp_path, first, store, "make")
+        assert made.returncode == 0, made.stderr
+        assert "the database and 3 objects" in made.stdout
+        assert old.exists()
+        assert not older.exists()
+        assert backup(tmp_path, first, store, "check").returncode == 0
+        name = backup(tmp_path, first, store, "list").stdout.split()[-1]
+        full = backup(tmp_path, second, store, "restore", name)
+        assert full.returncode == 2
+        assert "the bucket evenhand holds objects already" in full.stderr
+
+    for wanted, where in (("the store", nowhere), ("the database", "")):
+        dead = first if where else f"postgresql+psycopg2://evenhand@127.0.0.1:{free_port()}/x"
+        failed = backup(tmp_path, dead, where or nowhere, "make")
+        assert failed.returncode == 2, wanted
+        assert len(failed.stderr.splitlines()) == 1, failed.stderr
+        assert PASSWORD not in failed.stderr
+    assert not list((tmp_path / "backups").glob(".*"))
+
+    with running_store() as store:
+        unknown = backup(tmp_path, second, store, "restore", "../backups")
+        assert f"have 2020-01-01T00-00-00, {name}" in unknown.stderr
+        taken = backup(tmp_path, first, store, "restore", name)
+        assert "the database holds 1 tables already" in taken.stderr
+        restored = backup(tmp_path, second, store, "restore", name)
+        assert restored.returncode == 0, restored.stderr
+        bucket = boto3.client("s3", endpoint_url=store, **WORDS)
+        for key, content in sent.items():
+            assert bucket.get_object(Bucket="evenhand", Key=key)["Body"].read() == content
+        assert len(bucket.list_objects_v2(Bucket="evenhand")["Contents"]) == 3
+    assert ask(second, "SELECT value FROM kept") == [(7,)]
+
+
+@pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
+def test_a_store_is_written_and_read_to_be_ready_and_a_full_disk_holds_no_half_copy(
+    postgres: Postgres, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = postgres.database("asked")
+    for name, text in {
+        "AWS_ACCESS_KEY_ID": "evenhand",
+        "AWS_SECRET_ACCESS_KEY": PASSWORD,
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, text)
+    with running_store() as store:
+        monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", store)
+        told = readiness.problem(database, "s3://evenhand/artifacts")
+        assert told.startswith("the artifacts cannot be written and read: ")
+        assert "NoSuchBucket" in told
+        bucket = boto3.client("s3", endpoint_url=store, **WORDS)
+        bucket.create_bucket(Bucket="evenhand")
+        assert readiness.problem(database, "s3://evenhand/artifacts") == ""
+        assert "Contents" not in bucket.list_objects_v2(Bucket="evenhand")
+
+        bucket.put_object(Bucket="evenhand", Key="artifacts/large", Body=os.urandom(2_000_000))
+        for name in ("database_password", "store_password"):
+            (tmp_path / name).write_text(PASSWORD + "\n")
+        (tmp_path / "backups").symlink_to(small_disk)
+        failed = backup(tmp_path, database, store, "make")
+        assert failed.returncode == 2
+        assert "No space left on device" in failed.stderr
+        assert len(failed.stderr.splitlines()) == 1
+        assert list(small_disk.iterdir()) == []
+    told = readiness.problem(database, "s3://evenhand/artifacts")
+    assert told.startswith("the artifacts cannot be written and read: Could not connect")
+    assert PASSWORD not in told

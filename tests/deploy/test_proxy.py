@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import socket
+import ssl
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import requests
 
-from tests.deploy.group import Group
-from tests.deploy.proxy import NGINX
+from tests.conftest import ROOT, wait_for
+from tests.deploy.group import Group, free_port
+from tests.deploy.proxy import MISSING, NGINX, started
 
 
 def test_the_drawn_secrets_are_their_owners_alone_and_not_drawn_twice(proxy: tuple[str, Path]) -> None:
@@ -19,6 +29,120 @@ def test_the_drawn_secrets_are_their_owners_alone_and_not_drawn_twice(proxy: tup
     assert {path.stat().st_mode & 0o777 for path in before} == {0o600}
     subprocess.run(["sh", str(folder / "secrets.sh")], check=True, capture_output=True)
     assert {path: path.read_text() for path in before} == before
+    assert (folder / ".env").read_text() == "SERVER_NAME=localhost\n"
+
+
+def secrets(folder: Path, *words: str, **named: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: text for name, text in os.environ.items() if name != "SERVER_NAME"}
+    return subprocess.run(["sh", str(folder / "secrets.sh"), *words], env=kept | named, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_the_certificate_is_for_the_servers_name(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "deploy" / "compose" / "secrets.sh", tmp_path)
+    for words in ((), ("",), ("two words",), ("-x",), ("$(id)",)):
+        refused = secrets(tmp_path, *words)
+        assert refused.returncode == 2
+        assert "SERVER_NAME" in refused.stderr
+        assert not (tmp_path / "certificates").exists()
+    (tmp_path / ".env").write_text("OTHER=1\n")
+    made = secrets(tmp_path, SERVER_NAME="mlflow.example.org")
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / ".env").read_text() == "OTHER=1\nSERVER_NAME=mlflow.example.org\n"
+    certificate = ["openssl", "x509", "-in", str(tmp_path / "certificates" / "server.crt"), "-noout", "-ext", "subjectAltName"]
+    assert "DNS:mlflow.example.org" in subprocess.run(certificate, capture_output=True, text=True).stdout
+    other = secrets(tmp_path, "other.example.org")
+    assert other.returncode == 2
+    assert "certificates/server.crt is not for other.example.org" in other.stderr
+    assert secrets(tmp_path).returncode == 0, "the name is known"
+
+
+class Names:
+    """A name server on loopback that knows one address, and another one later."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self) -> None:
+        while True:
+            asked, client = self._socket.recvfrom(512)
+            question = asked[12 : asked.index(b"\0", 12) + 5]
+            header = asked[:2] + b"\x81\x80" + b"\0\1\0\1\0\0\0\0"
+            ten_minutes = (600).to_bytes(4, "big")  # as Docker's own name server says
+            answer = b"\xc0\x0c\0\1\0\1" + ten_minutes + b"\0\4" + socket.inet_aton(self.address)
+            self._socket.sendto(header + question + answer, client)
+
+
+class Named(BaseHTTPRequestHandler):
+    """Answers with the address that it was reached at."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(str(self.connection.getsockname()[0]).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Names]]:
+    """nginx before two servers of one name, which stands for the first."""
+    if MISSING:
+        pytest.skip(MISSING)
+    port, names = free_port(), Names("127.0.0.1")
+    servers = [ThreadingHTTPServer((address, port), Named) for address in ("127.0.0.1", "127.0.0.2")]
+    for server in servers:
+        Thread(target=server.serve_forever, daemon=True).start()
+    folder = tmp_path_factory.mktemp("alone")
+    with started(folder, f"tracking.test:{port}", free_port(), f"127.0.0.1:{names.port}") as (address, certificate):
+        yield address, certificate, names
+    for server in servers:
+        server.shutdown()
+
+
+def test_a_server_that_was_started_anew_at_another_address_is_found(alone: tuple[str, Path, Names]) -> None:
+    address, certificate, names = alone
+
+    def reached() -> set[str]:
+        """By every one of nginx's workers, each of which remembers names for itself."""
+        return {requests.get(address, verify=certificate, timeout=10).text for _ in range(20)}
+
+    assert reached() == {"127.0.0.1"}
+    names.address = "127.0.0.2"
+    wait_for(lambda: reached() == {"127.0.0.2"}, 15)
+
+
+def half_open(port: int, context: ssl.SSLContext, number: int) -> socket.socket:
+    """A connection that begins and does not go on: before TLS, or in the middle of its headers."""
+    made = socket.create_connection(("127.0.0.1", port), timeout=30)
+    if number % 2:
+        made = context.wrap_socket(made, server_hostname="localhost")
+        made.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+    return made
+
+
+def test_connections_that_do_not_go_on_are_dropped_and_block_nobody(alone: tuple[str, Path, Names]) -> None:
+    address, certificate, _ = alone
+    context = ssl.create_default_context(cafile=str(certificate))
+    began = time.monotonic()
+    waiting = [half_open(int(address.rpartition(":")[2]), context, number) for number in range(600)]
+    for _ in range(20):
+        asked = time.monotonic()
+        assert requests.get(address, verify=certificate, timeout=10).status_code == 200
+        assert time.monotonic() - asked < 5
+    for one in waiting:
+        one.settimeout(30)
+        with suppress(ConnectionResetError, ssl.SSLError):
+            while one.recv(1_000):  # 408, then the end
+                pass
+    assert time.monotonic() - began < 30, "10 s after each began, on a machine that has other work too"
+    for one in waiting:
+        one.close()
 
 
 def test_names_and_passwords_go_through_tls(group: Group, proxy: tuple[str, Path]) -> None:
@@ -48,6 +172,9 @@ def test_too_large_an_upload_and_a_foreign_name_are_refused(group: Group, proxy:
 def test_nginx_itself_judges_the_template(proxy: tuple[str, Path]) -> None:
     folder = proxy[1].parent.parent.parent
     wrong = folder / "wrong.conf"
-    wrong.write_text((folder / "nginx.conf").read_text().replace("ssl_protocols", "ssl_protocol"))
+    (folder / "wrong.d").mkdir()
+    text = (folder / "conf.d" / "default.conf").read_text()
+    (folder / "wrong.d" / "default.conf").write_text(text.replace("ssl_protocols", "ssl_protocol"))
+    wrong.write_text((folder / "nginx.conf").read_text().replace("/conf.d/", "/wrong.d/"))
     judged = subprocess.run([str(NGINX), "-c", str(wrong), "-p", str(folder), "-t"], capture_output=True, text=True)
     assert "unknown directive" in judged.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.group import Group, native
-from tracking.records import Artifact, Kind, Metrics, Point, RunClosed, RunOpened
+from tracking.records import Artifact, Metrics, Point, RunClosed, RunKind, RunOpened
 from tracking.store import Store
 
 DAY_MS = 86_400_000
@@ -29,8 +29,8 @@ def tell(store: Store, folder: Path, name: str, days_ago: int, *, report: bool) 
         (folder / file).write_text(file)
     cell = f"cell of {name}"
     records = [
-        RunOpened(name, ended_ms - 10, PLACE, name, {"kind": Kind.CAMPAIGN}),
-        RunOpened(cell, ended_ms - 9, PLACE, cell, {"kind": Kind.CELL, "campaign": f"run:{name}"}),
+        RunOpened(name, ended_ms - 10, PLACE, name, {"kind": RunKind.CAMPAIGN}),
+        RunOpened(cell, ended_ms - 9, PLACE, cell, {"kind": RunKind.CELL, "campaign": f"run:{name}"}),
         Metrics(cell, (Point("val/loss", 1.5, 0, ended_ms),)),
         Artifact(cell, "values.parquet"),
         RunClosed(cell, ended_ms, "ok"),

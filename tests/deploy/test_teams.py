@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments.admin import ACTIONS
-from experiments.commands import Admin
-from tests.conftest import QUICK
+from experiments.config.commands import Admin
+from experiments.server.admin import ACTIONS
+from tests.conftest import QUICK, ROOT
 from tests.deploy.group import Group
-from tracking.records import Kind, Metrics, Point, Record, RunClosed, RunOpened
+from tracking.records import Metrics, Point, Record, RunClosed, RunKind, RunOpened
 from tracking.store import Store
 
 
@@ -32,13 +34,13 @@ def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> li
         "commit": "c",
     }
     place = f"{team}/captioning"
-    records.append(RunOpened(owner, 1_000, place, f"campaign of {owner}", {**tags, "kind": Kind.CAMPAIGN}))
+    records.append(RunOpened(owner, 1_000, place, f"campaign of {owner}", {**tags, "kind": RunKind.CAMPAIGN}))
     for block in range(1, 7):
         drift = float(rng.normal(0, 0.05))
         for at, (framework, rate) in enumerate({"pytorch": 900.0, "tensorflow": 900.0 * faster}.items()):
             run = f"{owner}-{block}-{framework}"
             own = {
-                "kind": Kind.CELL,
+                "kind": RunKind.CELL,
                 "campaign": f"run:{owner}",
                 "framework": framework,
                 "block": str(block),
@@ -72,7 +74,10 @@ def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(group:
     done = group.call("alice", "captioning", *options, cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
     found = group.ask("bob", "GET", "/api/2.0/mlflow/experiments/get-by-name", params={"experiment_name": "vision/captioning"})
-    wanted = {"experiment_ids": [found.json()["experiment"]["experiment_id"]], "filter": "tags.kind = 'cell'"}
+    wanted = {
+        "experiment_ids": [found.json()["experiment"]["experiment_id"]],
+        "filter": "tags.kind = 'cell' and params.vocabulary = '100'",
+    }
     (run,) = group.ask("bob", "POST", "/api/2.0/mlflow/runs/search", json=wanted).json()["runs"]
     tags = {one["key"]: one["value"] for one in run["data"]["tags"]}
     assert (tags["team"], tags["user"], tags["mlflow.user"]) == ("vision", "alice", "alice")
@@ -159,6 +164,28 @@ def test_only_an_administrator_administers(group: Group) -> None:
     assert done.returncode == 2
     assert "bob is no administrator" in done.stderr
     assert "vision" in group.admin(action="list").stdout
+
+
+@pytest.mark.slow
+def test_mlflow_run_opens_its_run_among_the_launches_of_the_team(group: Group, tmp_path: Path) -> None:
+    small = {"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "blocks": "1", "frameworks": "pytorch"}
+    small |= {"bleu_images": "1", "beams": "1", "journal": str(tmp_path / "journal"), "cache": str(tmp_path / "cache")}
+    parameters = [part for name, text in {**QUICK, **small}.items() for part in ("-P", f"{name}={text}")]
+    command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning", "--env-manager", "local", *parameters]
+    own = group.environment("alice")
+    without = subprocess.run(command, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert without.returncode != 0
+    assert "MLFLOW_EXPERIMENT_NAME=vision/launches" in without.stderr
+    named = re.search("MLFLOW_EXPERIMENT_NAME='(.*)'", (group.accounts / "alice.env").read_text())
+    assert named is not None
+    own["MLFLOW_EXPERIMENT_NAME"] = named[1]
+    done = subprocess.run(command, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = group.ask("bob", "GET", "/api/2.0/mlflow/experiments/get-by-name", params={"experiment_name": "vision/launches"})
+    sought = {"experiment_ids": [found.json()["experiment"]["experiment_id"]], "filter": "tags.kind = 'launch'"}
+    (launch,) = group.ask("bob", "POST", "/api/2.0/mlflow/runs/search", json=sought).json()["runs"]
+    tags = {tag["key"]: tag["value"] for tag in launch["data"]["tags"]}
+    assert "in the experiment **vision/captioning**" in tags["mlflow.note.content"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,259 @@
+"""The guard: an application in front of MLflow's own, the same wherever the server runs.
+
+A request is let through in this order: a route that there is, a right name and password, a route for this account, a body
+of bounded size, and in it nothing that is named twice, lies elsewhere or belongs to another team.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+import anyio
+
+from deploy import readiness
+from deploy.guard import asked, bodies, inside, names, routes
+from deploy.guard.bodies import Bounded, Disconnected, Incoming
+from deploy.guard.inside import Account
+from deploy.guard.logins import Logins, header
+from deploy.guard.refusal import Message, Receive, Refusal, Send
+from deploy.guard.routes import Route, Routes
+
+Scope = MutableMapping[str, Any]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LARGEST_UPLOAD = "EVENHAND_LARGEST_UPLOAD_BYTES"
+READY_SECONDS = 2.0
+# Answers to those who have not shown who they are: nothing of theirs is read.
+STRANGERS = (401, 429, 503)
+# What an account makes, and in which field of the request its name stands.
+MADE = {
+    "experiments/create": ("experiment", ""),
+    "registered-models/create": ("registered_model", "name"),
+    "registered-models/rename": ("registered_model", "new_name"),
+}
+ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
+# MLflow's own systems of rights and places, which this server does not use.
+DROPPED = {b"x-mlflow-workspace", b"x-mlflow-authorization"}
+
+
+def create() -> Application:
+    """The application that a worker serves."""
+    origins = os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
+    return Guard(inside.application(), origins, int(os.environ.get(LARGEST_UPLOAD, 2 * 2**30)))
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that may go on. team: whose the experiment or model is that it makes, empty where it makes none."""
+
+    route: Route
+    account: Account
+    body: dict[str, Any]
+    team: str = ""
+
+
+class Guard:
+    """origins: of the server's own pages. largest_upload_bytes: of one artifact."""
+
+    def __init__(self, behind: Application, origins: Iterable[str], largest_upload_bytes: int) -> None:
+        self._behind = behind
+        self._origins = frozenset(origins)
+        self._largest_upload_bytes = largest_upload_bytes
+        self._routes = Routes(routes.classes())
+        self._logins = Logins()
+        self._ready = Ready()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._behind(scope, receive, send)
+        elif scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["path"] == routes.READY and scope["method"] in ("GET", "HEAD"):
+            await self._ready.answer(send)
+        else:
+            incoming = Incoming(receive)
+            try:
+                await self._answer(scope, incoming, send)
+            except Refusal as refusal:
+                if refusal.status not in STRANGERS:
+                    await incoming.discard()
+                await refusal.answer(send)
+            except Disconnected:
+                pass
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = header(scope["headers"], b"origin")
+        if origin and origin not in self._origins:  # MLflow would let any page of the same machine in
+            raise Refusal(403, "a page of another address has no business here")
+        scope["headers"] = [(name, text) for name, text in scope["headers"] if name.lower() not in DROPPED]
+        route = self._routes.match(scope["method"], scope["path"])
+        size = bodies.announced_bytes(scope["headers"])
+        if route is None or route.kind != routes.OPEN:
+            client = scope["client"][0] if scope.get("client") else ""
+            account = await self._logins.account(header(scope["headers"], b"authorization"), client)
+            route = _allowed(route, account)
+            asked.check_path(route)
+        reads = scope["method"] in ("GET", "HEAD")
+        asked.check_query(route, scope["query_string"], may_have_one=reads)
+        if reads:
+            _without_body(size)
+            whole = _of_model(route) or route.rule == "/get-artifact"
+            await self._behind(await anyio.to_thread.run_sync(_streamed, route, scope) if whole else scope, receive, send)
+        elif route.kind == routes.UPLOAD:
+            await self._upload(scope, receive, send, size)
+        else:
+            body = await _body(route, receive, size)
+            request = await anyio.to_thread.run_sync(_checked, route, account, body)
+            await self._behind(scope, bodies.again(body, receive), _handed_over(request, send) if request.team else send)
+
+    async def _upload(self, scope: Scope, receive: Receive, send: Send, size: int | None) -> None:
+        if size is not None and size > self._largest_upload_bytes:
+            raise bodies.too_large(self._largest_upload_bytes)
+        body = Bounded(receive, self._largest_upload_bytes)
+        try:
+            await self._behind(scope, body, body.answers(send))
+        finally:
+            if body.refusal:
+                raise body.refusal
+
+
+class Ready:
+    """Whether the server can do its work, asked of database and artifacts once in two seconds however often it is asked here."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._known = (0.0, "")
+
+    async def answer(self, send: Send) -> None:
+        async with self._lock:
+            if time.monotonic() > self._known[0]:
+                places = os.environ[inside.BACKEND], os.environ[inside.ARTIFACTS]
+                problem = await anyio.to_thread.run_sync(readiness.problem, *places)
+                self._known = (time.monotonic() + READY_SECONDS, problem)
+        body = (self._known[1] or "ready").encode() + b"\n"
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 503 if self._known[1] else 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _allowed(route: Route | None, account: Account) -> Route:
+    """Raises Refusal for what is not offered, or not to this account."""
+    if route is None or route.kind == routes.REFUSED:
+        raise Refusal(403, "this server does not offer that; it keeps experiments, runs, artifacts and models")
+    if route.kind == routes.ADMINISTER and not account.is_admin:
+        raise Refusal(403, f"{account.user} is no administrator")
+    return route
+
+
+def _without_body(size: int | None) -> None:
+    if size != 0:
+        raise Refusal(400, "this request has no body")
+
+
+async def _body(route: Route, receive: Receive, size: int | None) -> bytes:
+    largest = bodies.LARGEST_SEARCH_BYTES if route.kind == routes.READ else bodies.LARGEST_JSON_BYTES
+    if route.rule == "/graphql":
+        largest = bodies.LARGEST_QUERY_BYTES
+    if size is not None and size > largest:
+        raise bodies.too_large(largest)
+    return await bodies.read(receive, largest)
+
+
+def _of_model(route: Route) -> bool:
+    return route.rule.endswith("/artifacts/files")
+
+
+def _streamed(route: Route, scope: Scope) -> Scope:
+    """Files are read by the one route that streams them: the others would hold a whole file for whoever reads it slowly."""
+    query = dict(parse_qsl(scope["query_string"].decode()))
+    try:
+        run = query.get("run_id") or query.get("run_uuid", "")
+        place = inside.place_of_model(route.named["model_id"]) if _of_model(route) else inside.place_of_run(run)
+    except LookupError:
+        raise Refusal(404, "there is no such run or model") from None
+    wanted = query.get("path") or query.get("artifact_file_path", "")
+    path = f"{place}/{wanted}"
+    asked.check_path(Route(routes.READ, "", {"artifact_path": path}))
+    return {**scope, "path": f"{ARTIFACTS}/{path}", "raw_path": f"{ARTIFACTS}/{quote(path)}".encode(), "query_string": b""}
+
+
+def _checked(route: Route, account: Account, raw: bytes) -> Request:
+    """Raises Refusal for a body that names what is not the account's, or a thing in two ways."""
+    body = asked.body_of(route, raw)
+    asked.check_entries(body)
+    team = _named(route, account, body)
+    if route.kind == routes.WRITE and not account.is_admin:
+        for kind, one in asked.ids(route, body):
+            _owned(account, kind, one)
+    return Request(route, account, body, "" if account.is_admin else team)
+
+
+def _named(route: Route, account: Account, body: dict[str, Any]) -> str:
+    """The team of what a request makes or renames, empty where it does neither. Raises Refusal for a name it may not give."""
+    action = route.rule.partition("/mlflow/")[2]
+    new_name = body.get("new_name", body.get("newName"))
+    if action in ("roles/create", "roles/update") and "name" in body:
+        names.check_team(body["name"])
+    elif action == "users/create":
+        names.check_user(body.get("username"))
+    elif action == "experiments/create":
+        return names.check_experiment(body.get("name"), _teams(account))
+    elif action == "experiments/update":
+        names.check_experiment(new_name, _teams(account))
+    elif route.kind == routes.WRITE and action.startswith(("registered-models/", "model-versions/")):
+        return _model_named(action, _teams(account), body, new_name)
+    return ""
+
+
+def _model_named(action: str, teams: frozenset[str] | None, body: dict[str, Any], new_name: object) -> str:
+    if teams is not None or action == "registered-models/create":
+        team = names.check_model(body.get("name"), teams)
+    if action == "model-versions/create" and (copied := asked.check_source(body)) and teams is not None:
+        names.check_model(copied, teams)
+    if action == "registered-models/rename":
+        return names.check_model(new_name, teams)
+    return team if action == "registered-models/create" else ""
+
+
+def _teams(account: Account) -> frozenset[str] | None:
+    return None if account.is_admin else inside.teams(account)
+
+
+def _owned(account: Account, kind: str, one: str) -> None:
+    """Raises Refusal for what belongs to an experiment that the account may not write, and for what there is not."""
+    try:
+        of = {asked.RUN: inside.experiment_of_run, asked.MODEL: inside.experiment_of_model}
+        experiment = of[kind](one) if kind in of else one
+    except LookupError:
+        raise Refusal(404, f"there is no {kind} {one}") from None
+    if experiment == inside.DEFAULT_EXPERIMENT:
+        own = next(iter(sorted(inside.teams(account))), "TEAM")
+        raise Refusal(403, f"experiment Default is to be read; name your team's: MLFLOW_EXPERIMENT_NAME={own}/launches")
+    if not inside.may_write(account, experiment):
+        raise Refusal(403, f"no permission: {kind} {one} is of an experiment that {account.user} may not write")
+
+
+def _handed_over(request: Request, send: Send) -> Send:
+    """What was made is the team's before its maker hears of it."""
+    what, field = MADE[request.route.rule.partition("/mlflow/")[2]]
+    pieces = list[Message]()
+
+    async def after(message: Message) -> None:
+        pieces.append(message)
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            return
+        if pieces[0]["status"] == 200:
+            answer = json.loads(b"".join(piece.get("body", b"") for piece in pieces[1:]))
+            pattern = str(request.body.get(field, request.body.get("newName")) if field else answer["experiment_id"])
+            await anyio.to_thread.run_sync(inside.hand_over, request.account, what, pattern, request.team)
+        for piece in pieces:
+            await send(piece)
+
+    return after

@@ -1,0 +1,179 @@
+"""What a request names: each thing once and under one name, and no place of files but the server's own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qsl
+
+from deploy.guard.refusal import Refusal
+from deploy.guard.routes import UPLOAD, Route
+
+# Two names of MLflow's for one thing.
+SAME = {"run_uuid": "run_id"}
+# What a query may name several times: lists.
+LISTS = {"run_ids", "experiment_ids", "order_by", "trace_ids", "metric_keys", "datasets_names", "stages"}
+LISTS_OF = {"run_id": ("/metrics/get-history-bulk", "/metrics/get-history-bulk-interval")}
+RUN, MODEL, EXPERIMENT = "run_id", "model_id", "experiment_id"
+IDS = {RUN: RUN, "source_run_id": RUN, MODEL: MODEL, EXPERIMENT: EXPERIMENT}
+LOCATIONS = {"artifact_location", "artifact_uri", "artifact_path_root", "storage_location"}
+# A prompt is a registered model with a tag, and with permissions of its own that a team does not have.
+OWN_TAGS = {"mlflow.artifactlocation", "mlflow.trace.archivelocation", "mlflow.prompt.is_prompt"}
+SOURCE = re.compile(r"models:/m-[A-Za-z0-9]+|runs:/[0-9a-f]{32}/[^?#%\\]+|mlflow-artifacts:/[^?#%\\]+")
+SOURCES = {
+    MODEL: re.compile(r"models:/(m-[A-Za-z0-9]+)"),
+    RUN: re.compile(r"runs:/([0-9a-f]{32})/.*"),
+    EXPERIMENT: re.compile(r"mlflow-artifacts:/([0-9]+)/.*"),
+}
+VERSION = re.compile(r"models:/([A-Za-z0-9][^/?#%\\]*)/[0-9]+")
+DEEPEST, MOST_NAMES, MOST_IDS = 32, 20_000, 100
+LONGEST_FILTER, MOST_CONDITIONS, MOST_ORDERS = 4_096, 30, 10
+LONGEST_PART_BYTES, MOST_PARTS = 255, 64
+MOST_BRACES = 64
+
+
+def check_query(route: Route, query: bytes, *, may_have_one: bool) -> None:
+    """Raises Refusal for what is named twice, in the path as well or under two names, and differs."""
+    if query and not may_have_one:
+        raise Refusal(400, "this request says what it wants in its body; it takes no query")
+    try:
+        entries = parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+    except ValueError:
+        raise Refusal(400, "the query cannot be read; write name=value&name=value, encoded as UTF-8") from None
+    seen: dict[str, str] = dict(route.named)
+    for name, text in entries:
+        check_search(name, text)
+        if name in LISTS or route.rule.endswith(LISTS_OF.get(name, ("\0",))):
+            continue
+        one = _canonical(name)
+        if seen.setdefault(one, text) != text:
+            raise Refusal(400, f"{one} is named twice and differs; name one")
+
+
+def body_of(route: Route, body: bytes) -> dict[str, Any]:
+    """The object in a body. Raises Refusal for anything else, and for what comes twice or contradicts the path."""
+    if not body:
+        return {}
+    try:
+        found = json.loads(body.decode(), object_pairs_hook=_Objects())
+    except (ValueError, RecursionError):
+        raise Refusal(400, "the body is no JSON object in UTF-8") from None
+    if not isinstance(found, dict):
+        raise Refusal(400, "the body is no JSON object")
+    for name, text in route.named.items():
+        said = next((value for key, value in found.items() if _canonical(key) == _canonical(name)), text)
+        if said != text:
+            raise Refusal(400, f"{_canonical(name)} is {text} in the path and another in the body; name one")
+    return found
+
+
+def check_search(name: str, value: Any) -> None:
+    """Raises Refusal for what would keep the database busy for long: MLflow joins a table for each condition."""
+    if name in ("filter", "filter_string") and isinstance(value, str):
+        if len(value) > LONGEST_FILTER or value.lower().count(" and ") >= MOST_CONDITIONS:
+            raise Refusal(400, f"{name} has more than {MOST_CONDITIONS} conditions or {LONGEST_FILTER} characters")
+    elif name == "order_by" and isinstance(value, list) and len(value) > MOST_ORDERS:
+        raise Refusal(400, f"order_by names more than {MOST_ORDERS} columns")
+    elif name == "query" and isinstance(value, str) and value.count("{") > MOST_BRACES:
+        raise Refusal(400, f"query has more than {MOST_BRACES} braces")
+
+
+def check_entries(body: Any) -> None:
+    """Raises Refusal for a search without bounds, and for a place of files: where files go is the server's to say."""
+    for name, value in entries(body):
+        check_search(name, value)
+        if _canonical(name) in LOCATIONS and value:
+            raise Refusal(400, f"{name}: files go where the server keeps them; leave it out")
+        if name == "key" and isinstance(value, str) and value.strip().lower() in OWN_TAGS:
+            raise Refusal(400, f"tag {value.strip()} is the server's own")
+
+
+def check_source(body: Mapping[str, Any]) -> str:
+    """The registered model that a version is a copy of, if it is. Raises Refusal for files that are not the server's."""
+    source = body.get("source")
+    if isinstance(source, str) and (copied := VERSION.fullmatch(source)):
+        return copied[1]
+    parts = str(source).split("/")
+    if not isinstance(source, str) or not SOURCE.fullmatch(source) or {".", ".."} & set(parts) or "//" in source:
+        raise Refusal(400, "source is models:/ID, models:/NAME/VERSION, runs:/ID/PATH or mlflow-artifacts:/PATH")
+    return ""
+
+
+def ids(route: Route, body: Any) -> set[tuple[str, str]]:
+    """All that a request names, as (run_id, model_id or experiment_id, id), in its path or anywhere in its body.
+
+    Raises Refusal for what is no id, and for more of them than any use has.
+    """
+    used = route.rule.endswith("/runs/log-inputs")  # models that a run has read: named, not changed
+    found = {(IDS[name], text) for name, text in route.named.items() if name in IDS}
+    for name, value in entries(body):
+        kind = IDS.get(_canonical(name))
+        if kind and value not in (None, "") and not (used and kind == MODEL):
+            found.add((kind, _id(name, value)))
+        elif name == "source" and isinstance(value, str):
+            found |= {(of, match[1]) for of, form in SOURCES.items() if (match := form.fullmatch(value))}
+    if len(found) > MOST_IDS:
+        raise Refusal(400, f"a request names at most {MOST_IDS} runs, models and experiments")
+    return found
+
+
+def _id(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).isprintable():
+        raise Refusal(400, f"{name} is no id")
+    return str(value)
+
+
+def entries(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every name with its value, however deep. Raises Refusal beyond any use."""
+    if depth > DEEPEST:
+        raise Refusal(400, f"the body is nested deeper than {DEEPEST}")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield name, inner
+            yield from entries(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            if isinstance(inner, (dict, list)):
+                yield from entries(inner, depth + 1)
+
+
+def check_path(route: Route) -> None:
+    """Raises Refusal for a path of files that could lead elsewhere than it says, or that no disk has."""
+    if (text := route.named.get("artifact_path")) is None:
+        return
+    parts = text.removesuffix("/").split("/")
+    if {"", ".", ".."} & set(parts) or re.search(r"\\|%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]", text):
+        raise Refusal(400, f"{ascii(text)[:200]} is no path of a file: parts with / between, without . .. \\ or %-codes")
+    if len(parts) > MOST_PARTS or any(len(part.encode(errors="replace")) > LONGEST_PART_BYTES for part in parts):
+        raise Refusal(400, f"a path has at most {MOST_PARTS} parts of {LONGEST_PART_BYTES} bytes")
+    if route.kind == UPLOAD and len(parts) < 2:
+        raise Refusal(400, "a file lies below an experiment: EXPERIMENT/RUN/artifacts/NAME")
+
+
+class _Objects:
+    """Makes the objects of one body, and counts their names."""
+
+    def __init__(self) -> None:
+        self._names = 0
+
+    def __call__(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        self._names += len(pairs)
+        if self._names > MOST_NAMES:
+            raise Refusal(400, f"the body has more than {MOST_NAMES:,} names")
+        found, meant = dict(pairs), dict[str, Any]()
+        for name, value in pairs:
+            if meant.setdefault(_canonical(name), value) != value:
+                raise Refusal(400, f"{_canonical(name)} is named twice and differs; name one")
+        if len(found) < len(pairs):
+            raise Refusal(400, "the body has one name twice; name each thing once")
+        return found
+
+
+@lru_cache(10_000)
+def _canonical(name: str) -> str:
+    """MLflow's messages know each field as run_id and as runId."""
+    snake = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+    return SAME.get(snake, snake)

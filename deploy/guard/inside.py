@@ -1,0 +1,162 @@
+"""The only module that reaches into MLflow's server: its application, its accounts, who owns what."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+# MLflow reads these when it is imported.
+os.environ["_MLFLOW_SGI_NAME"] = "uvicorn"
+os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# What has no rule of its own is denied by MLflow too.
+os.environ["MLFLOW_BASIC_AUTH_FAIL_CLOSED"] = "true"
+os.environ["MLFLOW_ENABLE_WORKSPACES"] = "false"
+
+from mlflow.exceptions import MlflowException
+from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
+from mlflow.server import app as flask_app
+from werkzeug.security import check_password_hash, generate_password_hash
+
+from deploy.guard.routes import line
+
+BACKEND, ARTIFACTS = "MLFLOW_BACKEND_STORE_URI", ARTIFACTS_DESTINATION_ENV_VAR
+# Where MLflow puts the runs of those who name no experiment.
+DEFAULT_EXPERIMENT = "0"
+PERSONAL_ROLE = "__user_"
+MANAGE = "MANAGE"
+OWN_PLACE = "mlflow-artifacts:/"
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who is asking, by a name and a password that were right."""
+
+    user: str
+    id: int
+    is_admin: bool
+
+
+def prepare(artifacts: str) -> None:
+    """Databases and administrator made, once, before the first worker. artifacts: folder or s3:// address."""
+    backend = os.environ[BACKEND]
+    os.environ[constants.BACKEND_STORE_URI_ENV_VAR] = os.environ[constants.REGISTRY_STORE_URI_ENV_VAR] = backend
+    os.environ[constants.ARTIFACT_ROOT_ENV_VAR] = OWN_PLACE
+    os.environ[constants.ARTIFACTS_DESTINATION_ENV_VAR] = artifacts
+    os.environ[constants.SERVE_ARTIFACTS_ENV_VAR] = "true"
+    handlers.initialize_backend_stores(backend, backend, OWN_PLACE)
+    auth.bootstrap_admin_user()
+    for role in auth.store.list_roles():  # an older version let every team write there
+        for one in role.permissions:
+            if (one.resource_type, one.resource_pattern) == ("experiment", DEFAULT_EXPERIMENT):
+                auth.store.remove_role_permission(one.id)
+
+
+def application() -> Any:
+    """MLflow's own application with names and passwords."""
+    return auth.create_app()
+
+
+def offered(application: Any) -> Iterator[str]:
+    """Every route that MLflow has, as `routes.toml` writes it."""
+    for rule in flask_app.url_map.iter_rules():
+        yield from (line(method, rule.rule) for method in rule.methods - {"HEAD", "OPTIONS"})
+    for router in auth._native_fastapi_routes(application):
+        for route in router.effective_route_contexts():
+            path = re.sub(r"\{(\w+):path\}", r"<path:\1>", route.path).replace("{", "<").replace("}", ">")
+            yield from (line(method, path) for method in route.methods - {"HEAD", "OPTIONS"})
+
+
+def known(user: str, password: str) -> Account | None:
+    """The account whose password was right a minute ago or less; no hashing, no database."""
+    with auth._USER_AUTH_CACHE_LOCK:
+        found = auth._USER_AUTH_CACHE.get(auth._auth_cache_key(user, password))
+    return _account(found) if found else None
+
+
+def verified(user: str, password: str) -> Account | None:
+    """The account of a name and a password, None if they are wrong: as slow for a name that nobody has as for any other."""
+    found = auth._authenticate_cached(user, password)
+    if found:
+        return _account(found)
+    if not auth.store.has_user(user):
+        check_password_hash(_nobodys_password(), password)
+    return None
+
+
+def teams(account: Account) -> frozenset[str]:
+    """The names of an account's teams."""
+    roles = auth.store.list_user_roles(account.id)
+    return frozenset(role.name for role in roles if not role.name.startswith(PERSONAL_ROLE))
+
+
+def may_write(account: Account, experiment: str) -> bool:
+    """Whether an account may change what is in an experiment."""
+    return bool(auth._get_experiment_permission(experiment, account.user).can_update)
+
+
+@lru_cache(100_000)
+def experiment_of_run(run: str) -> str:
+    """The experiment of a run, for good. Raises LookupError where there is no such run."""
+    with _what_there_is():
+        return str(handlers._get_tracking_store().get_run(run).info.experiment_id)
+
+
+@lru_cache(100_000)
+def experiment_of_model(model: str) -> str:
+    """The experiment of a logged model, for good. Raises LookupError where there is no such model."""
+    with _what_there_is():
+        return str(handlers._get_tracking_store().get_logged_model(model).experiment_id)
+
+
+def hand_over(account: Account, what: str, pattern: str, team: str) -> None:
+    """What an account has made is its team's: MLflow gives it to the maker alone. what: experiment, registered_model."""
+    with suppress(LookupError), _what_there_is():  # it may have been handed over already
+        auth.store.revoke_user_resource_permission(account.user, what, pattern)
+    (role,) = (role for role in auth.store.list_user_roles(account.id) if role.name == team)
+    if (what, pattern) not in {(one.resource_type, one.resource_pattern) for one in role.permissions}:
+        auth.store.add_role_permission(role.id, what, pattern, MANAGE)
+
+
+def place_of_run(run: str) -> str:
+    """Where the files of a run lie, below the server's artifacts. Raises LookupError."""
+    with _what_there_is():
+        return _place(handlers._get_tracking_store().get_run(run).info.artifact_uri)
+
+
+def place_of_model(model: str) -> str:
+    """Where the files of a logged model lie, below the server's artifacts. Raises LookupError."""
+    with _what_there_is():
+        return _place(handlers._get_tracking_store().get_logged_model(model).artifact_location)
+
+
+def _place(uri: str) -> str:
+    if not uri.startswith(OWN_PLACE):
+        raise LookupError(uri)
+    return uri.removeprefix(OWN_PLACE).strip("/")
+
+
+@contextmanager
+def _what_there_is() -> Iterator[None]:
+    """A database that does not answer is no reason to let a request through."""
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise LookupError(str(error)) from error
+        raise
+
+
+@lru_cache(1)
+def _nobodys_password() -> str:
+    return str(generate_password_hash(secrets.token_urlsafe()))
+
+
+def _account(user: Any) -> Account:
+    return Account(user.username, user.id, user.is_admin)

@@ -1,0 +1,124 @@
+"""Who is asking: names and passwords, checked one at a time off the event loop, and slower for those who guess."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterable
+
+import anyio
+from cachetools import TTLCache
+
+from deploy.guard import inside
+from deploy.guard.inside import Account
+from deploy.guard.refusal import Refusal
+
+# Wrong passwords that cost nothing: of one name from one address, from one address, of one name from anywhere.
+FREE_OF_NAME_AND_ADDRESS, FREE_OF_ADDRESS, FREE_OF_NAME = 5, 20, 100
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, FORGOTTEN_SECONDS = 1.0, 60.0, 900.0
+REMEMBERED = 10_000
+WAITING, WAITING_OF_ADDRESS = 32, 8
+LONGEST_WORD = 250
+
+
+class Backoff:
+    """How long one must wait after so many failures: twice as long after each. What is not used for a while is forgotten."""
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._failures: TTLCache[Hashable, tuple[int, float]] = TTLCache(REMEMBERED, FORGOTTEN_SECONDS)
+
+    def wait_seconds(self, key: Hashable) -> float:
+        """Seconds until the next try, 0 if it may be made now."""
+        return max(0.0, self._failures.get(key, (0, 0.0))[1] - time.monotonic())
+
+    def failed(self, key: Hashable) -> None:
+        count = self._failures.get(key, (0, 0.0))[0] + 1
+        over = count - self._free
+        wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(over, 30), LONGEST_WAIT_SECONDS) if over >= 0 else 0.0
+        self._failures[key] = (count, time.monotonic() + wait)
+
+    def taken_back(self, key: Hashable) -> None:
+        count = self._failures.get(key, (0, 0.0))[0] - 1
+        if count > 0:
+            self._failures[key] = (count, 0.0)
+        else:
+            self._failures.pop(key, None)
+
+
+class Logins:
+    """The accounts of one worker's requests."""
+
+    def __init__(self) -> None:
+        self._of_name_and_address = Backoff(FREE_OF_NAME_AND_ADDRESS)
+        self._of_address = Backoff(FREE_OF_ADDRESS)
+        self._of_name = Backoff(FREE_OF_NAME)
+        self._one_at_a_time = anyio.CapacityLimiter(1)
+        self._asked: dict[tuple[str, str], asyncio.Task[Account | None]] = {}
+        self._waiting: Counter[str] = Counter()
+
+    async def account(self, header: str, address: str) -> Account:
+        """Whose name and password a request brings. Raises Refusal: 401, 429 for those who guess, 503 where too many do."""
+        user, password = _words(header)
+        if found := inside.known(user, password):
+            return found
+        if asked := self._asked.get((user, password)):  # one hashing for all that ask the same at a time
+            verified = await asyncio.shield(asked)
+        else:
+            verified = await self._verify(user, password, address)
+        if verified is None:
+            raise Refusal(401, "name or password is wrong; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
+        return verified
+
+    async def _verify(self, user: str, password: str, address: str) -> Account | None:
+        """Counted as wrong until it is known to be right: those who try many at once are counted too."""
+        keys = ((self._of_name_and_address, (user, address)), (self._of_address, address), (self._of_name, user))
+        if wait := max(backoff.wait_seconds(key) for backoff, key in keys):
+            raise Refusal(429, f"too many wrong passwords; try again in {wait:.0f} s", wait)
+        if len(self._asked) >= WAITING or self._waiting[address] >= WAITING_OF_ADDRESS:
+            raise Refusal(503, "too many log-ins at once; try again in a few seconds", 5)
+        for backoff, key in keys:
+            backoff.failed(key)
+        asked = asyncio.ensure_future(self._hash(user, password))
+        self._asked[user, password] = asked
+        self._waiting[address] += 1
+
+        def done(task: asyncio.Task[Account | None]) -> None:
+            del self._asked[user, password]
+            self._waiting[address] -= 1
+            if not self._waiting[address]:
+                del self._waiting[address]
+            if task.cancelled() or task.exception() or task.result():  # nobody said that it is wrong
+                for backoff, key in keys:
+                    backoff.taken_back(key)
+
+        asked.add_done_callback(done)
+        return await asyncio.shield(asked)
+
+    async def _hash(self, user: str, password: str) -> Account | None:
+        return await anyio.to_thread.run_sync(inside.verified, user, password, limiter=self._one_at_a_time)
+
+
+def _words(header: str) -> tuple[str, str]:
+    """Name and password of a Basic header. Raises Refusal."""
+    scheme, _, coded = header.partition(" ")
+    try:
+        if scheme.lower() != "basic":
+            raise ValueError
+        user, found, password = base64.b64decode(coded.strip(), validate=True).decode().partition(":")
+    except (ValueError, binascii.Error):  # a wrong encoding is a ValueError too
+        raise Refusal(401, "no name and password; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD") from None
+    if not (found and user and password and f"{user}{password}".isprintable() and len(user) <= LONGEST_WORD):
+        raise Refusal(401, "no name and password; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
+    return user, password
+
+
+def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
+    """The only value of a header, empty if it is not there. Raises Refusal for one that comes twice."""
+    found = [text for key, text in headers if key.lower() == name]
+    if len(found) > 1:
+        raise Refusal(400, f"header {name.decode()} comes twice")
+    return found[0].decode("latin-1") if found else ""

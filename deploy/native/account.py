@@ -1,0 +1,123 @@
+"""Whom the server runs as: the caller; where root calls, a user of its own that may write the artifacts and nothing else."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from deploy.native.folder import Folder, Refused
+
+MADE_SECONDS = 10
+CODE = ("mlflow", "deploy")
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user without rights, as the system knows it."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @property
+    def of_process(self) -> dict[str, Any]:
+        """What `subprocess` takes to start a process as this user."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Libraries look for their settings at home, and root's is closed to this user."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+
+def of_server(name: str) -> Account | None:
+    """The server's user, made where it is missing; None where the caller is not root, and runs everything himself.
+
+    Raises Refused where the user cannot be made, or is root.
+    """
+    if os.getuid():
+        return None
+    found = _known(name) or _made(name)
+    if found.pw_uid == 0:
+        raise Refused(f"--user {name} is root; the server gets a user without rights: leave --user out")
+    return Account(name, found.pw_uid, found.pw_gid, found.pw_dir)
+
+
+def check_ways(account: Account, folder: Folder) -> None:
+    """Raises Refused where the user cannot come to Python, to the code or to the folder: what is closed, what would be right."""
+    for what, path in {
+        "Python": Path(sys.executable),
+        "Python's library": Path(os.__file__),
+        **_code(),
+        "the folder": folder.path,
+    }.items():
+        for place in (path, path.resolve()):
+            if closed := _closed(account, place):
+                right = f"chmod o+x {closed}, or keep {what} where everybody may read, such as /opt or /srv"
+                raise Refused(f"the server's user {account.name} cannot enter {closed}, and {what} lies in {place}: {right}")
+
+
+def hand_over(account: Account, path: Path) -> None:
+    """A folder of the server's becomes its user's, with all that root has put there; itself last: a broken end shows."""
+    if path.stat().st_uid != account.uid:
+        for parent, folders, files in os.walk(path, topdown=False):
+            for name in (*folders, *files):
+                os.chown(Path(parent) / name, account.uid, account.gid, follow_symlinks=False)
+        os.chown(path, account.uid, account.gid)
+    path.chmod(0o700)
+
+
+def show(account: Account, path: Path) -> None:
+    """A file stays root's, and the server's user may read it."""
+    os.chown(path, 0, account.gid)
+    path.chmod(0o640)
+
+
+def _known(name: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
+
+
+def _made(name: str) -> pwd.struct_passwd:
+    right = f"useradd --system --user-group --no-create-home --shell /usr/sbin/nologin {name}"
+    if not shutil.which("useradd"):
+        raise Refused(f"root starts the server as the user {name}, and there is none; make it, as by: {right}")
+    same = [] if not _is_group(name) else ["--gid", name]
+    command = [word for word in right.split() if not (same and word == "--user-group")]
+    done = subprocess.run([*command[:-1], *same, name], capture_output=True, text=True)
+    deadline = time.monotonic() + MADE_SECONDS
+    while (found := _known(name)) is None:  # somebody else may be making it at this moment
+        if time.monotonic() > deadline:
+            raise Refused(f"the user {name} cannot be made: {(done.stderr.strip().splitlines() or ['?'])[-1]}; make it: {right}")
+        time.sleep(0.2)
+    return found
+
+
+def _is_group(name: str) -> bool:
+    return any(one.gr_name == name for one in grp.getgrall())
+
+
+def _code() -> dict[str, Path]:
+    found = {name: find_spec(name) for name in CODE}
+    return {f"the package {name}": Path(spec.origin) for name, spec in found.items() if spec and spec.origin}
+
+
+def _closed(account: Account, path: Path) -> str:
+    """The first folder on the way that the user cannot enter, asked of the system itself."""
+    ask = 'for place; do [ -x "$place" ] || { echo "$place"; exit; }; done'
+    ways = [str(place) for place in reversed(path.parents)] + ([str(path)] if path.is_dir() else [])
+    command = ["/bin/sh", "-c", ask, "sh", *ways]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", **account.of_process)
+    return str(done.stdout).strip()

@@ -1,0 +1,22 @@
+"""What the tests of servers share: a place for one, and its end."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.group import native
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="evenhand-native-", dir="/tmp"))
+    folder.chmod(0o711)
+    yield folder
+    for server in folder.iterdir():
+        native("stop", server)
+    shutil.rmtree(folder)

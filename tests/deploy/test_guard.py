@@ -1,0 +1,534 @@
+"""The guard before MLflow, attacked on a running server: commands, other teams' files, paths, names, floods."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPResponse
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import psutil
+import pytest
+
+from deploy.guard import routes
+from tests.conftest import ROOT, wait_for
+from tests.deploy.group import Group
+
+API = "/api/2.0/mlflow"
+ADDRESSES = count(10)
+
+
+def address() -> str:
+    """Where nobody has asked from before: wrong passwords make others at the same address wait."""
+    return f"127.0.{next(ADDRESSES)}.1"
+
+
+def ask(
+    group: Group, words: tuple[str, str] | None, method: str, path: str, body: bytes = b"", source: str = "127.0.0.1"
+) -> tuple[int, str]:
+    """Status and answer of a request that no library tidies up."""
+    connection = HTTPConnection(urlsplit(group.uri).netloc, timeout=60, source_address=(source, 0))
+    headers = {"Authorization": f"Basic {b64encode(':'.join(words).encode()).decode()}"} if words else {}
+    connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
+    answer: HTTPResponse = connection.getresponse()
+    text = answer.read().decode(errors="replace")
+    connection.close()
+    return answer.status, text
+
+
+class Team:
+    """A team's user, its captioning experiment, and in it a run with a file and a logged model."""
+
+    def __init__(self, group: Group, user: str, team: str) -> None:
+        self.group, self.user, self.team = group, user, team
+        found = group.ask(user, "GET", f"{API}/experiments/get-by-name", params={"experiment_name": f"{team}/captioning"})
+        self.experiment = str(found.json()["experiment"]["experiment_id"])
+        self.run = self.post("runs/create", experiment_id=self.experiment)["run"]["info"]["run_id"]
+        made = self.post("logged-models", experiment_id=self.experiment, name="kept", source_run_id=self.run)
+        self.model = made["model"]["info"]["model_id"]
+        self.file = f"/api/2.0/mlflow-artifacts/artifacts/{self.experiment}/{self.run}/artifacts/note.txt"
+        group.ask(user, "PUT", self.file, data=b"kept").raise_for_status()
+
+    def post(self, action: str, **sent: object) -> Any:
+        answer = self.group.ask(self.user, "POST", f"{API}/{action}", json=sent)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def tries(self, method: str, path: str, sent: object = None) -> tuple[int, str]:
+        answer = self.group.ask(self.user, method, path, **({} if sent is None else {"json": sent}))
+        return answer.status_code, answer.text
+
+
+@pytest.fixture(scope="module")
+def hers(group: Group) -> Team:
+    return Team(group, "alice", "vision")
+
+
+@pytest.fixture(scope="module")
+def his(group: Group) -> Team:
+    return Team(group, "bob", "speech")
+
+
+def addresses_of(kinds: list[str]) -> Iterator[tuple[str, str]]:
+    """Method and an address of every route of these kinds, under each of its prefixes."""
+    for kind in kinds:
+        for line in routes.classes()[kind]:
+            method, rule = line.split(" ", 1)
+            path = re.sub(r"<[^>]+>", "x", rule)
+            for prefix in routes.PREFIXES if routes.API in path else ("",):
+                yield method, path.replace(routes.API, prefix)
+
+
+# Which routes there are
+
+
+def test_every_route_of_mlflow_is_classified(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "deploy.guard", "routes"]
+    environment = {"PATH": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == ""
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == [], "it asks, and leaves nothing behind"
+
+
+def test_a_route_that_nobody_has_classified_is_refused(group: Group) -> None:
+    for path in (f"{API}/runs/invent", "/ajax-api/9.0/mlflow/anything", "//api/2.0/mlflow/runs/get", f"{API}/runs/get/"):
+        assert ask(group, ("admin", group.password("admin")), "GET", path)[0] == 403
+    fewer = {kind: [line for line in lines if "runs/get" not in line] for kind, lines in routes.classes().items()}
+    assert routes.Routes(routes.classes()).match("GET", f"{API}/runs/get") is not None
+    assert routes.Routes(fewer).match("GET", f"{API}/runs/get") is None
+
+
+def test_what_is_refused_is_refused_to_everybody(group: Group) -> None:
+    found = {
+        (user, method, path): group.ask(user, method, path, json={}).status_code
+        for method, path in addresses_of([routes.REFUSED])
+        for user in ("alice", "admin")
+    }
+    assert len(found) > 500
+    assert {one: status for one, status in found.items() if status != 403} == {}
+
+
+def test_no_account_runs_a_command(group: Group) -> None:
+    """The assistant takes a provider's address from its user, and runs what the provider asks for."""
+    own = {"providers": {"openai": {"base_url": "http://127.0.0.1:9/v1", "selected": True}}}
+    for user in ("alice", "admin"):
+        assert group.ask(user, "PUT", "/ajax-api/3.0/mlflow/assistant/config", json=own).status_code == 403
+        sent = {"message": "run touch /tmp/owned", "experiment_id": "0"}
+        assert group.ask(user, "POST", "/ajax-api/3.0/mlflow/assistant/message", json=sent).status_code == 403
+        assert group.ask(user, "GET", "/ajax-api/3.0/mlflow/assistant/sessions/x/stream").status_code == 403
+
+
+def test_without_a_name_there_is_nothing_but_health_and_the_pages_own_files(group: Group) -> None:
+    closed = [kind for kind in routes.classes() if kind != routes.OPEN]
+    found = {(method, path): ask(group, None, method, path)[0] for method, path in addresses_of(closed)}
+    assert len(found) > 500
+    assert {one: status for one, status in found.items() if status != 401} == {}
+    assert ask(group, None, "GET", "/health") == (200, "OK")
+    assert ask(group, None, "GET", "/ready") == (200, "ready\n")
+
+
+# Whose things are whose
+
+
+def test_a_second_name_of_a_run_does_not_lead_to_another_teams_files(hers: Team, his: Team) -> None:
+    for query in (f"run_id={his.run}&run_uuid={hers.run}", f"run_uuid={hers.run}", f"run_id={his.run}&run_id={hers.run}"):
+        for prefix in routes.PREFIXES:
+            path = f"{prefix}/2.0/mlflow/upload-artifact?{query}&path=note.txt"
+            assert his.group.ask("bob", "POST", path, data=b"his").status_code in (400, 403)
+    assert hers.group.ask("alice", "GET", hers.file).content == b"kept"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent"),
+    [
+        ("PATCH", "logged-models/MY_MODEL", {"model_id": "HER_MODEL", "status": "LOGGED_MODEL_READY"}),
+        ("PATCH", "logged-models/MY_MODEL", {"modelId": "HER_MODEL", "status": "LOGGED_MODEL_READY"}),
+        ("PATCH", "logged-models/MY_MODEL/tags", {"model_id": "HER_MODEL", "tags": [{"key": "a", "value": "b"}]}),
+        ("POST", "logged-models", {"experiment_id": "MINE", "name": "m", "source_run_id": "HER_RUN"}),
+        ("POST", "model-versions/create", {"name": "speech.m", "source": "models:/HER_MODEL"}),
+        ("POST", "model-versions/create", {"name": "speech.m", "source": "runs:/MY_RUN/m", "model_id": "HER_MODEL"}),
+        ("POST", "model-versions/create", {"name": "speech.m", "source": "mlflow-artifacts:/HERS/x/artifacts/m"}),
+        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "run_uuid": "HER_RUN", "key": "m", "value": 1, "timestamp": 1}),
+        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "runId": "HER_RUN", "key": "m", "value": 1, "timestamp": 1}),
+        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "key": "m", "value": 1, "timestamp": 1, "model_id": "HER_MODEL"}),
+        (
+            "POST",
+            "runs/log-batch",
+            {"run_id": "MY_RUN", "metrics": [{"key": "m", "value": 1, "timestamp": 1, "step": 0, "model_id": "HER_MODEL"}]},
+        ),
+        ("POST", "runs/set-tag", {"run_id": "HER_RUN", "key": "a", "value": "b"}),
+        ("POST", "runs/outputs", {"run_id": "MY_RUN", "models": [{"model_id": "HER_MODEL", "step": 0}]}),
+        ("POST", "runs/set-tag?run_id=HER_RUN", {"run_id": "MY_RUN", "key": "a", "value": "b"}),
+        ("POST", "runs/set-tag", {"run_id": ["HER_RUN"], "key": "a", "value": "b"}),
+        ("POST", "model-versions/create", {"name": "speech.m", "source": "models:/vision.captioner/1"}),
+        ("POST", "registered-models/set-tag", {"name": "vision.captioner", "key": "a", "value": "b"}),
+    ],
+)
+def test_what_a_request_names_is_its_accounts_to_write(
+    hers: Team, his: Team, method: str, path: str, sent: dict[str, Any]
+) -> None:
+    ids = {"MY_MODEL": his.model, "HER_MODEL": hers.model, "MY_RUN": his.run, "HER_RUN": hers.run}
+    ids |= {"HERS": hers.experiment, "MINE": his.experiment}
+
+    def filled(text: str) -> str:
+        return re.sub("|".join(ids), lambda one: ids[one[0]], text)
+
+    before = [hers.group.ask("alice", "GET", f"{API}/logged-models/{hers.model}").text]
+    before.append(hers.group.ask("alice", "GET", f"{API}/runs/get?run_id={hers.run}").text)
+    status, text = his.tries(method, filled(f"{API}/{path}"), json.loads(filled(json.dumps(sent))))
+    assert status in (400, 403), text
+    after = [hers.group.ask("alice", "GET", f"{API}/logged-models/{hers.model}").text]
+    after.append(hers.group.ask("alice", "GET", f"{API}/runs/get?run_id={hers.run}").text)
+    assert after == before
+
+
+def test_what_is_ones_own_is_written_as_ever(hers: Team) -> None:
+    metric = {"key": "m", "value": 1.0, "timestamp": 1, "step": 0, "model_id": hers.model}
+    hers.post("runs/log-batch", run_id=hers.run, metrics=[metric], tags=[{"key": "a", "value": "b"}])
+    done = hers.tries("PATCH", f"{API}/logged-models/{hers.model}", {"model_id": hers.model, "status": "LOGGED_MODEL_READY"})
+    assert done[0] == 200, done
+    hers.post("registered-models/create", name="vision.captioner")
+    hers.post("model-versions/create", name="vision.captioner", source=f"models:/{hers.model}", model_id=hers.model)
+    hers.post("runs/log-inputs", run_id=hers.run, models=[{"model_id": hers.model}])
+
+
+BODIES = {
+    "twice": b'{"run_id": "a", "run_id": "b"}',
+    "two names": b'{"run_id": "a", "runUuid": "b"}',
+    "UTF-16": '{"run_id": "a"}'.encode("utf-16"),
+    "a text in a text": json.dumps('{"run_id": "a"}').encode(),
+    "a list": b'[{"run_id": "a"}]',
+    "deep": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+    "not so deep": b'{"a":' * 40 + b"1" + b"}" * 40,
+    "no JSON": b"run_id=a&key=b",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_a_body_that_could_be_read_in_two_ways_is_refused(group: Group, body: bytes) -> None:
+    assert ask(group, ("bob", group.password("bob")), "POST", f"{API}/runs/set-tag", body)[0] == 400
+
+
+def test_a_query_that_names_a_thing_twice_is_refused(group: Group, hers: Team) -> None:
+    words = ("bob", group.password("bob"))
+    for query in (f"run_id={hers.run}&run_id=x", f"run_id={hers.run}&run_uuid=x", "run_id=%ff", "run_id"):
+        assert ask(group, words, "GET", f"{API}/runs/get?{query}")[0] == 400, query
+    assert ask(group, words, "GET", f"{API}/runs/get?run_id={hers.run}")[0] == 200
+    assert ask(group, words, "GET", f"{API}/runs/get", b'{"run_id": "x"}')[0] == 400
+    several = f"run_id={hers.run}&run_id={hers.run}&metric_key=m"
+    assert ask(group, words, "GET", f"/ajax-api/2.0/mlflow/metrics/get-history-bulk?{several}")[0] == 200
+
+
+# Where files lie
+
+
+def test_files_lie_where_the_server_keeps_them(group: Group, hers: Team) -> None:
+    for user in ("alice", "admin"):
+        for place in ("/etc", "file:///etc", "mlflow-artifacts:/1", "s3://bucket"):
+            for name in ("artifact_location", "artifactLocation"):
+                sent = {"name": "vision/elsewhere", name: place}
+                assert group.ask(user, "POST", f"{API}/experiments/create", json=sent).status_code == 400
+    for source in (
+        "/etc",
+        "file:///etc",
+        "mlflow-artifacts:/1/../../etc",
+        "http://127.0.0.1/x",
+        "dbfs:/x",
+        "runs:/x",
+        "models:/a",
+    ):
+        sent = {"name": "vision.captioner", "source": source}
+        assert group.ask("alice", "POST", f"{API}/model-versions/create", json=sent).status_code == 400
+    tag = {"experiment_id": hers.experiment, "key": "mlflow.artifactLocation", "value": "/etc"}
+    assert group.ask("alice", "POST", f"{API}/experiments/set-experiment-tag", json=tag).status_code == 400
+    trace = {"trace": {"trace_info": {"trace_id": "tr-1", "tags": {"mlflow.artifactLocation": "/etc"}}}}
+    assert group.ask("alice", "POST", "/api/3.0/mlflow/traces", json=trace).status_code == 403
+    assert group.ask("alice", "GET", "/ajax-api/3.0/mlflow/get-trace-artifact?request_id=tr-1").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path", ["a/../../../secrets.json", "a//b", "a/./b", "a\\b", "%2fetc%2fx", "a%00b", "a%250ab", "a" * 300, "a/" * 70 + "a"]
+)
+def test_a_path_of_a_file_is_what_it_says(group: Group, hers: Team, path: str) -> None:
+    inside = f"/api/2.0/mlflow-artifacts/artifacts/{hers.experiment}/{hers.run}/artifacts"
+    for method in ("GET", "PUT", "DELETE"):
+        status = ask(group, ("alice", group.password("alice")), method, f"{inside}/{path}", b"x" if method == "PUT" else b"")[0]
+        assert status in (400, 403), method
+
+
+# Whose a name is
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("speech/mine", "speech /x", " speech/x", "speech/x ", "ѕpeech/x", "ｓpeech/x", "speech\u200b/x", "Speech/x", "vision"),
+        *(
+            "future/captioning",
+            "mine",
+            "vision/",
+            "vision//x",
+            "vision/ x",
+            "vision/x\n",
+            "vision/\u202ex",
+            "/vision/x",
+            "vision/a  b",
+        ),
+        *("vision\x00/x", "vision/" + "x" * 250, "", "vision/ﬁt"),
+    ],
+    ids=ascii,
+)
+def test_a_name_is_of_the_team_that_gives_it(group: Group, hers: Team, name: str) -> None:
+    assert hers.tries("POST", f"{API}/experiments/create", {"name": name})[0] in (400, 403)
+    mine = group.ask("alice", "GET", f"{API}/experiments/get-by-name", params={"experiment_name": "vision/grid"}).json()
+    renamed = {"experiment_id": mine["experiment"]["experiment_id"], "new_name": name}
+    assert hers.tries("POST", f"{API}/experiments/update", renamed)[0] in (400, 403)
+    assert hers.tries("POST", f"{API}/registered-models/create", {"name": name.replace("/", ".")})[0] in (400, 403)
+
+
+def test_what_a_member_makes_is_the_teams(group: Group, hers: Team) -> None:
+    for given in ({"action": "add_user", "user": "anna", "team": "vision"},):
+        done = group.admin(**given)
+        assert done.returncode == 0, done.stderr
+    assert "export MLFLOW_EXPERIMENT_NAME='vision/launches'" in (group.accounts / "anna.env").read_text()
+    made = group.ask("anna", "POST", f"{API}/experiments/create", json={"name": "vision/my study"}).json()["experiment_id"]
+    tag = {"experiment_id": made, "key": "a", "value": "b"}
+    assert hers.tries("POST", f"{API}/experiments/set-experiment-tag", tag)[0] == 200
+    group.ask("anna", "POST", f"{API}/registered-models/create", json={"name": "vision.anna"}).raise_for_status()
+    named = {"name": "vision.anna", "key": "a", "value": "b"}
+    assert hers.tries("POST", f"{API}/registered-models/set-tag", named)[0] == 200
+    renamed = {"name": "vision.anna", "new_name": "vision.anna2"}
+    group.ask("anna", "POST", f"{API}/registered-models/rename", json=renamed).raise_for_status()
+    named["name"] = "vision.anna2"
+    assert hers.tries("POST", f"{API}/registered-models/set-tag", named)[0] == 200
+    group.ask("anna", "POST", f"{API}/registered-models/create", json={"name": "vision.anna"}).raise_for_status()
+    prompt = {"name": "vision.prompt", "tags": [{"key": "mlflow.prompt.is_prompt", "value": "true"}]}
+    assert group.ask("anna", "POST", f"{API}/registered-models/create", json=prompt).status_code == 400
+    assert group.admin(action="leave", user="anna", team="vision").returncode == 0
+    assert group.ask("anna", "POST", f"{API}/registered-models/set-tag", json=named).status_code == 403
+    assert group.ask("anna", "DELETE", f"{API}/registered-models/delete", json={"name": "vision.anna"}).status_code == 403
+    assert group.ask("anna", "POST", f"{API}/experiments/set-experiment-tag", json=tag).status_code == 403
+    assert group.ask("anna", "POST", f"{API}/experiments/create", json={"name": "vision/again"}).status_code == 403
+    assert group.ask("anna", "POST", f"{API}/experiments/create", json={"name": "anna/x"}).status_code == 403
+
+
+def test_a_name_that_somebody_took_before_is_not_made_a_teams(group: Group) -> None:
+    """As it could be done on a server without the guard."""
+    made = group.ask("admin", "POST", f"{API}/experiments/create", json={"name": "future/captioning"}).json()["experiment_id"]
+    granted = {"username": "carol", "resource_type": "experiment", "resource_id": made, "permission": "MANAGE"}
+    group.ask("admin", "POST", "/api/3.0/mlflow/users/permissions/grant", json=granted).raise_for_status()
+    refused = group.admin(action="add_team", team="future")
+    assert refused.returncode == 2
+    assert "experiment future/captioning is carol's, who is not of the team" in refused.stderr
+    assert "future" not in group.admin(action="list").stdout.replace("future/captioning", "")
+    group.ask("admin", "POST", "/api/3.0/mlflow/users/permissions/revoke", json=granted).raise_for_status()
+    assert group.admin(action="add_team", team="future").returncode == 0
+
+
+def test_default_is_to_be_read(group: Group, hers: Team) -> None:
+    status, text = hers.tries("POST", f"{API}/runs/create", {"experiment_id": "0"})
+    assert status == 403
+    assert "MLFLOW_EXPERIMENT_NAME=vision/launches" in text
+    assert hers.tries("PUT", "/api/2.0/mlflow-artifacts/artifacts/0/x/artifacts/y")[0] == 403
+    assert group.ask("alice", "POST", f"{API}/runs/search", json={"experiment_ids": ["0"]}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["Vision", "vision ", "ѵision", "__user_1__", "a", "x" * 41, "../x"], ids=ascii)
+def test_teams_and_users_have_names_that_cannot_be_mistaken(group: Group, name: str) -> None:
+    role = {"name": name, "workspace": "default"}
+    assert group.ask("admin", "POST", "/api/3.0/mlflow/roles/create", json=role).status_code == 400
+    if not re.fullmatch("Vision|x+", name):
+        user = {"username": name, "password": "long enough for it"}
+        assert group.ask("admin", "POST", f"{API}/users/create", json=user).status_code == 400
+
+
+def test_files_are_read_by_whatever_name_the_ui_has_for_them(hers: Team) -> None:
+    sent = b"<p>100% sure</p>"
+    path = quote("100% sure.html")
+    hers.group.ask("alice", "PUT", f"{hers.file.rpartition('/')[0]}/{path}", data=sent).raise_for_status()
+    for name in ("run_id", "run_uuid"):
+        answer = hers.group.ask("bob", "GET", f"/get-artifact?{name}={hers.run}&path={path}")
+        assert (answer.status_code, answer.content) == (200, sent)
+    model = f"mlflow-artifacts/artifacts/{hers.experiment}/models/{hers.model}/artifacts/MLmodel"
+    hers.group.ask("alice", "PUT", f"/api/2.0/{model}", data=sent).raise_for_status()
+    files = f"/ajax-api/2.0/mlflow/logged-models/{hers.model}/artifacts/files?artifact_file_path=MLmodel"
+    assert hers.group.ask("bob", "GET", files).content == sent
+    for wrong in (f"run_id={hers.run}&path=../x", f"run_id={'0' * 32}&path=x", f"run_id={hers.run}", "path=x"):
+        assert hers.group.ask("bob", "GET", f"/get-artifact?{wrong}").status_code in (400, 404)
+
+
+def test_a_slow_reader_of_a_large_file_costs_no_memory(group: Group, hers: Team) -> None:
+    large = f"{hers.file.rpartition('/')[0]}/large.bin"
+    group.ask("alice", "PUT", large, data=bytes(64 * 2**20)).raise_for_status()
+    before, words = resident_bytes(group), b64encode(f"bob:{group.password('bob')}".encode()).decode()
+    with ExitStack() as held:
+        for _ in range(4):
+            reader = held.enter_context(socket.create_connection(("127.0.0.1", int(group.uri.rpartition(":")[2])), 10))
+            head = f"GET /get-artifact?run_id={hers.run}&path=large.bin HTTP/1.1\r\nHost: {urlsplit(group.uri).netloc}\r\n"
+            reader.sendall(f"{head}Authorization: Basic {words}\r\n\r\n".encode())
+        time.sleep(3)
+        assert resident_bytes(group) - before < 32 * 2**20
+
+
+# Floods
+
+
+def resident_bytes(group: Group) -> int:
+    main = psutil.Process(json.loads((group.folder / "server.pid").read_text())["pid"])
+    return sum(one.memory_info().rss for one in (main, *main.children(recursive=True)))
+
+
+def test_a_body_is_not_read_before_the_password(group: Group) -> None:
+    before, chunk = resident_bytes(group), b"x" * 2**20
+    for words in ("", f"Authorization: Basic {b64encode(b'nobody:guess').decode()}\r\n"):
+        with socket.create_connection(("127.0.0.1", int(group.uri.rpartition(":")[2])), 10, (address(), 0)) as connection:
+            head = f"PUT /api/2.0/mlflow-artifacts/artifacts/0/x HTTP/1.1\r\nHost: {urlsplit(group.uri).netloc}\r\n"
+            connection.sendall(f"{head}{words}Content-Length: {500 * 2**20}\r\n\r\n".encode())
+            sent = 0
+            try:
+                while sent < 500:
+                    connection.sendall(chunk)
+                    sent += 1
+            except OSError:
+                pass
+            assert sent < 100, "the server went on taking it"
+    assert resident_bytes(group) - before < 32 * 2**20
+
+
+def test_bodies_are_bounded(group: Group) -> None:
+    words = ("alice", group.password("alice"))
+    before = resident_bytes(group)
+    assert ask(group, words, "POST", f"{API}/runs/log-batch", b'{"run_id": "' + b"x" * 5 * 2**20 + b'"}')[0] == 413
+    connection = HTTPConnection(urlsplit(group.uri).netloc, timeout=30)
+    connection.putrequest("PUT", "/api/2.0/mlflow-artifacts/artifacts/1/x/artifacts/y")
+    connection.putheader("Authorization", f"Basic {b64encode(':'.join(words).encode()).decode()}")
+    connection.putheader("Content-Length", str(3 * 2**30))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+    assert resident_bytes(group) - before < 64 * 2**20
+
+
+COSTLY: dict[str, tuple[str, object]] = {
+    "a table for every condition": ("runs/search", {"filter": " and ".join(f"metrics.a{n} > 1" for n in range(300))}),
+    "a long filter": ("runs/search", {"filter": "tags.a = '" + "x" * 5_000 + "'"}),
+    "many orders": ("runs/search", {"order_by": [f"metrics.a{n}" for n in range(50)]}),
+    "many ids": ("runs/set-tag", {"a": [{"run_id": str(n)} for n in range(3_000)]}),
+    "many names": ("runs/set-tag", {f"a{n}": 0 for n in range(100_000)}),
+    "a search of a megabyte": ("runs/search", {"experiment_ids": ["1" * 2**20]}),
+    "a run that there is not": ("runs/set-tag", {"run_id": "0" * 32, "key": "a", "value": "b"}),
+    "a NUL": ("runs/set-tag", {"run_id": "a\0b", "key": "a", "value": "b"}),
+}
+
+
+@pytest.mark.parametrize(("path", "sent"), COSTLY.values(), ids=COSTLY.keys())
+def test_a_request_that_would_cost_much_is_refused_before_it_does(hers: Team, path: str, sent: object) -> None:
+    begun = time.monotonic()
+    assert hers.tries("POST", f"{API}/{path}", sent)[0] in (400, 404, 413)
+    assert time.monotonic() - begun < 5
+
+
+def test_queries_of_the_ui_are_small(hers: Team) -> None:
+    for query in ("query {" + "a{" * 100, "query { __typename } #" + "x" * 20_000):
+        assert hers.tries("POST", "/graphql", {"query": query})[0] in (400, 413)
+
+
+def test_many_wrong_passwords_at_once_are_counted_too(group: Group) -> None:
+    source = address()
+    with ThreadPoolExecutor(40) as crowd:
+        guesses = list(crowd.map(lambda n: ask(group, ("alice", f"guess {n}"), "GET", "/", source=source)[0], range(40)))
+    assert guesses.count(401) <= 2 * 6, "five are free on each of two workers, and the one that waits"
+    assert set(guesses) <= {401, 429, 503}
+
+
+def test_one_right_password_on_many_connections_at_once_is_no_guess(group: Group) -> None:
+    """A machine's campaigns, all of one account, after its minute in the cache is over."""
+    words, source = ("newcomer", "long enough for it"), address()
+    sent = {"username": words[0], "password": words[1]}
+    group.ask("admin", "POST", f"{API}/users/create", json=sent).raise_for_status()
+    with ThreadPoolExecutor(24) as crowd:
+        found = list(crowd.map(lambda _: ask(group, words, "GET", f"{API}/users/current", source=source)[0], range(24)))
+    assert set(found) == {200}
+
+
+@pytest.mark.parametrize("words", [("a\0b", "c"), ("a" * 300, "c"), ("alice", "\x1b"), ("", "c"), ("alice", "")], ids=ascii)
+def test_what_is_no_name_or_password_is_not_looked_up(group: Group, words: tuple[str, str]) -> None:
+    assert ask(group, words, "GET", "/", source=address())[0] == 401
+
+
+def test_wrong_passwords_wait_longer_and_longer_and_nobody_else_does(group: Group) -> None:
+    source, right = address(), ("carol", group.password("carol"))
+    assert ask(group, right, "GET", f"{API}/users/current")[0] == 200
+    guesses = [ask(group, ("carol", f"guess {n}"), "GET", "/", source=source)[0] for n in range(24)]
+    assert set(guesses[:5]) == {401}
+    assert guesses.count(429) > 0, "on either of two workers, five are free"
+    assert guesses.count(401) <= 14, "after them one a second, then one in two"
+    assert ask(group, ("carol", "guess"), "GET", "/", source=address())[0] == 401
+    assert ask(group, right, "GET", f"{API}/users/current")[0] == 200
+    assert ask(group, ("alice", group.password("alice")), "GET", f"{API}/users/current", source=source)[0] == 200
+
+
+def test_a_flood_of_wrong_passwords_stops_nobody(group: Group) -> None:
+    words = ("alice", group.password("alice"))
+    assert {ask(group, words, "GET", f"{API}/users/current")[0] for _ in range(4)} == {200}  # both workers know her
+
+    def guess(n: int) -> int:
+        return ask(group, (f"nobody{n}", "guess"), "GET", "/", source=address())[0]
+
+    with ThreadPoolExecutor(16) as crowd:
+        flood = [crowd.submit(guess, n) for n in range(48)]
+        waits = []
+        while not all(one.done() for one in flood):
+            begun = time.monotonic()
+            assert ask(group, words, "GET", f"{API}/users/current")[0] == 200
+            waits.append(time.monotonic() - begun)
+        assert {one.result() for one in flood} <= {401, 503}
+    assert max(waits) < 5, "sixteen guesses at once stopped the server for fifteen seconds"
+
+
+def test_a_name_that_nobody_has_takes_as_long_as_any_other(group: Group) -> None:
+    """Interleaved, so that a busy machine slows both; without hashing for nobody the ratio is about 10."""
+    taken: dict[str, list[float]] = {"bob": [], "nobody": []}
+    for n in range(8):
+        for user, times in taken.items():
+            source, begun = address(), time.perf_counter()
+            assert ask(group, (user, f"guess {n}"), "GET", "/", source=source)[0] == 401
+            times.append(time.perf_counter() - begun)
+    assert 0.5 < statistics.median(taken["bob"]) / statistics.median(taken["nobody"]) < 2
+
+
+def test_connections_that_say_nothing_end(group: Group) -> None:
+    port, source = int(group.uri.rpartition(":")[2]), address()
+    with ExitStack() as held:
+        silent = [held.enter_context(socket.create_connection(("127.0.0.1", port), 10, (source, 0))) for _ in range(300)]
+        for one in silent[::2]:
+            one.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+        assert ask(group, None, "GET", "/health")[0] == 200
+
+        def ended(one: socket.socket) -> bool:
+            one.setblocking(False)
+            try:
+                return one.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+
+        wait_for(lambda: all(ended(one) for one in silent), 20)
+
+
+def test_an_address_that_is_quoted_in_a_name_is_only_a_name(group: Group) -> None:
+    assert ask(group, ("alice", group.password("alice")), "GET", f"/{quote('http://127.0.0.1/')}")[0] == 403

@@ -1,0 +1,230 @@
+"""The server's processes: told from others', ended whole, mended when something of them died, and watched in the foreground."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import psutil
+import pytest
+
+from deploy.native.folder import Folder, Settings
+from tests.conftest import ROOT, wait_for
+from tests.deploy.group import Group, free_port, native
+from tests.tracking.postgres import MISSING
+
+AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="what root's server may do is looked at as root")
+ORPHAN = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)"
+
+
+class Silent(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def other_port() -> Iterator[int]:
+    """Where somebody else answers: a start gets as far as that."""
+    server = HTTPServer(("127.0.0.1", 0), Silent)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+
+
+@pytest.fixture(params=["its main process", "what is left of its session"])
+def unrelated(request: pytest.FixtureRequest) -> Iterator[tuple[int, psutil.Process]]:
+    """The number of a session that is not the server's, and a process of it."""
+    if request.param == "its main process":
+        leader = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        one = psutil.Process(leader.pid)
+    else:
+        command = [sys.executable, "-c", ORPHAN]
+        leader = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
+        assert leader.stdout
+        one = psutil.Process(int(leader.stdout.readline()))
+        leader.wait()
+    yield leader.pid, one
+    one.kill()
+    leader.wait()
+
+
+@pytest.mark.parametrize("earlier", [True, False], ids=["as earlier versions wrote it", "as it is written"])
+def test_a_process_that_got_the_servers_number_is_left_alone(
+    place: Path, unrelated: tuple[int, psutil.Process], other_port: int, earlier: bool
+) -> None:
+    number, one = unrelated
+    folder = Folder(place / "server")
+    folder.set_up(Settings(database="sqlite", port=other_port))
+    for action, code in {"status": 1, "stop": 0, "start": 2}.items():
+        told = number if earlier else {"pid": number, "started_seconds": 1.5, "command": ["python", "-m", "mlflow", "server"]}
+        folder.pid_file.write_text(json.dumps(told))
+        done = native(action, folder.path)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert one.is_running()
+        assert one.status() != psutil.STATUS_ZOMBIE
+    assert "something else answers" in done.stderr
+
+
+@AS_ROOT
+def test_another_users_call_is_one_line(place: Path) -> None:
+    folder = Folder(place / "server")
+    folder.set_up(Settings(database="sqlite"))
+    for action in ("start", "run", "stop", "status", "backup", "upgrade", "gc"):
+        command = [sys.executable, "-m", "deploy.native", action, "--folder", str(folder.path)]
+        own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        nobody = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+        done = subprocess.run(command, cwd="/", env=own, capture_output=True, text=True, **nobody)  # type: ignore[call-overload]
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert "belongs to root; call this as root" in done.stderr
+
+
+@AS_ROOT
+def test_a_folder_that_the_servers_user_cannot_enter_is_named(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for parent in (tmp_path, *tmp_path.parents[:3]):  # pytest's own are closed to others
+        if parent.owner() == "root" and parent != Path("/tmp"):
+            parent.chmod(0o711)
+    done = native("start", closed / "server", "--database", "sqlite", "--port", str(free_port()))
+    assert done.returncode == 2
+    assert f"cannot enter {closed}" in done.stderr
+    assert f"chmod o+x {closed}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@AS_ROOT
+def test_the_server_may_write_its_artifacts_and_nothing_else(group: Group) -> None:
+    server = psutil.Process(json.loads((group.folder / "server.pid").read_text())["pid"])
+    everyone = [server, *server.children(recursive=True)]
+    assert {one.username() for one in everyone if one.status() != psutil.STATUS_ZOMBIE} == {"evenhand"}
+    assert {one.gids().effective for one in everyone} == {pwd.getpwnam("evenhand").pw_gid}
+    cluster = psutil.Process(int(subprocess.check_output(["head", "-1", str(group.folder / "postgres/data/postmaster.pid")])))
+    assert cluster.username() == "postgres"
+    native("backup", group.folder)
+
+    def may(way: str, path: Path) -> bool:
+        command = ["test", f"-{way}", str(path)]
+        return subprocess.run(command, user="evenhand", group="evenhand", extra_groups=[]).returncode == 0
+
+    closed = ["secrets.json", "settings.json", "server.log", "server.pid", "backups", "postgres/data"]
+    assert not [name for name in closed if may("r", group.folder / name)]
+    assert not [name for name in (*closed, ".", "auth.ini", "postgres") if may("w", group.folder / name)]
+    assert may("w", group.folder / "artifacts")
+    assert may("r", group.folder / "auth.ini")
+    shutil.rmtree(group.folder / "backups")
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_what_died_is_told_and_mended(place: Path) -> None:
+    folder = place / "server"
+    port = free_port()
+    started = native("start", folder, "--port", str(port), "--workers", "1")
+    assert started.returncode == 0, started.stdout + started.stderr
+    first = psutil.Process(json.loads((folder / "server.pid").read_text())["pid"])
+    workers = first.children(recursive=True)
+
+    for one in _cluster(folder):
+        one.kill()
+    time.sleep(3)  # what the server knows of itself is at most two seconds old
+    told = native("status", folder)
+    assert told.returncode == 1
+    assert "is not ready: the database cannot be written and read: " in told.stdout
+    assert "system is down" in told.stdout
+    if os.getuid() == 0:  # as earlier versions left them
+        (folder / "artifacts" / "old.txt").write_text("kept")
+        os.chown(folder / "artifacts", 0, 0)
+    mended = native("start", folder)
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    assert "it is started again" in mended.stdout
+    assert native("status", folder).returncode == 0
+    assert not [one for one in (first, *workers) if one.is_running()]
+    if os.getuid() == 0:
+        assert (folder / "artifacts" / "old.txt").owner() == "evenhand"
+
+    second = psutil.Process(json.loads((folder / "server.pid").read_text())["pid"])
+    workers = second.children(recursive=True)
+    second.kill()
+    wait_for(lambda: not second.is_running() or second.status() == psutil.STATUS_ZOMBIE, 10)
+    told = native("status", folder)
+    assert told.returncode == 1
+    assert re.search("is not ready: (its main process was killed|it is not running)", told.stdout), "workers end after it"
+    assert native("stop", folder).returncode == 0
+    assert not [one for one in workers if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _cluster(folder: Path) -> list[psutil.Process]:
+    main = psutil.Process(int((folder / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
+    return [main, *main.children(recursive=True)]
+
+
+class Manager:
+    """What systemd is to a service: a socket that it is told things on."""
+
+    def __init__(self, place: Path) -> None:
+        self.address = place / "notify"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self.address))
+        self._socket.settimeout(0.1)
+        self.told = ""
+
+    def heard(self, text: str) -> bool:
+        try:
+            self.told += self._socket.recv(10_000).decode() + "\n"
+        except TimeoutError:
+            pass
+        return text in self.told
+
+    def run(self, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "deploy.native", "run", "--folder", str(folder), *arguments]
+        told = {"NOTIFY_SOCKET": str(self.address), "WATCHDOG_USEC": "3000000"}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+        return subprocess.Popen(
+            command, cwd=ROOT, env=kept | told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_in_the_foreground_it_says_that_it_is_ready_and_ends_with_its_database(place: Path) -> None:
+    manager, folder = Manager(place), place / "server"
+    process = manager.run(folder, "--port", str(free_port()), "--workers", "1")
+    wait_for(lambda: manager.heard("READY=1") or process.poll() is not None, 150)
+    assert process.poll() is None, process.communicate()
+    wait_for(lambda: manager.heard("WATCHDOG=1"), 20)
+    for one in _cluster(folder):
+        one.kill()
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 1
+    assert "not ready: the database cannot be written and read" in said
+    assert said.splitlines()[-1] == "evenhand server: not ready for 3 checks"
+    wait_for(lambda: manager.heard("STOPPING=1"), 5)
+    assert "STATUS=not ready: the database" in manager.told
+    assert native("status", folder).returncode == 1
+
+    again = manager.run(folder)  # as Restart=on-failure does; asked to end while it starts
+    wait_for(lambda: (folder / "server.pid").exists(), 90)
+    began = time.monotonic()
+    again.send_signal(signal.SIGTERM)
+    _, said = again.communicate(timeout=90)
+    assert again.returncode == 0, said
+    assert time.monotonic() - began < 60
+    stopped = native("status", folder)
+    assert "is not ready: it is not running" in stopped.stdout
+    assert "system is down" in stopped.stdout
