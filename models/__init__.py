@@ -6,15 +6,15 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from models.contract import ModelError
-
-ARCHITECTURES = ("keras", "pytorch")
+from models import frameworks
+from models.errors import ModelError
 
 
 def available() -> dict[str, tuple[str, ...]]:
     """Model -> the architectures it is written in. A model is a folder with a spec.py and one file an architecture."""
+    architectures = frameworks.architectures()
     folders = sorted(spec.parent for spec in Path(__file__).parent.glob("*/spec.py"))
-    return {folder.name: tuple(name for name in ARCHITECTURES if (folder / f"{name}.py").is_file()) for folder in folders}
+    return {folder.name: tuple(name for name in architectures if (folder / f"{name}.py").is_file()) for folder in folders}
 
 
 def load(model: str, architecture: str) -> ModuleType:

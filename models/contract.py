@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
+from models.errors import ModelError as ModelError
+from models.variant import Variant as Variant
+
 Array = NDArray[Any]
 Weights = dict[str, Array]
-
-
-class ModelError(ValueError):
-    """A model, framework, device or file of weights that cannot serve; the message is one line for the user."""
 
 
 def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -31,7 +30,7 @@ def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, 
 
 
 @dataclass(frozen=True)
-class Rule:
+class OptimizerConfig:
     """How weights are updated. name: `adam`, `sgd`: PyTorch's semantics in every framework; `adam-stock`: each framework's own.
 
     momentum and weight_decay (L2, in the gradient) are SGD's.
@@ -46,14 +45,14 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.name not in self.NAMES:
-            raise ModelError(f"no optimiser {self.name!r}; have {', '.join(self.NAMES)}")
+            raise ModelError(f"no optimizer {self.name!r}; have {', '.join(self.NAMES)}")
         if self.name != "sgd" and (self.momentum or self.weight_decay):
             raise ModelError(f"momentum and weight decay are those of sgd, not of {self.name}")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """NumPy arrays of one optimiser step; the same bytes go to every framework.
+    """NumPy arrays of one optimizer step; the same bytes go to every framework.
 
     inputs: what the network's forward takes, in order. targets: int32 (n,) class indices. weights: float32 (n,), 0 for padding.
     """
@@ -140,26 +139,26 @@ class Framework(ABC):
         """Raises ModelError naming the first missing, superfluous or misshapen array."""
 
     @abstractmethod
-    def optimiser(self, network: Any, rule: Rule) -> Any:
-        """What updates the network by that rule. Raises ModelError for one that is not there."""
+    def optimizer(self, network: Any, config: OptimizerConfig) -> Any:
+        """What updates the network. Raises ModelError for an optimizer that is missing."""
 
     @abstractmethod
-    def set_learning_rate(self, optimiser: Any, learning_rate: float) -> None:
+    def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
         """From the next step on."""
 
     @abstractmethod
-    def optimiser_state(self, optimiser: Any) -> Weights: ...
+    def optimizer_state(self, optimizer: Any) -> Weights: ...
 
     @abstractmethod
-    def load_optimiser_state(self, optimiser: Any, state: Mapping[str, Array]) -> None: ...
+    def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Array]) -> None: ...
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:  # noqa: ARG002
         """Batches by the framework's own input pipeline, `workers` at a time; whole ones alone."""
-        raise ModelError(f"{self.name} has no input pipeline of its own here; pytorch and tensorflow have")
+        raise ModelError(f"{self.name} has no input pipeline of its own here")
 
     def profile(self, folder: Path, work: Callable[[], object]) -> Profile:  # noqa: ARG002
         """Does the work under the framework's profiler, whose trace goes into the folder, as TensorBoard reads it."""
-        raise ModelError(f"{self.name} has no profiler here; those on PyTorch and TensorFlow have")
+        raise ModelError(f"{self.name} has no profiler here")
 
     def place(self, batch: Batch) -> Batch:
         """The batch as `train_step`, `train_epoch` and `infer` take it without copying it to the device once more.
@@ -169,14 +168,14 @@ class Framework(ABC):
         return batch
 
     @abstractmethod
-    def train_step(self, network: Any, optimiser: Any, batch: Batch) -> Any:
+    def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         """One update, dropout on. May return before the device has finished; the loss handle is read with float()."""
 
-    def train_epoch(self, network: Any, optimiser: Any, batches: Iterable[Batch], clock: StepClock) -> None:
+    def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
         """Every batch once, each step between `clock.begin()` and `clock.end(loss)`."""
         for batch in batches:
             clock.begin()
-            loss = self.train_step(network, optimiser, batch)
+            loss = self.train_step(network, optimizer, batch)
             self.synchronise()
             clock.end(float(loss))
 
@@ -193,11 +192,11 @@ class Framework(ABC):
         """Forward outputs as NumPy, dropout off, compiled where the variant compiles."""
 
     @abstractmethod
-    def decode(self, network: Any, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
-        """Captions of a batch of features, exactly `words` LSTM steps with the state kept.
+    def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
+        """`function(network, *inputs, **options)` of a model's architecture file as NumPy: several passes, as in a search.
 
-        features: float32 (n, size). Returns int32 (n, words), without the start, finished captions filled with `end`.
-        beams=1 is greedy; more keep the best sums of log-probabilities.
+        Run as `infer` runs the network: dropout off, compiled where the variant compiles. Keras' functions are compiled as a
+        whole. PyTorch's, whose loops are Python's, get `compiled` besides: it compiles the function that they hand to it.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The gate: in float64, from the same weights, the same outputs, the same gradients, the same optimiser steps.
+"""The gate: in float64, from the same weights, the same outputs, the same gradients, the same optimizer steps.
 
 `python -m models.parity MODEL FRAMEWORK OUT.npz …` is the child that computes one side: one framework a process.
 """
@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 
 import models
-from models.contract import Array, ModelError, Rule
+from models.contract import Array, ModelError, OptimizerConfig
 from models.frameworks import missing, open_framework
 
 # Relative L2 in float64. Equal networks were measured at 1e-15 to 4e-13 (forward, gradients) and 1e-13 to 2e-8 (five steps); one
 # wrong epsilon at 2e-4, 9e-3 and 2e-7, because training with BatchNorm and Adam forgives scale: the limits lie between.
 LIMITS = {"count": 0.0, "forward": 1e-10, "loss": 1e-10, "gradient": 1e-9, "step": 1e-8}
 STEPS = 5
-RULES = {
-    "adam": Rule("adam", 1e-3),
-    "sgd": Rule("sgd", 1e-2, momentum=0.9, weight_decay=1e-2),
-    "adam-stock": Rule("adam-stock", 1e-3),
+OPTIMIZERS = {
+    "adam": OptimizerConfig("adam", 1e-3),
+    "sgd": OptimizerConfig("sgd", 1e-2, momentum=0.9, weight_decay=1e-2),
+    "adam-stock": OptimizerConfig("adam-stock", 1e-3),
 }
 
 
@@ -50,8 +50,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What both sides compute. optimizer: a name of `RULES`; full: the whole network instead of its small version."""
+class ParityRequest:
+    """What both sides compute. optimizer: a name of `OPTIMIZERS`; full: the whole network instead of its small version."""
 
     model: str
     optimizer: str = "adam"
@@ -59,7 +59,7 @@ class Asked:
     seed: int = 0
 
 
-def compute(asked: Asked, framework: str, threads: int = 1) -> dict[str, Array]:
+def compute(asked: ParityRequest, framework: str, threads: int = 1) -> dict[str, Array]:
     """What the gate compares, by `quantity/tensor`: the model's probe with seeded weights.
 
     Running statistics after training are left out: PyTorch keeps the unbiased variance, Keras the biased one.
@@ -79,9 +79,9 @@ def compute(asked: Asked, framework: str, threads: int = 1) -> dict[str, Array]:
         "loss/mean": np.array(loss / total),
         **{f"gradient/{name}": gradient for name, gradient in gradients.items()},
     }
-    optimiser = adapter.optimiser(network, RULES[asked.optimizer])
+    optimizer = adapter.optimizer(network, OPTIMIZERS[asked.optimizer])
     for _ in range(STEPS):
-        adapter.train_step(network, optimiser, batch)
+        adapter.train_step(network, optimizer, batch)
     adapter.synchronise()
     return found | {f"step/{name}": array for name, array in adapter.weights(network).items() if name in gradients}
 
@@ -102,7 +102,7 @@ def judge(model: str, reference: tuple[str, Mapping[str, Array]], other: tuple[s
 
 
 def gate(
-    asked: Asked,
+    asked: ParityRequest,
     frameworks: Sequence[str],
     *,
     at_once: int = 2,
@@ -130,7 +130,7 @@ def gate(
     return [row for other in results[1:] for row in judge(asked.model, results[0], other)]
 
 
-def _computed(asked: Asked, framework: str, threads: int) -> dict[str, Array]:
+def _computed(asked: ParityRequest, framework: str, threads: int) -> dict[str, Array]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "computed.npz"
         command = [sys.executable, "-m", "models.parity", asked.model, framework, str(out)]
@@ -165,12 +165,12 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("framework")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--optimizer", default="adam", choices=list(RULES))
+    parser.add_argument("--optimizer", default="adam", choices=list(OPTIMIZERS))
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    asked = Asked(options.model, options.optimizer, options.full, options.seed)
+    asked = ParityRequest(options.model, options.optimizer, options.full, options.seed)
     try:
         computed = compute(asked, options.framework, options.threads)
     except ModelError as error:

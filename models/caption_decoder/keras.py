@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 from keras import layers, ops
 
 from models.caption_decoder.spec import CaptionDecoderSpec
@@ -73,3 +74,64 @@ def build(spec: CaptionDecoderSpec) -> keras.Model:
     network = CaptionDecoder(spec)
     network.build()
     return network
+
+
+def search(network: Any, features: Any, *, start: int, end: int, words: int, beams: int) -> Any:
+    """(n, words) int32 tokens by greedy or beam search: one LSTM step a word, in a loop that a compiler sees once."""
+    if beams == 1:
+        return _greedy(network, features, start=start, end=end, words=words)
+    return _beam(network, features, start=start, end=end, words=words, beams=beams)
+
+
+def _greedy(network: Any, features: Any, *, start: int, end: int, words: int) -> Any:
+    """(n, words) tokens, each the likeliest after those before it; a finished caption goes on with `end`."""
+
+    def body(word: Any, carried: Any) -> Any:
+        captions, tokens, finished, state = carried
+        logits, state = network.advance(state, tokens)
+        tokens = ops.where(finished, end, ops.cast(ops.argmax(logits, axis=1), "int32"))
+        captions = ops.where(_column(words, word), ops.expand_dims(tokens, 1), captions)
+        return captions, tokens, ops.equal(tokens, end), state
+
+    n = ops.shape(features)[0]
+    captions, tokens = ops.full((n, words), end, dtype="int32"), ops.full((n,), start, dtype="int32")
+    return ops.fori_loop(0, words, body, (captions, tokens, ops.zeros((n,), dtype="bool"), network.begin(features)))[0]
+
+
+def _beam(network: Any, features: Any, *, start: int, end: int, words: int, beams: int) -> Any:
+    """(n, words) tokens of each image's best beam, over rows n·beams + beam; a finished beam goes on with `end` for free."""
+    vocabulary = network.spec.vocabulary
+    n = ops.shape(features)[0]
+    first_row = ops.expand_dims(ops.arange(n, dtype="int32") * beams, 1)
+    zero, never = ops.cast(0, features.dtype), ops.cast(-np.inf, features.dtype)
+    only_end = ops.where(ops.expand_dims(ops.equal(ops.arange(vocabulary), end), 0), zero, never)
+
+    def body(word: Any, carried: Any) -> Any:
+        captions, tokens, finished, scores, state = carried
+        logits, state = network.advance(state, tokens)
+        steps = ops.where(ops.expand_dims(finished, 1), only_end, ops.log_softmax(logits, axis=1))
+        totals = ops.expand_dims(scores, 2) + ops.reshape(steps, (-1, beams, vocabulary))
+        scores, best = ops.top_k(ops.reshape(totals, (-1, beams * vocabulary)), beams)
+        best = ops.cast(best, "int32")
+        parents = ops.reshape(first_row + best // vocabulary, (-1,))
+        tokens = ops.reshape(best % vocabulary, (-1,))
+        state = tuple(ops.take(tensor, parents, axis=0) for tensor in state)
+        captions = ops.where(_column(words, word), ops.expand_dims(tokens, 1), ops.take(captions, parents, axis=0))
+        return captions, tokens, ops.equal(tokens, end), scores, state
+
+    rows = n * beams
+    first_beam = ops.equal(ops.arange(beams), 0)  # all beams begin alike: let only the first bear children
+    carried = (
+        ops.full((rows, words), end, dtype="int32"),
+        ops.full((rows,), start, dtype="int32"),
+        ops.zeros((rows,), dtype="bool"),
+        ops.broadcast_to(ops.where(first_beam, zero, never), (n, beams)),
+        tuple(ops.repeat(tensor, beams, axis=0) for tensor in network.begin(features)),
+    )
+    captions = ops.fori_loop(0, words, body, carried)[0]
+    return ops.reshape(captions, (-1, beams, words))[:, 0]
+
+
+def _column(words: int, word: Any) -> Any:
+    """(1, words) mask of one column: a write by `where`, as every backend compiles it."""
+    return ops.expand_dims(ops.equal(ops.arange(words, dtype="int32"), word), 0)

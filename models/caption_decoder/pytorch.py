@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from models.caption_decoder.spec import CaptionDecoderSpec
 
@@ -71,3 +75,58 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
 
 def build(spec: CaptionDecoderSpec) -> nn.Module:
     return CaptionDecoder(spec)
+
+
+def search(
+    network: Any, features: Tensor, *, start: int, end: int, words: int, beams: int, compiled: Callable[..., Any]
+) -> Tensor:
+    """(n, words) int32 tokens by greedy or beam search: one LSTM step a word, the step compiled."""
+    advance, tokens = compiled(_advance), {"start": start, "end": end, "words": words}
+    if beams == 1:
+        return _greedy(network, advance, features, **tokens)
+    return _beam(network, advance, features, **tokens, beams=beams)
+
+
+def _advance(network: Any, state: tuple[Tensor, ...], tokens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    logits, state = network.advance(state, tokens)
+    return logits, state
+
+
+def _greedy(network: Any, advance: Callable[..., Any], features: Tensor, *, start: int, end: int, words: int) -> Tensor:
+    """(n, words) tokens, each the likeliest after those before it; a finished caption goes on with `end`."""
+    n, device = features.shape[0], features.device
+    state = network.begin(features)
+    tokens = torch.full((n,), start, dtype=torch.int32, device=device)
+    finished = torch.zeros(n, dtype=torch.bool, device=device)
+    captions = torch.empty((n, words), dtype=torch.int32, device=device)
+    for word in range(words):
+        logits, state = advance(network, state, tokens)
+        tokens = logits.argmax(1).int().masked_fill(finished, end)
+        captions[:, word] = tokens
+        finished = tokens == end
+    return captions
+
+
+def _beam(network: Any, advance: Callable[..., Any], features: Tensor, *, start: int, end: int, words: int, beams: int) -> Tensor:
+    """(n, words) tokens of each image's best beam, over rows n·beams + beam; a finished beam goes on with `end` for free."""
+    n, rows, device = features.shape[0], features.shape[0] * beams, features.device
+    state = tuple(tensor.repeat_interleave(beams, dim=0) for tensor in network.begin(features))
+    tokens = torch.full((rows,), start, dtype=torch.int32, device=device)
+    finished = torch.zeros(rows, dtype=torch.bool, device=device)
+    captions = torch.full((rows, words), end, dtype=torch.int32, device=device)
+    scores = torch.full((n, beams), -torch.inf, dtype=features.dtype, device=device)
+    scores[:, 0] = 0  # all beams begin alike: let only the first bear children
+    first_row = torch.arange(0, rows, beams, device=device).unsqueeze(1)
+    for word in range(words):
+        logits, state = advance(network, state, tokens)
+        vocabulary = logits.shape[1]
+        steps = functional.log_softmax(logits, dim=1).masked_fill(finished.unsqueeze(1), -torch.inf)
+        steps[:, end] = steps[:, end].masked_fill(finished, 0)
+        scores, best = (scores.unsqueeze(2) + steps.view(n, beams, vocabulary)).view(n, -1).topk(beams)
+        parents = (first_row + best // vocabulary).flatten()
+        tokens = (best % vocabulary).flatten().int()
+        state = tuple(tensor[parents] for tensor in state)
+        captions = captions[parents]
+        captions[:, word] = tokens
+        finished = tokens == end
+    return captions.view(n, beams, words)[:, 0]

@@ -1,33 +1,36 @@
 """Frameworks and their variants by name. Importing this package imports no framework; `open_framework` imports exactly one.
 
-An adapter is a module here with a literal `NAMES` (name with variant -> the packages it needs), the `ARCHITECTURE` that it reads
-in a model's folder, and a class `Adapter`.
+A framework is a folder here: `VARIANTS` (name -> `Variant`) in its `__init__.py`, and a class `Adapter` in its `adapter.py`.
 """
 
 from __future__ import annotations
 
-import ast
-import shutil
+import pkgutil
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-from models.contract import Framework, ModelError
+from models.errors import ModelError
+
+if TYPE_CHECKING:
+    from models.contract import Framework
+    from models.variant import Variant
 
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
-_INSTALLED_BY = {"jax": "pip install 'evenhand[jax]'"}
 
 
 def available() -> tuple[str, ...]:
     """Names with variants: `pytorch`, `pytorch+compile`, `keras-jax`, … whether or not their packages are installed."""
-    return tuple(_adapters())
+    return tuple(_variants())
 
 
 def check(name: str) -> None:
-    """Raises ModelError, with the nearest names, for a name that no adapter has."""
+    """Raises ModelError, with the nearest names, for a name that no framework has."""
     names = available()
     if name not in names:
         near = get_close_matches(name, names, n=3, cutoff=0.5)
@@ -43,52 +46,66 @@ def check_device(device: str) -> None:
 def check_precision(precision: str) -> None:
     """`float32` and `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed.
 
-    Mixed is each framework's own: weights, loss and optimiser in float32, convolutions and products in bfloat16.
+    Mixed is each framework's own: weights, loss and optimizer in float32, convolutions and products in bfloat16.
     """
     if precision not in PRECISIONS:
         raise ModelError(f"no precision {precision!r}; have {', '.join(PRECISIONS)}")
 
 
+def described(name: str) -> Variant:
+    """What is known of a framework without importing it. Raises ModelError for a name that no framework has."""
+    check(name)
+    return _variants()[name][1]
+
+
+def having(quality: Callable[[Variant], object]) -> tuple[str, ...]:
+    """Names of the variants with some quality: `having(lambda one: one.has_pipeline)`."""
+    return tuple(name for name in available() if quality(described(name)))
+
+
+def architectures() -> tuple[str, ...]:
+    """Names of the architecture files that frameworks read in a model's folder, in alphabetical order."""
+    return tuple(sorted({one.architecture for _, one in _variants().values()}))
+
+
+def distributions() -> tuple[str, ...]:
+    """Whose versions say on what a measurement was made, whatever the framework, in alphabetical order."""
+    return tuple(sorted({name for _, one in _variants().values() for name in one.distributions}))
+
+
 def missing(name: str) -> str | None:
     """Why `name` cannot run here and what installs it, or None. Looks for packages without importing them."""
-    check(name)
-    for package in _adapters()[name][1]:
+    variant = described(name)
+    for package in variant.packages:
         if find_spec(package) is None:
-            return f"{name}: {package} is not installed: {_INSTALLED_BY.get(package, 'pip install evenhand')}"
-    if name.endswith("+compile") and not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        return f"{name}: torch.compile needs a C++ compiler: install g++ or clang++"
-    return None
+            what = f"'.[{variant.extra}]'" if variant.extra else "."
+            return f"{name}: {package} is not installed: pip install -c constraints.txt -e {what}"
+    trouble = variant.trouble() if variant.trouble else ""
+    return f"{name}: {trouble}" if trouble else None
 
 
 def open_framework(name: str, *, device: str, threads: int, precision: str, seed: int) -> Framework:
-    """The adapter of `name`, its framework imported and set up: one a process. Raises ModelError when anything is not there."""
+    """The adapter of `name`, its framework imported and set up: one a process. Raises ModelError for what is missing."""
     check_device(device)
     check_precision(precision)
     if reason := missing(name):
         raise ModelError(reason)
-    module = import_module(f"models.frameworks.{_adapters()[name][0]}")
+    module = import_module(f"{__name__}.{_variants()[name][0]}.adapter")
     framework: Framework = module.Adapter(name, device=device, threads=threads, precision=precision, seed=seed)
     return framework
 
 
-def architecture(name: str) -> str:
-    """The architecture file that a framework reads in a model's folder. Raises ModelError for one that is not there."""
+def loop(name: str, which: str) -> ModuleType:
+    """A training loop that is not ours (`bare`, `lightning`), from the folder of a framework: a module with `train`."""
     check(name)
-    return _adapters()[name][2]
+    return import_module(f"{__name__}.{_variants()[name][0]}.loops.{which}")
 
 
 @cache
-def _adapters() -> dict[str, tuple[str, tuple[str, ...], str]]:
-    """Name -> (module, packages, architecture), read from the sources: importing them would import the frameworks."""
-    found: dict[str, tuple[str, tuple[str, ...], str]] = {}
-    for path in sorted(Path(__file__).parent.glob("*.py"), reverse=True):
-        assigned = {
-            node.targets[0].id: node.value
-            for node in ast.parse(path.read_bytes()).body
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        }
-        if "NAMES" in assigned:
-            architecture = ast.literal_eval(assigned["ARCHITECTURE"])
-            names = ast.literal_eval(assigned["NAMES"])
-            found |= {name: (path.stem, packages, architecture) for name, packages in names.items()}
+def _variants() -> dict[str, tuple[str, Variant]]:
+    """Name -> (folder, what is known of it). A folder's `__init__.py` imports no framework."""
+    found: dict[str, tuple[str, Variant]] = {}
+    for folder in sorted((module.name for module in pkgutil.iter_modules(__path__) if module.ispkg), reverse=True):
+        variants: dict[str, Variant] = import_module(f"{__name__}.{folder}").VARIANTS
+        found |= {name: (folder, one) for name, one in variants.items()}
     return found

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import models
-from models.contract import Batch, Framework, Rule
+from models.contract import Batch, Framework, OptimizerConfig
 from models.frameworks import open_framework
 
 APPLICATIONS = {
@@ -54,7 +54,7 @@ def of_pytorch(model: str, framework: Framework, batch: Batch) -> dict[str, tupl
     theirs = get_model(model, weights=None, **extra)
     images = torch.from_numpy(batch.inputs[0]).permute(0, 3, 1, 2).contiguous()
     targets = torch.from_numpy(batch.targets).long()
-    optimiser = framework.optimiser(ours, Rule("adam", 1e-4))
+    optimizer = framework.optimizer(ours, OptimizerConfig("adam", 1e-4))
     bare = torch.optim.Adam(theirs.parameters(), lr=1e-4, fused=True)
     placed = framework.place(batch)
 
@@ -72,7 +72,7 @@ def of_pytorch(model: str, framework: Framework, batch: Batch) -> dict[str, tupl
             return theirs(images).numpy()
 
     return {
-        "train": (lambda: float(framework.train_step(ours, optimiser, placed)), train),
+        "train": (lambda: float(framework.train_step(ours, optimizer, placed)), train),
         "inference": (lambda: framework.infer(ours, placed.inputs), infer),
     }
 
@@ -81,8 +81,8 @@ def _phases(framework: Framework, ours: Any, theirs: Any, batch: Batch) -> dict[
     placed = framework.place(batch)
     works: dict[str, list[Work]] = {"train": [], "inference": []}
     for network in (ours, theirs):
-        optimiser = framework.optimiser(network, Rule("adam", 1e-4))
-        works["train"].append(lambda n=network, o=optimiser: float(framework.train_step(n, o, placed)))
+        optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-4))
+        works["train"].append(lambda n=network, o=optimizer: float(framework.train_step(n, o, placed)))
         works["inference"].append(lambda n=network: framework.infer(n, placed.inputs))
     return {phase: (pair[0], pair[1]) for phase, pair in works.items()}
 

@@ -83,10 +83,10 @@ def gate_order() -> Iterator[None]:
 
 @contextmanager
 def stock_adam() -> Iterator[None]:
-    from models.frameworks.keras import Adapter
+    from models.frameworks.keras.adapter import Adapter
 
-    optimiser = Adapter.optimiser
-    with patch.object(Adapter, "optimiser", lambda self, network, _: optimiser(self, network, parity.RULES["adam-stock"])):
+    optimizer = Adapter.optimizer
+    with patch.object(Adapter, "optimizer", lambda self, network, _: optimizer(self, network, parity.OPTIMIZERS["adam-stock"])):
         yield
 
 
@@ -100,10 +100,10 @@ FAULTS = {
 
 
 def main(folder: str) -> None:
-    parity.compute(parity.Asked("caption_decoder"), FRAMEWORK)  # imports Keras on its backend before a fault touches it
+    parity.compute(parity.ParityRequest("caption_decoder"), FRAMEWORK)  # imports Keras on its backend before a fault touches it
     for name, (model, fault) in FAULTS.items():
         with fault():
-            computed: dict[str, Any] = dict(parity.compute(parity.Asked(model), FRAMEWORK))
+            computed: dict[str, Any] = dict(parity.compute(parity.ParityRequest(model), FRAMEWORK))
         np.savez(Path(folder) / f"{name}.npz", **computed)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,9 @@ import pytest
 
 from models import parity
 from models.contract import ModelError
-from models.parity import Asked
+from models.parity import ParityRequest
+from models.testing import contract_run
 from tests.models.children import run_python
-from tests.models.conftest import ContractRun
 from tests.models.planted_faults import FAULTS
 
 # What each fault must change; the others of its quantities it must leave alone, or the gate could not tell where to look.
@@ -33,7 +32,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_refused(fault: str, faulty: Path, contract_run: Callable[[str], ContractRun]) -> None:
+def test_planted_faults_are_refused(fault: str, faulty: Path) -> None:
     model = FAULTS[fault][0]
     with np.load(faulty / f"{fault}.npz") as computed:
         rows = parity.judge(model, ("pytorch", contract_run("pytorch").parity(model)), (fault, dict(computed)))
@@ -48,16 +47,16 @@ def test_compare_measures_relative_l2() -> None:
 
 
 def test_the_gate_runs_each_side_in_a_process() -> None:
-    rows = parity.gate(Asked("caption_decoder"), ["pytorch", "pytorch"])
+    rows = parity.gate(ParityRequest("caption_decoder"), ["pytorch", "pytorch"])
     assert [row.quantity for row in rows] == list(parity.LIMITS)
     assert all(row.error == 0 for row in rows)  # the same program twice: the same bits
 
 
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(ModelError, match="no model 'captions'; have caption_decoder, densenet201"):
-        parity.gate(Asked("captions"), ["pytorch"])
+        parity.gate(ParityRequest("captions"), ["pytorch"])
     with pytest.raises(ModelError, match="no framework 'pytorhc'; did you mean pytorch"):
-        parity.gate(Asked("caption_decoder"), ["pytorhc"])
+        parity.gate(ParityRequest("caption_decoder"), ["pytorhc"])
 
 
 @pytest.mark.slow

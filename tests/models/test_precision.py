@@ -19,7 +19,8 @@ COMPUTE = """
 import json, sys
 import numpy as np
 import models
-from models.contract import Rule
+from models.caption_decoder.decoding import decode
+from models.contract import OptimizerConfig
 from models.frameworks import open_framework
 framework = open_framework(sys.argv[1], device="cpu", threads=1, precision=sys.argv[2], seed=0)
 found = {}
@@ -30,12 +31,12 @@ for model in sys.argv[3:]:
     framework.load_weights(network, module.initial_weights(spec, rng))
     logits = framework.infer(network, batch.inputs)
     loss, total = framework.evaluate(network, batch)
-    optimiser = framework.optimiser(network, Rule("adam", 1e-3))
-    losses = [float(framework.train_step(network, optimiser, batch)) for _ in range(3)]
+    optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-3))
+    losses = [float(framework.train_step(network, optimizer, batch)) for _ in range(3)]
     kept = sorted({str(array.dtype) for array in framework.weights(network).values()})
     found[model] = {"logits": logits.tolist(), "dtype": str(logits.dtype), "loss": loss / total, "losses": losses, "kept": kept}
     if model == "caption_decoder":
-        captions = framework.decode(network, batch.inputs[0], start=1, end=2, words=4, beams=3)
+        captions = decode(framework, network, batch.inputs[0], start=1, end=2, words=4, beams=3)
         found[model]["captions"] = list(captions.shape)
 print(json.dumps(found))
 """

@@ -55,7 +55,7 @@ def test_near_names_are_suggested() -> None:
 def test_a_missing_package_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)  # what Python itself does to say: not importable
     monkeypatch.setattr(frameworks, "find_spec", lambda name: None if name == "jax" else object())
-    assert frameworks.missing("keras-jax") == "keras-jax: jax is not installed: pip install 'evenhand[jax]'"
+    assert frameworks.missing("keras-jax") == "keras-jax: jax is not installed: pip install -c constraints.txt -e '.[jax]'"
     assert frameworks.missing("keras-torch") is None
     with pytest.raises(ModelError, match="jax is not installed"):
         frameworks.open_framework("keras-jax", device="cpu", threads=1, precision="float32", seed=0)

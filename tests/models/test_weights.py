@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 
@@ -88,6 +90,122 @@ def test_garbage_is_not_safetensors(tmp_path: Path) -> None:
     (tmp_path / "noise.safetensors").write_bytes(b"not at all")
     with pytest.raises(ModelError, match="not a safetensors file"):
         weights.load(str(tmp_path / "noise.safetensors"), "caption_decoder", SIZES)
+
+
+def write_safetensors(path: Path, header: str, data: bytes = b"", promised: int | None = None) -> Path:
+    size = len(header.encode()) if promised is None else promised
+    path.write_bytes(struct.pack("<Q", size) + header.encode() + data)
+    return path
+
+
+def test_bfloat16_becomes_the_same_values_in_float32(tmp_path: Path) -> None:
+    """Every bfloat16 is a float32 whose lower half is zero."""
+    drawn = weights.load("random", "caption_decoder", SIZES)
+    cut = {name: (array.view(np.uint32) & 0xFFFF0000).view(np.float32) for name, array in drawn.items()}
+    parts, data = {}, b""
+    for name, array in cut.items():
+        part = (array.view(np.uint32) >> 16).astype("<u2").tobytes()
+        parts[name] = {"dtype": "BF16", "shape": array.shape, "data_offsets": (len(data), len(data) + len(part))}
+        data += part
+    path = write_safetensors(tmp_path / "half.safetensors", json.dumps(parts), data)
+    assert weights.digest(weights.load(str(path), "caption_decoder", SIZES)) == weights.digest(cut)
+
+
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "C64"])
+def test_a_type_that_is_not_read_is_named_with_its_array(tmp_path: Path, kind: str) -> None:
+    size = 8 if kind == "C64" else 1
+    header = json.dumps({"image.weight": {"dtype": kind, "shape": [2], "data_offsets": [0, 2 * size]}})
+    path = write_safetensors(tmp_path / "other.safetensors", header, bytes(2 * size))
+    with pytest.raises(ModelError, match=rf"'image\.weight' is of the type {kind}; save it as F32, or as F64, F16 or BF16"):
+        weights.load(str(path), "caption_decoder", SIZES)
+
+
+def test_weights_that_are_no_floats_are_refused(tmp_path: Path) -> None:
+    drawn = weights.load("random", "caption_decoder", SIZES)
+    weights.save({**drawn, "image.bias": drawn["image.bias"].astype(np.int8)}, tmp_path / "whole.safetensors")
+    with pytest.raises(ModelError, match=r"'image\.bias' holds int8, the network wants floats; save it as float32"):
+        weights.load(str(tmp_path / "whole.safetensors"), "caption_decoder", SIZES)
+
+
+@pytest.mark.parametrize(
+    ("header", "promised"),
+    [
+        ("{}", 2**63),
+        ("{}" + " " * (11 << 20), None),
+        ('{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}', None),
+        ('{"a": {"dtype": "F32", "shape": [0, 4611686018427387904], "data_offsets": [0, 0]}}', None),
+        ('{"a": ' * 2_000, None),
+    ],
+    ids=["promise", "blanks", "overflow", "empty", "nested"],
+)
+def test_a_header_is_not_believed(tmp_path: Path, header: str, promised: int | None) -> None:
+    path = write_safetensors(tmp_path / "bomb.safetensors", header, promised=promised)
+    with pytest.raises(ModelError, match=r"bomb\.safetensors': not a safetensors file: ") as raised:
+        weights.load(str(path), "caption_decoder", SIZES)
+    assert str(raised.value).isprintable()
+
+
+HOSTILE = """
+import sys, torch
+from pathlib import Path
+from models import weights
+from models.contract import ModelError
+folder = Path(sys.argv[1])
+torch.save({"image.weight": torch.zeros(10**6)}, folder / "old.pth", _use_new_zipfile_serialization=False)
+old = (folder / "old.pth").read_bytes()
+(folder / "old.pth").write_bytes(old.replace((10**6).to_bytes(4, "little"), (2**30).to_bytes(4, "little")))
+torch.save({"image.weight": torch.zeros(1).expand(10**6, 10**6)}, folder / "view.pth")
+torch.save({3: torch.zeros(1)}, folder / "number.pth")
+torch.save({"image.weight": torch.eye(3).to_sparse()}, folder / "sparse.pth")
+for name in ("view.pth", "number.pth", "sparse.pth"):
+    try:
+        weights._convert(folder / name, folder / "out.safetensors")
+    except ModelError as error:
+        print(error)
+"""
+
+
+def test_state_dicts_that_cannot_be_are_one_line(tmp_path: Path) -> None:
+    """4 GiB in a file of 4 MB; a view of a terabyte on four bytes, a name that is none, a tensor without places for its zeros."""
+    view, number, sparse = run_python("-c", HOSTILE, str(tmp_path)).stdout.splitlines()
+    assert f"weights '{tmp_path}/view.pth': 4,000,000,000,000 bytes of tensors in a file of " in view
+    assert number == f"weights '{tmp_path}/number.pth': not a state_dict of tensors alone"
+    assert sparse == f"weights '{tmp_path}/sparse.pth': not a state_dict of tensors alone"
+    with pytest.raises(ModelError, match=r"^weights '.*old\.pth': not a state_dict of tensors alone: ") as raised:
+        weights.load(str(tmp_path / "old.pth"), "caption_decoder", SIZES)
+    assert str(raised.value).isprintable()
+
+
+CHECKPOINT = """
+import sys
+from pathlib import Path
+from experiments.cell.checkpoint import Checkpoint, TrainingState
+from models import spec, weights
+from models.contract import OptimizerConfig
+from models.frameworks import open_framework
+from tracking.errors import EvenhandError
+folder = Path(sys.argv[1]) / "checkpoint"
+framework = open_framework("pytorch", device="cpu", threads=1, precision="float32", seed=0)
+sizes = spec("caption_decoder").CaptionDecoderSpec(vocabulary=11, length=4, features=6, width=5, hidden=3)
+network = framework.build("caption_decoder", sizes)
+optimizer = framework.optimizer(network, OptimizerConfig("adam", 0.1))
+checkpoint = Checkpoint(folder, {"seed": 0})
+for name, content in (("past.json", b"[" * 100_000), ("past.json", b"{}"), ("weights.safetensors", bytes([255]) * 99)):
+    checkpoint.save(framework, network, optimizer, TrainingState(seconds=[1.0]))
+    assert checkpoint.load(framework, network, optimizer).seconds == [1.0]
+    (folder / name).write_bytes(content)
+    try:
+        checkpoint.load(framework, network, optimizer)
+    except EvenhandError as error:
+        print(error)
+"""
+
+
+def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
+    said = run_python("-c", CHECKPOINT, str(tmp_path)).stdout.splitlines()
+    assert len(said) == 3
+    assert all(line.startswith(f"the checkpoint in {tmp_path}/checkpoint ") for line in said)
+    assert all(line.endswith("; remove it to start this cell again") for line in said)
 
 
 def test_imagenet_has_no_captions() -> None:

@@ -7,14 +7,7 @@ from functools import partial
 from typing import Any
 
 from models.contract import Array, Batch, ImageFiles, Weights
-from models.frameworks.keras_shared import KerasFramework, search, tensor_specs
-
-NAMES = {
-    "tensorflow": ("keras", "tensorflow"),
-    "tensorflow+eager": ("keras", "tensorflow"),
-    "tensorflow+xla": ("keras", "tensorflow"),
-}
-ARCHITECTURE = "keras"
+from models.frameworks.keras.shared import KerasFramework, tensor_specs
 
 
 class Adapter(KerasFramework):
@@ -25,7 +18,7 @@ class Adapter(KerasFramework):
         self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
-        from models.pipelines.tensorflow import batches
+        from models.frameworks.tensorflow.pipeline import batches
 
         return batches(files, workers)
 
@@ -35,8 +28,8 @@ class Adapter(KerasFramework):
         inputs, targets, weights = tf.nest.map_structure(tf.convert_to_tensor, self._arrays(batch))
         return Batch(inputs, targets, weights)
 
-    def train_step(self, network: Any, optimiser: Any, batch: Batch) -> Any:
-        return self._call(_update, (network, optimiser), self._arrays(batch))
+    def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
+        return self._call(_update, (network, optimizer), self._arrays(batch))
 
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
         loss = self._call(_mean_loss, (network, False), self._arrays(batch))
@@ -50,26 +43,28 @@ class Adapter(KerasFramework):
         outputs: Array = self._call(_outputs, (network,), (tuple(map(self._array, inputs)),)).numpy()
         return outputs.astype(self._dtype, copy=False)
 
-    def decode(self, network: Any, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
-        captions: Array = self._call(_captions, (network, start, end, words, beams), (self._array(features),)).numpy()
-        return captions
+    def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
+        outputs: Array = self._call(function, (network,), tuple(map(self._array, inputs)), **options).numpy()
+        return outputs
 
-    def _call(self, function: Callable[..., Any], fixed: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
-        """`function(*fixed, *arrays)`, as the variant runs it. What is fixed keys the graph, what is an array is fed to it."""
+    def _call(self, function: Callable[..., Any], fixed: tuple[Any, ...], arrays: tuple[Any, ...], **options: int) -> Any:
+        """`function(*fixed, *arrays, **options)`, as the variant runs it. Arrays are fed to the graph, all else keys it."""
         import tensorflow as tf
 
         if self.name == "tensorflow+eager":
-            return function(*fixed, *tf.nest.map_structure(tf.convert_to_tensor, arrays))
-        key = (function, *map(_key, fixed))
+            return function(*fixed, *tf.nest.map_structure(tf.convert_to_tensor, arrays), **options)
+        key = (function, *map(_key, fixed), *options.items())
         if key not in self._functions:
             self._functions[key] = tf.function(
-                partial(function, *fixed), input_signature=tensor_specs(arrays), jit_compile=self.name == "tensorflow+xla"
+                partial(function, *fixed, **options),
+                input_signature=tensor_specs(arrays),
+                jit_compile=self.name == "tensorflow+xla",
             )
         return self._functions[key](*arrays)
 
 
 def _key(fixed: Any) -> Any:
-    return fixed if isinstance(fixed, bool | int) else id(fixed)
+    return fixed if isinstance(fixed, bool) else id(fixed)
 
 
 def _outputs(network: Any, inputs: tuple[Any, ...], training: bool = False) -> Any:
@@ -84,13 +79,13 @@ def _mean_loss(network: Any, training: bool, inputs: tuple[Any, ...], targets: A
     return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
 
 
-def _update(network: Any, optimiser: Any, inputs: tuple[Any, ...], targets: Any, weights: Any) -> Any:
+def _update(network: Any, optimizer: Any, inputs: tuple[Any, ...], targets: Any, weights: Any) -> Any:
     import tensorflow as tf
 
     variables = network.trainable_variables
     with tf.GradientTape() as tape:
         loss = _mean_loss(network, True, inputs, targets, weights)
-    optimiser.apply(tape.gradient(loss, variables), variables)
+    optimizer.apply(tape.gradient(loss, variables), variables)
     return loss
 
 
@@ -100,7 +95,3 @@ def _dense_gradients(network: Any, inputs: tuple[Any, ...], targets: Any, weight
     with tf.GradientTape() as tape:
         loss = _mean_loss(network, False, inputs, targets, weights)
     return [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, network.trainable_variables)]
-
-
-def _captions(network: Any, start: int, end: int, words: int, beams: int, features: Any) -> Any:
-    return search(network, features, start=start, end=end, words=words, beams=beams)

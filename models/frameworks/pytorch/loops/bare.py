@@ -13,7 +13,7 @@ from models.contract import Batch
 
 
 def train(
-    network: nn.Module, optimiser: torch.optim.Optimizer, batches: Iterable[Batch], device: str
+    network: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], device: str
 ) -> tuple[list[float], list[float]]:
     """Every batch once. Returns the seconds and the loss of each step."""
     seconds, losses = [], []
@@ -23,10 +23,10 @@ def train(
         inputs = [torch.from_numpy(array).to(device) for array in batch.inputs]
         targets = torch.from_numpy(batch.targets).to(device).long()
         weights = torch.from_numpy(batch.weights).to(device)
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss = (functional.cross_entropy(network(*inputs), targets, reduction="none") * weights).sum() / weights.sum()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss))  # waits for a GPU
         seconds.append(time.perf_counter() - began)
     return seconds, losses

@@ -12,17 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import models
-from models.contract import Array, Batch, Framework, ImageFiles, ModelError, Profile, Rule, Weights, check_weights
-from models.frameworks.devices import TorchDevice
-
-NAMES = {"pytorch": ("torch",), "pytorch+compile": ("torch",)}
-ARCHITECTURE = "pytorch"
+from models.contract import Array, Batch, Framework, ImageFiles, ModelError, OptimizerConfig, Profile, Weights, check_weights
+from models.frameworks.pytorch.device import TorchDevice
 
 
 class Adapter(Framework):
     """Eager PyTorch, or with torch.compile around the network."""
 
-    architecture = ARCHITECTURE
+    architecture = "pytorch"
 
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
         self.name = name
@@ -54,43 +51,43 @@ class Adapter(Framework):
         for name, tensor in state.items():
             tensor.copy_(torch.tensor(weights[name]))
 
-    def optimiser(self, network: nn.Module, rule: Rule) -> torch.optim.Optimizer:
+    def optimizer(self, network: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
         named = network.named_parameters()
-        if rule.name == "sgd":
-            options = {"momentum": rule.momentum, "weight_decay": rule.weight_decay}
-            return torch.optim.SGD(named, lr=rule.learning_rate, **options, fused=True)
-        return torch.optim.Adam(named, lr=rule.learning_rate, fused=rule.name == "adam")
+        if config.name == "sgd":
+            options = {"momentum": config.momentum, "weight_decay": config.weight_decay}
+            return torch.optim.SGD(named, lr=config.learning_rate, **options, fused=True)
+        return torch.optim.Adam(named, lr=config.learning_rate, fused=config.name == "adam")
 
-    def set_learning_rate(self, optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
-        for group in optimiser.param_groups:
+    def set_learning_rate(self, optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+        for group in optimizer.param_groups:
             group["lr"] = learning_rate
 
-    def optimiser_state(self, optimiser: torch.optim.Optimizer) -> Weights:
-        names = optimiser.param_groups[0]["param_names"]
-        state = optimiser.state_dict()["state"]
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> Weights:
+        names = optimizer.param_groups[0]["param_names"]
+        state = optimizer.state_dict()["state"]
         return {
             f"{names[index]}/{slot}": value.numpy(force=True).copy()
             for index, slots in state.items()
             for slot, value in slots.items()
         }
 
-    def load_optimiser_state(self, optimiser: torch.optim.Optimizer, state: Mapping[str, Array]) -> None:
-        names = optimiser.param_groups[0]["param_names"]
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Array]) -> None:
+        names = optimizer.param_groups[0]["param_names"]
         slots: dict[int, dict[str, Tensor]] = {}
         for key, value in state.items():
             name, _, slot = key.rpartition("/")
             if name not in names:
-                raise ModelError(f"optimiser state: {key!r} belongs to no weight of the network")
+                raise ModelError(f"optimizer state: {key!r} belongs to no weight of the network")
             slots.setdefault(names.index(name), {})[slot] = torch.tensor(value)
-        optimiser.load_state_dict({**optimiser.state_dict(), "state": slots})
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
-        from models.pipelines.pytorch import batches
+        from models.frameworks.pytorch.pipeline import batches
 
         return batches(files, workers, self.device)
 
     def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
-        from models.profiles.pytorch import profiled
+        from models.frameworks.pytorch.profiler import profiled
 
         return profiled(folder, self.device, work)
 
@@ -98,13 +95,13 @@ class Adapter(Framework):
         inputs, targets, weights = self._tensors(batch)
         return Batch(inputs, targets, weights)
 
-    def train_step(self, network: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> Tensor:
+    def train_step(self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
         network.train()
         inputs, targets, weights = self._tensors(batch)
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss = self._forward(_mean_loss)(network, inputs, targets, weights)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return loss.detach()
 
     def evaluate(self, network: nn.Module, batch: Batch) -> tuple[float, float]:
@@ -130,16 +127,11 @@ class Adapter(Framework):
             outputs: Tensor = self._forward(_logits)(network, tuple(map(self._tensor, inputs)))
         return _numpy(outputs.to(self._dtype))
 
-    def decode(self, network: nn.Module, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
+    def apply(self, function: Callable[..., Any], network: nn.Module, inputs: tuple[Array, ...], **options: int) -> Array:
         network.eval()
-        tokens = {"start": start, "end": end, "words": words}
         with torch.inference_mode():
-            advance, tensor = self._forward(_advance), self._tensor(features)
-            if beams == 1:
-                captions = _greedy(network, advance, tensor, **tokens)
-            else:
-                captions = _beam(network, advance, tensor, **tokens, beams=beams)
-        return _numpy(captions)
+            outputs = function(network, *map(self._tensor, inputs), compiled=self._forward, **options)
+        return _numpy(outputs)
 
     def synchronise(self) -> None:
         self._device.synchronise()
@@ -189,48 +181,3 @@ def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
 def _mean_loss(network: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> Tensor:
     losses = functional.cross_entropy(network(*inputs), targets, reduction="none")
     return (losses * weights).sum() / weights.sum()
-
-
-def _advance(network: Any, state: tuple[Tensor, ...], tokens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    logits, state = network.advance(state, tokens)
-    return logits, state
-
-
-def _greedy(network: Any, advance: Callable[..., Any], features: Tensor, *, start: int, end: int, words: int) -> Tensor:
-    """(n, words) tokens, each the likeliest after those before it; a finished caption goes on with `end`."""
-    n, device = features.shape[0], features.device
-    state = network.begin(features)
-    tokens = torch.full((n,), start, dtype=torch.int32, device=device)
-    finished = torch.zeros(n, dtype=torch.bool, device=device)
-    captions = torch.empty((n, words), dtype=torch.int32, device=device)
-    for word in range(words):
-        logits, state = advance(network, state, tokens)
-        tokens = logits.argmax(1).int().masked_fill(finished, end)
-        captions[:, word] = tokens
-        finished = tokens == end
-    return captions
-
-
-def _beam(network: Any, advance: Callable[..., Any], features: Tensor, *, start: int, end: int, words: int, beams: int) -> Tensor:
-    """(n, words) tokens of each image's best beam, over rows n·beams + beam; a finished beam goes on with `end` for free."""
-    n, rows, device = features.shape[0], features.shape[0] * beams, features.device
-    state = tuple(tensor.repeat_interleave(beams, dim=0) for tensor in network.begin(features))
-    tokens = torch.full((rows,), start, dtype=torch.int32, device=device)
-    finished = torch.zeros(rows, dtype=torch.bool, device=device)
-    captions = torch.full((rows, words), end, dtype=torch.int32, device=device)
-    scores = torch.full((n, beams), -torch.inf, dtype=features.dtype, device=device)
-    scores[:, 0] = 0  # all beams begin alike: let only the first bear children
-    first_row = torch.arange(0, rows, beams, device=device).unsqueeze(1)
-    for word in range(words):
-        logits, state = advance(network, state, tokens)
-        vocabulary = logits.shape[1]
-        steps = functional.log_softmax(logits, dim=1).masked_fill(finished.unsqueeze(1), -torch.inf)
-        steps[:, end] = steps[:, end].masked_fill(finished, 0)
-        scores, best = (scores.unsqueeze(2) + steps.view(n, beams, vocabulary)).view(n, -1).topk(beams)
-        parents = (first_row + best // vocabulary).flatten()
-        tokens = (best % vocabulary).flatten().int()
-        state = tuple(tensor[parents] for tensor in state)
-        captions = captions[parents]
-        captions[:, word] = tokens
-        finished = tokens == end
-    return captions.view(n, beams, words)[:, 0]

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
-from models.contract import Array, Batch, ModelError, Rule, StepClock, Weights
-from models.frameworks.keras_shared import KerasFramework, search, tensor_specs
-
-NAMES = {
-    "keras-tensorflow": ("keras", "tensorflow"),
-    "keras-torch": ("keras", "torch"),
-    "keras-jax": ("keras", "jax"),
-}
-ARCHITECTURE = "keras"
+from models.contract import Array, Batch, ModelError, OptimizerConfig, StepClock, Weights
+from models.frameworks.keras.shared import KerasFramework, tensor_specs
 
 
 class Adapter(KerasFramework):
@@ -27,26 +19,26 @@ class Adapter(KerasFramework):
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
         backend = name.partition("-")[2]
         super().__init__(name, backend, device=device, threads=threads, precision=precision, seed=seed)
-        self._searches: dict[tuple[int, ...], Callable[..., Any]] = {}
+        self._applied: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def build(self, model: str, spec: Any) -> Any:
         network = super().build(model, spec)
         network.compile(loss=_loss())
         return network
 
-    def optimiser(self, network: Any, rule: Rule) -> Any:
-        optimiser = super().optimiser(network, rule)
-        network.compile(optimizer=optimiser, loss=_loss())
-        return optimiser
+    def optimizer(self, network: Any, config: OptimizerConfig) -> Any:
+        optimizer = super().optimizer(network, config)
+        network.compile(optimizer=optimizer, loss=_loss())
+        return optimizer
 
-    def train_step(self, network: Any, optimiser: Any, batch: Batch) -> Any:
-        _check_compiled(network, optimiser)
+    def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
+        _check_compiled(network, optimizer)
         inputs, targets, weights = self._fitted(batch)
         return network.train_on_batch(inputs, targets, sample_weight=weights)
 
-    def train_epoch(self, network: Any, optimiser: Any, batches: Iterable[Batch], clock: StepClock) -> None:
+    def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
         """`fit` over the batches. On TensorFlow and JAX its step also takes the batch from the iterator: the clock sees that."""
-        _check_compiled(network, optimiser)
+        _check_compiled(network, optimizer)
         feed = _Feed(map(self._fitted, batches))
         network.fit(_data(self.backend, feed), epochs=1, verbose=0, shuffle=False, callbacks=[_clocked(self, feed, clock)])
 
@@ -64,18 +56,15 @@ class Adapter(KerasFramework):
         outputs: Array = network.predict_on_batch(arrays if len(arrays) > 1 else arrays[0])
         return outputs.astype(self._dtype, copy=False)
 
-    def decode(self, network: Any, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
+    def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
         from keras import ops
 
-        def find(features: Any) -> Any:
-            return search(network, features, start=start, end=end, words=words, beams=beams)
-
-        key = (id(network), start, end, words, beams)
-        if key not in self._searches:
+        key = (function, id(network), *options.items())
+        if key not in self._applied:
             compiled = {"tensorflow": _tensorflow_function, "torch": _torch_function, "jax": _jax_function}[self.backend]
-            self._searches[key] = compiled(find, network)
-        captions: Array = ops.convert_to_numpy(self._searches[key](self._array(features)))
-        return captions.astype(np.int32)
+            self._applied[key] = compiled(partial(function, network, **options), network)
+        outputs: Array = ops.convert_to_numpy(self._applied[key](*map(self._array, inputs)))
+        return outputs
 
     def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
         inputs, targets, weights = self._arrays(batch)
@@ -85,7 +74,7 @@ class Adapter(KerasFramework):
 class _Feed:
     """The batches with one looked ahead, so that `count` is known by the time the last is handed out.
 
-    Left to find the end itself, `fit` begins a step too many, and on TensorFlow the optimiser counts that step.
+    Left to find the end itself, `fit` begins a step too many, and on TensorFlow the optimizer counts that step.
     """
 
     def __init__(self, batches: Iterable[Any]) -> None:
@@ -134,9 +123,9 @@ def _clocked(framework: Adapter, feed: _Feed, clock: StepClock) -> Any:
     return Clocked()
 
 
-def _check_compiled(network: Any, optimiser: Any) -> None:
-    if network.optimizer is not optimiser:
-        raise ModelError("keras: a network trains with the optimiser made for it last")
+def _check_compiled(network: Any, optimizer: Any) -> None:
+    if network.optimizer is not optimizer:
+        raise ModelError("keras: a network trains with the optimizer made for it last")
 
 
 def _loss() -> Any:
@@ -174,31 +163,31 @@ def _jax_gradients(network: Any, inputs: Any, targets: Array, weights: Array) ->
     return gradients
 
 
-def _tensorflow_function(find: Callable[[Any], Any], network: Any) -> Callable[[Any], Any]:
+def _tensorflow_function(function: Callable[..., Any], network: Any) -> Callable[..., Any]:
     import tensorflow as tf
 
-    function: Callable[[Any], Any] = tf.function(find, reduce_retracing=True, jit_compile=network.jit_compile)
-    return function
+    compiled: Callable[..., Any] = tf.function(function, reduce_retracing=True, jit_compile=network.jit_compile)
+    return compiled
 
 
-def _torch_function(find: Callable[[Any], Any], _: Any) -> Callable[[Any], Any]:
+def _torch_function(function: Callable[..., Any], _: Any) -> Callable[..., Any]:
     import torch
     from keras import ops
 
-    def function(features: Array) -> Any:
+    def without_gradients(*arrays: Array) -> Any:
         with torch.no_grad():
-            return find(ops.convert_to_tensor(features))
+            return function(*map(ops.convert_to_tensor, arrays))
 
-    return function
+    return without_gradients
 
 
-def _jax_function(find: Callable[[Any], Any], network: Any) -> Callable[[Any], Any]:
+def _jax_function(function: Callable[..., Any], network: Any) -> Callable[..., Any]:
     import jax
     import keras
 
-    def stateless(values: list[Any], features: Any) -> Any:
+    def stateless(values: list[Any], *arrays: Any) -> Any:
         with keras.StatelessScope(state_mapping=list(zip(network.variables, values, strict=True))):
-            return find(features)
+            return function(*arrays)
 
     compiled = jax.jit(stateless)
-    return lambda features: compiled([variable.value for variable in network.variables], features)
+    return lambda *arrays: compiled([variable.value for variable in network.variables], *arrays)

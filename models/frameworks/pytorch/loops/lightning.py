@@ -19,9 +19,9 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 class _Module(lightning.LightningModule):  # type: ignore[misc]
-    def __init__(self, network: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
-        self.network, self._optimiser = network, optimiser
+        self.network, self._optimizer = network, optimizer
 
     def training_step(self, batch: tuple[Any, Tensor, Tensor], _: int) -> Tensor:
         inputs, targets, weights = batch
@@ -30,7 +30,7 @@ class _Module(lightning.LightningModule):  # type: ignore[misc]
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self._optimiser
+        return self._optimizer
 
 
 class _Clock(lightning.Callback):  # type: ignore[misc]
@@ -60,7 +60,7 @@ class _Batches:
 
 
 def train(
-    network: nn.Module, optimiser: torch.optim.Optimizer, batches: Iterable[Batch], device: str
+    network: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], device: str
 ) -> tuple[list[float], list[float]]:
     """Every batch once. Returns the seconds and the loss of each step."""
     clock = _Clock()
@@ -69,5 +69,5 @@ def train(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = lightning.Trainer(max_epochs=1, accelerator=accelerator, devices=1, callbacks=[clock], **quiet)
-        trainer.fit(_Module(network, optimiser), _Batches(batches))
+        trainer.fit(_Module(network, optimizer), _Batches(batches))
     return clock.seconds, clock.losses

@@ -1,0 +1,5 @@
+"""The one error of models and frameworks; importing it imports nothing else."""
+
+
+class ModelError(ValueError):
+    """A model, framework, device or file of weights that cannot serve; the message is one line for the user."""

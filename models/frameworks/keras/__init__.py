@@ -1,0 +1,23 @@
+"""Keras on each of its backends: everything of it. Importing this package does not import Keras."""
+
+from __future__ import annotations
+
+from models.variant import Variant
+
+
+def _on(backend: str, *distributions: str, extra: str = "") -> Variant:
+    return Variant(
+        architecture="keras",
+        packages=("keras", backend),
+        distributions=("keras", *distributions),
+        extra=extra,
+        fits=True,
+        autologging="keras",
+    )
+
+
+VARIANTS = {
+    "keras-tensorflow": _on("tensorflow", "tensorflow"),
+    "keras-torch": _on("torch", "torch", "torchvision"),
+    "keras-jax": _on("jax", "jax", "jaxlib", extra="jax"),
+}

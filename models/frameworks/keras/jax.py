@@ -1,0 +1,43 @@
+"""The device of a process that computes with JAX, under Keras."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+
+from models.frameworks.devices import resolve
+
+
+class JaxDevice:
+    """JAX's device, under Keras."""
+
+    def __init__(self, wanted: str, threads: int, precision: str) -> None:
+        if wanted == "cpu":
+            os.environ["JAX_PLATFORMS"] = "cpu"
+        if threads:
+            os.environ["NPROC"] = str(threads)  # XLA reads the size of its pool from here, once, and from nowhere else
+        import jax
+
+        self._jax = jax
+        self.name = resolve(wanted, jax.default_backend() == "gpu", "jax", precision)
+        jax.config.update("jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest")
+
+    def seed(self, seed: int) -> None:
+        """Nothing to do: JAX has no global state, Keras seeds each layer."""
+
+    def synchronise(self) -> None:
+        for array in self._jax.live_arrays():
+            array.block_until_ready()
+
+    def peak_bytes(self) -> int | None:
+        statistics = self._jax.local_devices()[0].memory_stats() if self.name == "cuda" else None
+        return int(statistics["peak_bytes_in_use"]) if statistics else None
+
+    def versions(self) -> dict[str, str]:
+        return {
+            "jax": self._jax.__version__,
+            "jaxlib": version("jaxlib"),
+            "jax_matmul_precision": str(self._jax.config.jax_default_matmul_precision),
+            "jax_threads": os.environ.get("NPROC", "default"),
+            "jax_x64": str(self._jax.config.jax_enable_x64),
+        }

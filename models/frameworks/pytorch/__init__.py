@@ -1,0 +1,24 @@
+"""PyTorch, eager or compiled: everything of it. Importing this package does not import PyTorch."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+from models.variant import Variant
+
+
+def _no_compiler() -> str:
+    if any(map(shutil.which, ("c++", "g++", "clang++"))):
+        return ""
+    return "torch.compile needs a C++ compiler: install g++ or clang++"
+
+
+_EAGER = Variant(
+    architecture="pytorch",
+    packages=("torch",),
+    distributions=("torch", "torchvision"),
+    has_pipeline=True,
+    autologging="pytorch",
+)
+VARIANTS = {"pytorch": _EAGER, "pytorch+compile": replace(_EAGER, trouble=_no_compiler)}

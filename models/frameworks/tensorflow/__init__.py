@@ -1,0 +1,13 @@
+"""TensorFlow with a training step of our own on Keras layers: everything of it. Importing this package imports no TensorFlow."""
+
+from __future__ import annotations
+
+from models.variant import Variant
+
+_ANY = Variant(
+    architecture="keras",
+    packages=("keras", "tensorflow"),
+    distributions=("keras", "tensorflow"),
+    has_pipeline=True,
+)
+VARIANTS = dict.fromkeys(("tensorflow", "tensorflow+eager", "tensorflow+xla"), _ANY)

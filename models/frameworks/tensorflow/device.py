@@ -1,0 +1,73 @@
+"""The device of a process that computes with TensorFlow, also under Keras."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from models.frameworks.devices import resolve
+
+
+class TensorFlowDevice:
+    """TensorFlow's device, also under Keras."""
+
+    def __init__(self, wanted: str, threads: int, precision: str) -> None:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        with _quiet_unless_it_fails():
+            import tensorflow as tf
+
+        self._tf = tf
+        tf.get_logger().setLevel("ERROR")
+        gpus = tf.config.list_physical_devices("GPU")
+        self.name = resolve(wanted, bool(gpus), "tensorflow", precision)
+        if self.name == "cpu":
+            tf.config.set_visible_devices([], "GPU")
+        for gpu in gpus if self.name == "cuda" else ():
+            tf.config.experimental.set_memory_growth(gpu, True)  # else it takes the whole device and its memory says nothing
+        if threads:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+        tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+
+    def seed(self, seed: int) -> None:
+        self._tf.random.set_seed(seed)
+
+    def synchronise(self) -> None:
+        if self.name == "cuda":
+            self._tf.test.experimental.sync_devices()
+
+    def peak_bytes(self) -> int | None:
+        return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.name == "cuda" else None
+
+    def versions(self) -> dict[str, str]:
+        tf = self._tf
+        build = tf.sysconfig.get_build_info()
+        return {
+            "tensorflow": tf.__version__,
+            "tensorflow_cuda": str(build.get("cuda_version")),
+            "tensorflow_cudnn": str(build.get("cudnn_version")),
+            "tensorflow_intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+            "tensorflow_inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+            "tensorflow_tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+            "tensorflow_onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+        }
+
+
+@contextmanager
+def _quiet_unless_it_fails() -> Iterator[None]:
+    """Holds back standard error: TensorFlow's C++ side speaks on import, whatever its log level."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as held, ExitStack() as stack:
+        original = os.dup(2)
+        stack.callback(os.close, original)
+        stack.callback(os.dup2, original, 2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(original, held.read())
+            raise

@@ -1,0 +1,57 @@
+"""The contract of a model: sizes, initial weights, equality in every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from models import parity, spec
+
+
+def check_sizes(model: str, expected: tuple[int, int]) -> None:
+    """Its (trainable, non-trainable) parameters are those expected, as `shapes` has them; its small version is no larger."""
+    module = spec(model)
+    small, _ = module.probe(np.random.default_rng(0))
+    whole, _ = module.probe(np.random.default_rng(0), full=True)
+    assert module.parameters(whole) == expected
+    assert sum(prod(shape) for shape in module.shapes(whole).values()) == sum(expected)
+    assert sum(module.parameters(small)) <= sum(expected)
+
+
+def check_initial_weights(model: str) -> None:
+    """Every array of `shapes`, in float32, finite, the same again from the same seed and others from another."""
+    module = spec(model)
+    small, _ = module.probe(np.random.default_rng(0))
+    first, again, other = (module.initial_weights(small, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert {name: array.shape for name, array in first.items()} == module.shapes(small)
+    for name, array in first.items():
+        assert array.dtype == np.float32, name
+        assert np.isfinite(array).all(), name
+        np.testing.assert_array_equal(array, again[name], err_msg=name)
+    assert any(not np.array_equal(array, other[name]) for name, array in first.items())
+
+
+def check_equality(model: str, frameworks: Sequence[str], *, full: bool = False) -> None:
+    """Its small version passes the parity gate in every framework against the first; with `full` the whole network."""
+    rows = parity.gate(parity.ParityRequest(model, full=full), frameworks)
+    assert not [row for row in rows if not row.equal]
+
+
+class ModelContract:
+    """Inherit it, name the model and its (trainable, non-trainable) parameters, and the frameworks it is written for."""
+
+    model: ClassVar[str]
+    parameters: ClassVar[tuple[int, int]]
+    frameworks: ClassVar[Sequence[str]] = ("pytorch", "tensorflow")
+
+    def test_sizes(self) -> None:
+        check_sizes(self.model, self.parameters)
+
+    def test_initial_weights(self) -> None:
+        check_initial_weights(self.model)
+
+    def test_equality(self) -> None:
+        check_equality(self.model, self.frameworks)

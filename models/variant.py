@@ -1,0 +1,27 @@
+"""What a framework says of itself before anything of it is imported; without NumPy, so that the command line starts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is known of a framework's variant before anything of it is imported.
+
+    architecture: the file that it reads in a model's folder. packages: what it imports. distributions: whose versions are
+    recorded, and which a model trained with it needs. extra: the extra of this project that installs them, if they come with one.
+    has_pipeline: whether `Framework.read` is its own. fits: whether it trains by a `fit` of its own, which MLflow's autologging
+    records. autologging: MLflow's flavour for it; empty for none. trouble: why it cannot run here although its packages are
+    installed; empty if it can.
+    """
+
+    architecture: str
+    packages: tuple[str, ...]
+    distributions: tuple[str, ...]
+    extra: str = ""
+    has_pipeline: bool = False
+    fits: bool = False
+    autologging: str = ""
+    trouble: Callable[[], str] | None = None
