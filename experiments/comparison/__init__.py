@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from experiments.comparison.findings import Comparison
-    from experiments.comparison.outcomes import Outcome
+    from experiments.comparison.verdicts.findings import Comparison
+    from experiments.config.outcomes import Outcome
 
 
 def compare(
@@ -21,7 +21,7 @@ def compare(
     outcomes: Iterable[str | Outcome] | None = None,
     margin: float = 0.03,
     strata: Sequence[str] = (),
-    spans: Sequence[str] = (),
+    allowed_to_differ: Sequence[str] = (),
     all_pairs: bool = False,
 ) -> Comparison:
     """Compares the levels of a factor over paired blocks and gives a verdict, with its reason, for every outcome.
@@ -30,16 +30,17 @@ def compare(
     tags.*, and metrics under their own names (seconds, bytes, examples per second).
     factor, strata: columns, or bare names of params or tags; strata are never pooled.
     baseline: the level that the others are told against, by default the first in order; all_pairs judges every pair.
-    spans: settings that differ with the factor by its nature, as a harness comes with its framework.
+    allowed_to_differ: settings that differ with the factor by its nature, as a harness comes with its framework.
     outcomes: metric names or `Outcome`s; default: all that the runs have.
     margin: the smallest ratio that matters; 0.03 is 3 %.
     Raises WrongCall where the call is at fault; data that cannot be compared give rows that say why.
     """
-    from experiments.comparison import controls, frontier
-    from experiments.comparison.verdict import judge
+    from experiments.comparison.runs import pairing
+    from experiments.comparison.verdicts import controls, memory_limits
+    from experiments.comparison.verdicts.verdict import judge
 
     wanted = None if outcomes is None else list(outcomes)
-    asked = controls.without(table)
+    asked = pairing.without_controls(table)
     comparison = judge(
         asked,
         factor=factor,
@@ -47,13 +48,13 @@ def compare(
         outcomes=wanted,
         margin=margin,
         strata=strata,
-        spans=spans,
+        allowed_to_differ=allowed_to_differ,
         all_pairs=all_pairs,
     )
     return replace(
         comparison,
-        controls=controls.judged(table, outcomes=wanted, margin=margin),
-        frontier=frontier.edges(asked, factor=factor, strata=strata),
+        controls=controls.judged(table, outcomes=wanted, margin=margin, strata=strata, allowed_to_differ=allowed_to_differ),
+        frontier=memory_limits.edges(asked, factor=factor, strata=strata),
     )
 
 

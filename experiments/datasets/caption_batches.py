@@ -6,7 +6,6 @@ every word. Row and prediction counts are rounded up with weight 0, so that few 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Literal, TypeVar
 
@@ -31,11 +30,6 @@ _SPLIT_WORDS: dict[Split, str] = {"train": "training", "validation": "validation
 def shuffled(captions: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.int64]:
     """The captions shuffled for one epoch; the same for every framework."""
     return np.random.default_rng((seed, epoch)).permutation(captions)
-
-
-def order_digest(captions: NDArray[np.int64]) -> str:
-    """A fingerprint of an order, for the record."""
-    return hashlib.sha256(np.ascontiguousarray(captions, "<i8").tobytes()).hexdigest()[:16]
 
 
 def steps_per_epoch(captions: int, batch_size: int) -> int:

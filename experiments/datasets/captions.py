@@ -21,15 +21,18 @@ from numpy.typing import NDArray
 from experiments.datasets.files import new_folder, replace_text
 from experiments.datasets.layouts import SPLITS, CaptionRow, Layout, Skipped, Split, find
 from experiments.datasets.tokens import END, START, Vocabulary, words
+from tracking import plain
 from tracking.errors import WrongCall
 
 Progress = Callable[[str, int, int | None], None]
 
 TRAINING_SHARE = 0.85
 FULLY_DECODED_IMAGES = 2_000
+# The longest caption is the width of an array of all captions.
+MOST_WORDS = 1_000
 
 # Part of every digest: raise it when the same files would give other arrays.
-_INDEX_VERSION = 1
+_INDEX_VERSION = 2
 _PROGRESS_ROWS = 1_000
 _FILES = ("tokens.npy", "caption_image.npy", "images.json", "split.npy", "vocabulary.json", "meta.json")
 
@@ -122,14 +125,13 @@ def index(
     report = progress or (lambda _stage, _done, _total: None)
     digest = _digest(layout, split_seed, max_images, own_split, report)
     target = cache.absolute() / "captions" / digest
-    if all((target / name).is_file() for name in _FILES):
-        _remember_source(target, layout)
-    else:
+    data = _kept(target, layout)
+    if data is None:
         shutil.rmtree(target, ignore_errors=True)
         # Opened before the work, which takes minutes on a large data set: an unwritable cache is said at once.
         with new_folder(target) as partial:
             _build(partial, layout, module, digest, np.random.default_rng(split_seed), max_images, own_split, max_broken, report)
-    data = CaptionData.open(target)
+        data = CaptionData.open(target)
     _check_broken(data.broken, len(data.images) + len(data.broken), max_broken, layout.folder)
     return data
 
@@ -167,6 +169,17 @@ def _images_below(layout: Layout) -> Iterator[tuple[str, int]]:
                 # A link to nowhere is a missing image, found later.
                 size = path.stat().st_size if path.exists() else -1
                 yield path.relative_to(layout.folder).as_posix(), size
+
+
+def _kept(target: Path, layout: Layout) -> CaptionData | None:
+    """The data from the cache, or None where it is not there or damaged."""
+    if not all((target / name).is_file() for name in _FILES):
+        return None
+    try:
+        _remember_source(target, layout)
+        return CaptionData.open(target)
+    except (ValueError, KeyError, TypeError, EOFError):
+        return None
 
 
 def _remember_source(target: Path, layout: Layout) -> None:
@@ -280,7 +293,7 @@ def _broken_images(layout: Layout, paths: Sequence[str], progress: Progress) -> 
 
 def _check_broken(broken: Sequence[tuple[str, str]], total: int, max_broken: float, folder: Path) -> None:
     if len(broken) > max_broken * total:
-        path, reason = broken[0]
+        path, reason = map(plain.short, broken[0])
         raise WrongCall(
             f"{len(broken)} of {total} images of {folder} cannot be used, the first is {path}: {reason}; "
             f"mend them, or allow a share of them with max_broken_images (now {max_broken:g})"
@@ -324,6 +337,9 @@ class _Captions:
             found = words(row.text)
             if not found:
                 dropped["caption without a word"] += 1
+                continue
+            if len(found) > MOST_WORDS:
+                dropped[f"caption of more than {MOST_WORDS:,} words"] += 1
                 continue
             flat.extend(numbers.setdefault(word, len(numbers)) for word in found)
             lengths.append(len(found))

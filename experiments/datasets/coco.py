@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.datasets.files import json_items
-from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, Split
+from experiments.datasets.layouts import CaptionRow, Layout, Skipped, Split, caption_row
 from tracking.errors import WrongCall
 
 LOOKS_FOR = "annotations/captions_train2017.json or captions_val2017.json with train2017/ or val2017/ (MS COCO)"
 
 _PARTS: dict[str, Split] = {"train": "train", "val": "validation"}
+_TWO_FILES = Skipped("id of more than one image file")
 _YEARS = ("2017", "2014")
 
 
@@ -39,15 +40,30 @@ def detect(folder: Path) -> Layout | None:
 
 def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
     for captions, images in zip(layout.caption_files, layout.image_folders, strict=True):
-        files = {image.get("id"): image.get("file_name") for image in json_items(captions, "images") if isinstance(image, dict)}
+        files = _files(captions)
         split = _PARTS[images.name[:-4]]
         for annotation in json_items(captions, "annotations"):
             known = annotation if isinstance(annotation, dict) else {}
-            file, text = files.get(known.get("image_id")), known.get("caption")
-            if isinstance(file, str) and isinstance(text, str):
-                yield CaptionRow(f"{images.name}/{file}", text, split)
-            else:
-                yield NO_CAPTION
+            name = files.get(_id(known.get("image_id")))
+            yield name if isinstance(name, Skipped) else caption_row(images.name, name, known.get("caption"), split)
+
+
+def _files(captions: Path) -> dict[int | str | None, str | Skipped]:
+    """Names of the images' files by id. Of an id that stands for two files nobody can say whose caption it is."""
+    found: dict[int | str | None, str | Skipped] = {}
+    for image in json_items(captions, "images"):
+        if isinstance(image, dict) and isinstance(name := image.get("file_name"), str):
+            known = _id(image.get("id"))
+            found[known] = _TWO_FILES if found.get(known, name) != name else name
+    found.pop(None, None)
+    return found
+
+
+def _id(value: object) -> int | str | None:
+    """An id, or None of anything else: 1 and 1.0 are the same, true is none."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 def _annotations(folder: Path, part: str) -> Path:

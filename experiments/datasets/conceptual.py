@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from experiments.datasets.files import lines
-from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, Split, image_folder
+from experiments.datasets.files import first_lines, lines
+from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, Split, caption_row, image_folder
 
 LOOKS_FOR = "*.tsv of caption<TAB>url with images/ (Conceptual Captions)"
 
@@ -23,7 +22,7 @@ _LOOKED_AT_LINES = 5
 
 def detect(folder: Path) -> Layout | None:
     """Several files (training, validation) have their images in folders named like the files' stems."""
-    files = tuple(path for path in sorted(folder.glob("*.tsv")) if _has_urls(path))
+    files = tuple(path for path in sorted(folder.glob("*.tsv")) if path.is_file() and _has_urls(path))
     if not files:
         return None
     shared = ("images", "Images") if len(files) == 1 else ()
@@ -49,11 +48,11 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
                 yield NO_CAPTION
                 continue
             image = by_number.get(number) or by_name.get(_file_name(url))
-            yield CaptionRow(image, text, split) if image else _NOT_FETCHED
+            yield caption_row("", image, text, split) if image else _NOT_FETCHED
 
 
 def _has_urls(path: Path) -> bool:
-    return any(line.partition("\t")[2].strip().lower().startswith("http") for line in islice(lines(path), _LOOKED_AT_LINES))
+    return any(line.partition("\t")[2].strip().lower().startswith("http") for line in first_lines(path, _LOOKED_AT_LINES))
 
 
 def _split(path: Path) -> Split:
@@ -61,7 +60,10 @@ def _split(path: Path) -> Split:
 
 
 def _file_name(url: str) -> str:
-    return unquote(urlsplit(url.strip()).path).rpartition("/")[2]
+    try:
+        return unquote(urlsplit(url.strip()).path).rpartition("/")[2]
+    except ValueError:  # not a URL, as `http://[`
+        return ""
 
 
 def _fetched(images: Path, below: Path) -> tuple[dict[int, str], dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import os
@@ -9,25 +10,83 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tracking.errors import WrongCall
 
 _WINDOW_CHARACTERS = 1 << 20
+_LINE_CHARACTERS = 1 << 20
 _ITEM_CHARACTERS = 1 << 26
 _NUMBER_TAIL = len("e+")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+# The mark of little-endian UTF-32 begins like that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a text file without their ends; a byte order mark is dropped, bytes that are not UTF-8 become U+FFFD."""
+    """The lines of a text file without their ends.
+
+    The encoding is that of its byte order mark, which is dropped; without one UTF-8. Raises WrongCall for other bytes,
+    and for a line that is none.
+    """
+    with _opened(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(_LINE_CHARACTERS + 1), ""), start=1):
+            if len(line) > _LINE_CHARACTERS:
+                raise WrongCall(f"{path}, line {number} has more than {_LINE_CHARACTERS:,} characters; write a row on each line")
+            yield line.rstrip("\n")
+
+
+def first_lines(path: Path, count: int) -> list[str]:
+    """The first lines of any file, as far as they are text: to find out what it is."""
     try:
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            for line in file:
-                yield line.rstrip("\n")
+        with path.open(encoding=_marked(path) or "utf-8", errors="replace") as file:
+            return [line.rstrip("\n") for line in islice(iter(lambda: file.readline(_LINE_CHARACTERS), ""), count)]
     except OSError as error:
         raise WrongCall(f"cannot read {path}: {error.strerror}") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """The file as text after its byte order mark. Raises WrongCall where it cannot be read or decoded."""
+    try:
+        encoding = _marked(path) or "utf-8"
+        with path.open(encoding=encoding) as file:
+            if file.read(1) != "\N{ZERO WIDTH NO-BREAK SPACE}":
+                file.seek(0)
+            yield file
+    except UnicodeDecodeError:
+        raise _undecodable(path, encoding) from None
+    except OSError as error:
+        raise WrongCall(f"cannot read {path}: {error.strerror}") from error
+
+
+def _marked(path: Path) -> str:
+    """The encoding that a byte order mark names, or empty."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "")
+
+
+def _undecodable(path: Path, encoding: str) -> WrongCall:
+    """Names the line of the first byte that the encoding does not have: the reader's buffer has long passed it."""
+    decoder, line, byte = codecs.getincrementaldecoder(encoding)(), 1, ""
+    with path.open("rb") as file:
+        try:
+            for piece in iter(lambda: file.read(_WINDOW_CHARACTERS), b""):
+                line += decoder.decode(piece).count("\n")
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            line += error.object[: error.start].decode(encoding).count("\n")
+            byte = f"byte 0x{error.object[error.start]:02x}"
+    right = "save the file as UTF-8 (one in Windows' Latin letters: iconv -f WINDOWS-1252 -t UTF-8)"
+    return WrongCall(f"{path}, line {line}: {byte} is not {encoding.removesuffix('-le').removesuffix('-be').upper()}; {right}")
 
 
 @contextmanager
@@ -80,11 +139,8 @@ def json_items(path: Path, key: str) -> Iterator[Any]:
 
     No more than a window of the file is in memory. Raises WrongCall where the file is not such JSON.
     """
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            yield from _Window(path, file).items(key)
-    except OSError as error:
-        raise WrongCall(f"cannot read {path}: {error.strerror}") from error
+    with _opened(path) as file:
+        yield from _Window(path, file).items(key)
 
 
 class _Window:
@@ -147,6 +203,10 @@ class _Window:
                 end = len(self._text)
                 if self._ended or end - self._at > _ITEM_CHARACTERS:
                     raise self._broken("cannot be understood") from None
+            except RecursionError:
+                raise self._broken("is nested too deeply") from None
+            except ValueError:  # Python's own bound on whole numbers
+                raise self._broken("has a number of thousands of digits") from None
             # A number may go on in the part that has not been read: `1`, `1.`, `1e+` all read as 1 here.
             if end + _NUMBER_TAIL < len(self._text) or self._ended:
                 self._at = end

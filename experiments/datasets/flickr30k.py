@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.datasets.files import lines
-from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, first_file, image_folder, token_rows
+from experiments.datasets.layouts import (
+    NO_CAPTION,
+    CaptionRow,
+    Layout,
+    Skipped,
+    caption_row,
+    first_file,
+    image_folder,
+    token_rows,
+)
 
 LOOKS_FOR = "results.csv or results_20130124.token with flickr30k_images/ (Flickr30k)"
 
@@ -36,7 +45,7 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
     captions = layout.caption_files[0]
     folder = layout.image_folders[0].relative_to(layout.folder).as_posix()
     for row in _bar_rows(captions) if captions.suffix == ".csv" else token_rows(captions):
-        yield row if isinstance(row, Skipped) else CaptionRow(f"{folder}/{row[0]}", row[1], None)
+        yield row if isinstance(row, Skipped) else caption_row(folder, *row, None)
 
 
 def _bar_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.datasets.files import lines
-from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, Split, first_file, image_folder, token_rows
+from experiments.datasets.layouts import (
+    NO_CAPTION,
+    CaptionRow,
+    Layout,
+    Skipped,
+    Split,
+    caption_row,
+    first_file,
+    image_folder,
+    token_rows,
+)
 
 LOOKS_FOR = "captions.txt or Flickr8k.token.txt with Images/ (Flickr8k)"
 
-_HEADER = ["image", "caption"]
+# Excel writes tabs as `Unicode Text`, and semicolons where a comma stands in numbers.
+_HEADER = re.compile(r'\s*"?image"?\s*([,;\t])\s*"?caption"?\s*', re.IGNORECASE)
 _LISTS: dict[Split, str] = {
     "train": "Flickr_8k.trainImages.txt",
     "validation": "Flickr_8k.devImages.txt",
@@ -50,7 +62,7 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
             yield Skipped("image in no split list")
         else:
             image, text = row
-            yield CaptionRow(f"{folder}/{image}", text, splits.get(image))
+            yield caption_row(folder, image, text, splits.get(image))
 
 
 def _lists(folder: Path) -> dict[Split, Path]:
@@ -58,20 +70,22 @@ def _lists(folder: Path) -> dict[Split, Path]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
+    separator = ","
     for line in lines(path):
-        # Line by line: a quotation mark that is never closed spoils one row, not the rest of the file.
-        fields = _fields(line)
-        if [field.lower() for field in fields] == _HEADER:
+        if header := _HEADER.fullmatch(line):
+            separator = header[1]
             continue
-        image, text = (fields[0], ",".join(fields[1:])) if fields else ("", "")
+        # Line by line: a quotation mark that is never closed spoils one row, not the rest of the file.
+        fields = _fields(line, separator)
+        image, text = (fields[0], separator.join(fields[1:])) if fields else ("", "")
         if image and text:
             yield image, text
         elif line.strip():
             yield NO_CAPTION
 
 
-def _fields(line: str) -> list[str]:
+def _fields(line: str, separator: str) -> list[str]:
     try:
-        return [field.strip() for field in next(csv.reader([line]), [])]
+        return [field.strip() for field in next(csv.reader([line], delimiter=separator), [])]
     except csv.Error:
         return []

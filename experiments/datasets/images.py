@@ -7,19 +7,34 @@ divided by its standard deviation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import stat
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageOps, UnidentifiedImageError
+
+from tracking import plain
 
 MEAN: NDArray[np.float32] = np.array([0.485, 0.456, 0.406], np.float32)
 STANDARD_DEVIATION: NDArray[np.float32] = np.array([0.229, 0.224, 0.225], np.float32)
 
+__all__ = ["Image", "ImageBatch", "ImageDraw", "batches", "normalised", "opened"]
+
+Image.init()
+# What data sets of photographs hold. Pillow knows more, among them EPS, for which it starts another program.
+FORMATS = tuple(name for name in ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP") if name in Image.OPEN)
+# Where Pillow warns of a decompression bomb; a file of kilobytes may claim far more.
+MOST_PIXELS = 89_478_485
+# Of bombs, and of a camera's notes that are damaged: what counts is whether the pixels can be read.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
 _SIXTEEN_BIT = 65_535
+_T = TypeVar("_T")
 
 
 class ImageBatch(NamedTuple):
@@ -59,61 +74,64 @@ def normalised(picture: Image.Image, size: int) -> NDArray[np.float32]:
 
 def problem(path: Path, *, decode: bool) -> str | None:
     """Why an image file cannot be used, or None. Reads the header only unless `decode`."""
+    found = _read(path, lambda picture: picture.load() if decode else None)
+    return found if isinstance(found, str) else None
+
+
+def opened(path: Path) -> Image.Image | str:
+    """A picture upright and in RGB, or why it cannot be read."""
+    return _read(path, _rgb)
+
+
+def _pixels_or_problem(path: Path, size: int) -> NDArray[np.float32] | str:
+    return _read(path, lambda picture: normalised(picture, size))
+
+
+def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
+    """What `use` makes of a picture, or why it cannot be read."""
     unusable = _absent(path)
     if unusable is not None:
         return unusable
     # Pillow's readers raise almost anything on a damaged file.
     try:
-        with Image.open(path) as picture:
-            if decode:
-                picture.load()
-    except Exception as error:
-        return _reason(error)
-    return None
-
-
-def opened(path: Path) -> Image.Image | str:
-    """A picture upright and in RGB, or why it cannot be read."""
-    unusable = _absent(path)
-    if unusable is not None:
-        return unusable
-    try:
-        with Image.open(path) as picture:
-            return _rgb(picture)
+        with _open(path) as picture:
+            return use(picture)
     except Exception as error:
         return _reason(error)
 
 
-def _pixels_or_problem(path: Path, size: int) -> NDArray[np.float32] | str:
-    unusable = _absent(path)
-    if unusable is not None:
-        return unusable
-    try:
-        with Image.open(path) as picture:
-            return normalised(picture, size)
-    except Exception as error:
-        return _reason(error)
+def _open(path: Path) -> Image.Image:
+    """The picture, not yet decoded: a file of some kilobytes can promise gigabytes."""
+    picture = Image.open(path, formats=FORMATS)
+    if picture.width * picture.height > MOST_PIXELS:
+        picture.close()
+        raise ValueError(f"{picture.width:,} × {picture.height:,} pixels; at most {MOST_PIXELS:,} are read")
+    return picture
 
 
 def _absent(path: Path) -> str | None:
+    """Why there is nothing to read; a pipe or a device would be waited for without end."""
     try:
-        return None if path.stat().st_size else "empty file"
+        found = path.stat()
     except OSError as error:
         return "missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+    if not stat.S_ISREG(found.st_mode):
+        return "not a file"
+    return None if found.st_size else "empty file"
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "not an image"
     first_line = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"cannot be decoded: {first_line}"
+    return f"cannot be decoded: {plain.short(first_line)}"
 
 
 def _rgb(picture: Image.Image) -> Image.Image:
     upright = ImageOps.exif_transpose(picture)
     if upright.mode.startswith("I"):
-        grey = np.asarray(upright, np.float64) * (255 / _SIXTEEN_BIT)
-        return Image.fromarray(np.clip(np.round(grey), 0, 255).astype(np.uint8)).convert("RGB")
+        grey = np.clip(np.asarray(upright), 0, _SIXTEEN_BIT).astype(np.uint32)
+        return Image.fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")  # rounded: 65,535 is 257 times 255
     if upright.has_transparency_data:
         layered = upright.convert("RGBA")
         white = Image.new("RGBA", layered.size, (255, 255, 255, 255))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets.files import json_items
-from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, Split, image_folder
+from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, Split, caption_row, image_folder
+from tracking import plain
 
 LOOKS_FOR = "dataset_*.json or dataset.json with a folder of images (Karpathy's splits)"
 
@@ -18,7 +19,8 @@ _IMAGES = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr3
 
 
 def detect(folder: Path) -> Layout | None:
-    captions = next(iter([*sorted(folder.glob("dataset_*.json")), *folder.glob("dataset.json")]), None)
+    candidates = [*sorted(folder.glob("dataset_*.json")), *folder.glob("dataset.json")]
+    captions = next((path for path in candidates if path.is_file()), None)
     if captions is None:
         return None
     top = image_folder(folder, captions, *_IMAGES)
@@ -39,16 +41,23 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
     top = layout.image_folders[0].relative_to(layout.folder)
     for image in json_items(layout.caption_files[0], "images"):
         known: dict[str, Any] = image if isinstance(image, dict) else {}
-        split = _SPLITS.get(known.get("split", ""))
-        sentences = known.get("sentences", [])
-        if "filename" not in known or not sentences:
+        name, below, part, sentences = (known.get(key) for key in ("filename", "filepath", "split", "sentences"))
+        if not (isinstance(name, str) and name and isinstance(below, str | None) and isinstance(sentences, list) and sentences):
             yield NO_CAPTION
             continue
-        if split is None:
-            yield from [Skipped(f"unknown split {known.get('split')!r}")] * len(sentences)
+        if not isinstance(part, str) or part not in _SPLITS:
+            yield from [Skipped(f"unknown split {plain.short(repr(part))}")] * len(sentences)
             continue
-        below = known.get("filepath", "")
-        path = Path("" if below and top.name in _COCO else top, below, known["filename"])
-        for sentence in sentences:
-            text = sentence.get("raw") or " ".join(sentence.get("tokens", []))
-            yield CaptionRow(path.as_posix(), text, split) if text else NO_CAPTION
+        # A name that begins with / is to be seen as such, not to disappear behind a folder.
+        path = f"{below}/{name}" if below and not name.startswith("/") else name
+        folder = "" if below and top.name in _COCO else top.as_posix()
+        yield from (caption_row(folder, path, _text(sentence), _SPLITS[part]) for sentence in sentences)
+
+
+def _text(sentence: object) -> object:
+    """The caption as it was written, or its words with spaces between; None of anything else."""
+    known: dict[str, Any] = sentence if isinstance(sentence, dict) else {}
+    raw, tokens = known.get("raw"), known.get("tokens")
+    if not raw and isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
+        return " ".join(tokens)
+    return raw

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
 from experiments.datasets.files import lines
+from tracking import plain
 from tracking.errors import WrongCall
 
 Split = Literal["train", "validation", "test"]
@@ -51,11 +53,29 @@ class Layout:
 
 
 NO_CAPTION = Skipped("row without an image or a caption")
+LEADS_OUT = Skipped("image name leads out of the folder: it begins with / or has ..")
+CONTROLS = Skipped("control character in an image name, or NUL or half a character in a caption")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+def caption_row(folder: str, image: object, text: object, split: Split | None) -> CaptionRow | Skipped:
+    """A row as a file has it: an image by its name below `folder`, which names that lead elsewhere do not get."""
+    if not (isinstance(image, str) and isinstance(text, str) and image and text.strip()):
+        return NO_CAPTION
+    if image.startswith("/") or ".." in image.split("/"):
+        return LEADS_OUT
+    if plain.CONTROLS.search(image) or _NO_TEXT.search(text):
+        return CONTROLS
+    return CaptionRow(f"{folder}/{image}" if folder else image, text, split)
 
 
 def find(folder: Path) -> tuple[Layout, ModuleType]:
     """The data set in a folder and the module that reads it. Raises WrongCall where there is none, or more than one."""
-    if not folder.is_dir():
+    try:
+        there = folder.is_dir()
+    except OSError as error:
+        raise WrongCall(f"cannot read {folder}: {error.strerror}") from None
+    if not there:
         raise WrongCall(f"there is no folder {folder}; give scenes, or the folder that holds a caption data set")
     formats = _formats()
     found = [(layout, module) for module in formats if (layout := module.detect(folder)) is not None]
@@ -65,7 +85,8 @@ def find(folder: Path) -> tuple[Layout, ModuleType]:
     if len(found) > 1:
         several = " and ".join(f"{layout.format} ({layout.caption_files[0].name})" for layout, _ in found)
         raise WrongCall(f"{folder} holds more than one caption data set: {several}; keep the caption files of one only")
-    return found[0]
+    layout, module = found[0]
+    return replace(layout, name=plain.line(layout.name), format=plain.line(layout.format)), module
 
 
 def _formats() -> list[ModuleType]:

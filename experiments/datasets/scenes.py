@@ -115,7 +115,7 @@ def _scene(rng: np.random.Generator) -> tuple[list[_Thing], str]:
 
 
 def _draw(things: list[_Thing], ground: str, side: int, digits: dict[str, NDArray[np.uint8]], rng: np.random.Generator) -> Any:
-    from PIL import Image
+    from experiments.datasets.images import Image
 
     picture = Image.new("RGB", (side, side), _GROUNDS[ground])
     for thing in things:

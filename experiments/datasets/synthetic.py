@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.config import memory
 from experiments.datasets.captions import TRAINING_SHARE, CaptionData, save_rest
 from experiments.datasets.files import new_folder
 from experiments.datasets.tokens import END, START, Vocabulary
@@ -22,6 +23,8 @@ _VERSION = 1
 _MEAN_WORDS = 12.0
 _WORDS_DEVIATION = 3.5
 _SHORTEST = 4
+# An id and whether it is padding; the numbers that a caption's length is drawn with.
+_BYTES_A_WORD, _BYTES_A_CAPTION = 5, 32
 
 
 def synthetic(*, vocabulary: int, length: int, captions: int, images: int, seed: int, cache: Path) -> CaptionData:
@@ -53,6 +56,7 @@ def _check(vocabulary: int, length: int, captions: int, images: int) -> None:
     if not 2 <= images <= MAX_IMAGES or captions < images:
         right = f"2 to {MAX_IMAGES} images, at least one caption each"
         raise WrongCall(f"synthetic data of {images} images and {captions} captions cannot be; {right}")
+    memory.require(captions * (length * _BYTES_A_WORD + _BYTES_A_CAPTION), f"{captions:,} synthetic captions of {length} words")
 
 
 def _write(folder: Path, digest: str, rng: np.random.Generator, vocabulary: int, length: int, captions: int, images: int) -> None:

@@ -7,6 +7,8 @@ import importlib
 import pkgutil
 from types import ModuleType
 
+from experiments.config import settings as settings_
+from tracking import plain
 from tracking.errors import WrongCall
 
 
@@ -15,9 +17,15 @@ def available() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
+def immaterial() -> tuple[str, ...]:
+    """Settings in which the cells of some study may differ and still be pooled."""
+    return tuple(sorted({name for study in available() for name in settings_.immaterial(load(study).Settings)}))
+
+
 def load(name: str) -> ModuleType:
     """The study's module. Raises WrongCall naming what there is."""
     if name not in available():
         close = difflib.get_close_matches(name, available(), n=1)
-        raise WrongCall(f"no experiment '{name}'; {f'did you mean {close[0]}' if close else 'have ' + ', '.join(available())}")
+        right = f"did you mean {close[0]}" if close else f"have {', '.join(available())}"
+        raise WrongCall(f"no experiment '{plain.short(name)}'; {right}")
     return importlib.import_module(f"{__name__}.{name}")

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from experiments.comparison.outcomes import outcome
-from experiments.settings import setting
+from experiments.config.outcomes import outcome
+from experiments.config.settings import setting
+from experiments.planning.treatments import Treatment, compared, controls
 from experiments.studies import captioning
-from experiments.treatments import Treatment, compared, controls
+from tracking.cpus import cpus
 
 if TYPE_CHECKING:
-    from experiments.comparison.calibration import Rates
-    from experiments.comparison.findings import Comparison
-    from experiments.judgement import Extra
-    from experiments.workloads.contract import Progress
+    from experiments.calibration.simulation import Rates
+    from experiments.cell.contract import Progress
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.verdicts.findings import Comparison
 
 TITLE = "The tool's own error rates: simulated campaigns, and a framework against itself, as it is and slowed"
 WORKLOAD = "captioning"
 MODEL = "caption_decoder"
+SCALING = captioning.SCALING
 FACTOR = "treatment"
 SPANS = ("inject_delay",)
 
@@ -30,7 +31,7 @@ SPANS = ("inject_delay",)
 class Settings(captioning.Settings):
     """What the calibration can be told."""
 
-    campaigns: int = setting(300, "simulated campaigns a scenario; 0: only the real cells", least=0)
+    campaigns: int = setting(300, "simulated campaigns a scenario; 0: only the real cells", least=0, most=100_000, group="design")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -71,17 +72,17 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extra:
     """What the real cells say of the tool, and the rates over simulated campaigns."""
-    from experiments.judgement import Extra
+    from experiments.comparison.judgement import Extra
 
     told = _told(settings, comparison)
     if not settings.campaigns:
         return Extra(told)
-    from experiments.comparison import calibration
+    from experiments.calibration import simulation as calibration
 
     rates = calibration.calibrate(
         campaigns=settings.campaigns,
         seed=settings.seed,
-        workers=os.cpu_count() or 1,
+        workers=cpus().usable,
         progress=partial(progress, "simulated campaigns"),
     )
     for one in calibration.meets(rates):
@@ -109,7 +110,7 @@ def _told(settings: Settings, comparison: Comparison) -> list[str]:
             told.append(f"A/A on this machine: {len(wrong)} of {len(here)} outcomes called different{_named(wrong)}.")
         else:
             delayed = [finding for finding in here if finding.row.metric in DELAYED]
-            seen = [finding.outcome.label for finding in delayed if finding.different]
+            seen = [finding.outcome.label for finding in delayed if finding.different and finding.way == "slower"]
             share = f"{100 * settings.inject_delay:g} %"
             told.append(f"Injected {share}: found in {len(seen)} of {len(delayed)} delayed outcomes{_named(seen)}.")
     return told

@@ -8,51 +8,92 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.comparison.outcomes import outcome
-from experiments.settings import CampaignSettings, setting
+from experiments.config.outcomes import outcome
+from experiments.config.settings import MOST_EPOCHS, MOST_RATE, MOST_ROWS, MOST_SIDE, MOST_STEPS, CampaignSettings, setting
+from experiments.planning.length import Scaling
 
 TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"
 WORKLOAD = "captioning"
 MODEL = "caption_decoder"
+SCALING = Scaling("training_captions")
 
 
 @dataclass(frozen=True)
 class Settings(CampaignSettings):
     """What the captioning study can be told."""
 
-    data: str = setting("scenes", "a folder in a known caption format, scenes (embedded) or synthetic (no pictures)")
-    images: int = setting(320, "pictures that scenes draws", least=20)
-    split: str = setting("own", "own: the data set's, if it has one; random: 85 % for training", choices=("own", "random"))
+    data: str = setting(
+        "scenes", "a folder in a known caption format, scenes (embedded) or synthetic (no pictures)", path=True, group="data"
+    )
+    images: int = setting(320, "pictures that scenes draws", least=20, most=100_000, group="data")
+    split: str = setting(
+        "own", "own: the data set's, if it has one; random: 85 % for training", choices=("own", "random"), group="data"
+    )
     max_broken_images: float = setting(
-        0.01, "share of pictures that may be unreadable; they are skipped and listed", least=0, most=1
+        0.01, "share of pictures that may be unreadable; they are skipped and listed", least=0, most=1, group="data"
     )
     weights: str = setting(
-        "auto", "of DenseNet-201: imagenet, random, a .safetensors or .pth file; auto: imagenet if it can be had"
+        "auto",
+        "of DenseNet-201: imagenet, random, a .safetensors or .pth file; auto: imagenet if it can be had",
+        path=True,
+        group="features",
     )
-    image_size: int = setting(224, "side of the square that pictures are resized to, pixels", least=32)
-    extraction_batch_size: int = setting(32, "pictures a call in feature extraction", least=1)
-    formulation: str = setting("prefix", "what is an example: every prefix, or the sequence once", choices=("prefix", "sequence"))
-    batch_size: int = setting(32, "captions a step", least=1)
-    epochs: int = setting(11, "passes over the training captions", least=1)
-    steps_per_epoch: int = setting(0, "0: all training captions", least=0)
-    warmup_steps: int = setting(10, "steps left out of the summaries (kept in values.parquet)", least=1)
+    image_size: int = setting(
+        224, "side of the square that pictures are resized to, pixels", least=32, most=MOST_SIDE, group="features"
+    )
+    extraction_batch_size: int = setting(32, "pictures a call in feature extraction", least=1, most=MOST_ROWS, group="features")
+    formulation: str = setting(
+        "prefix", "what is an example: every prefix, or the sequence once", choices=("prefix", "sequence"), group="training"
+    )
+    batch_size: int = setting(32, "captions a step", least=1, most=MOST_ROWS, group="training")
+    epochs: int = setting(11, "passes over the training captions", least=1, most=MOST_EPOCHS, group="training")
+    steps_per_epoch: int = setting(0, "0: all training captions", least=0, most=MOST_STEPS, group="training")
+    warmup_steps: int = setting(
+        10, "steps left out of the summaries (kept in values.parquet)", least=1, most=MOST_STEPS, group="training"
+    )
     optimizer: str = setting(
-        "adam", "adam: PyTorch's semantics everywhere; adam-stock: each framework's own", choices=("adam", "adam-stock")
+        "adam",
+        "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
+        choices=("adam", "adam-stock"),
+        group="training",
     )
-    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9)
-    dropout: float = setting(0.5, "rate of both dropout layers", least=0, most=0.95)
-    precision: str = setting("float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"))
-    vocabulary: int = setting(8_485, "words of synthetic captions", least=8)
-    length: int = setting(34, "longest synthetic caption, words", least=4)
-    validation_captions: int = setting(0, "captions in the validation loss; 0: all held out", least=0)
-    bleu_images: int = setting(0, "held-out pictures that are captioned for BLEU; 0: all", least=0)
-    beams: int = setting(3, "width of the beam search reported beside greedy decoding", least=1, most=64)
-    inference_batch_sizes: tuple[int, ...] = setting((1, 8), "pictures a captioning request", least=1)
-    inference_requests: int = setting(400, "timed requests a batch size; p95 needs 72, p99 368", least=2)
-    inference_words: int = setting(20, "words decoded a request, always all of them: equal work", least=1)
-    save_model: str = setting("first", "log the captioner as an MLflow model", choices=("first", "all", "none"))
+    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
+    dropout: float = setting(0.5, "rate of both dropout layers", least=0, most=0.95, group="training")
+    precision: str = setting(
+        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
+    )
+    vocabulary: int = setting(8_485, "words of synthetic captions", least=8, most=1_000_000, group="data")
+    length: int = setting(34, "longest synthetic caption, words", least=4, most=1_000, group="data")
+    validation_captions: int = setting(
+        0, "captions in the validation loss; 0: all held out", least=0, most=MOST_STEPS, group="evaluation"
+    )
+    bleu_images: int = setting(
+        0, "held-out pictures that are captioned for BLEU; 0: all", least=0, most=MOST_STEPS, group="evaluation"
+    )
+    beams: int = setting(3, "width of the beam search reported beside greedy decoding", least=1, most=64, group="evaluation")
+    inference_batch_sizes: tuple[int, ...] = setting(
+        (1, 8), "pictures a captioning request", least=1, most=MOST_ROWS, group="inference"
+    )
+    inference_requests: int = setting(
+        400, "timed requests a batch size; p95 needs 72, p99 368", least=2, most=MOST_STEPS, group="inference"
+    )
+    inference_words: int = setting(
+        20, "words decoded a request, always all of them: equal work", least=1, most=1_000, group="inference"
+    )
+    save_model: str = setting(
+        "first",
+        "log the captioner as an MLflow model",
+        choices=("first", "all", "none"),
+        group="records",
+        material=False,
+        searchable=False,
+    )
     autolog: str = setting(
-        "evenhand", "mlflow: let keras-* frameworks log through MLflow's autologging too", choices=("evenhand", "mlflow")
+        "evenhand",
+        "mlflow: let keras-* frameworks log through MLflow's autologging too",
+        choices=("evenhand", "mlflow"),
+        group="records",
+        searchable=False,
     )
 
 

@@ -8,47 +8,70 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.comparison.outcomes import Outcome, outcome
-from experiments.settings import CampaignSettings, setting
-from experiments.treatments import Treatment, compared, controls
+from experiments.config.outcomes import Outcome, outcome
+from experiments.config.settings import MOST_EPOCHS, MOST_RATE, MOST_ROWS, MOST_SIDE, MOST_STEPS, CampaignSettings, setting
+from experiments.planning.length import Scaling
+from experiments.planning.treatments import Treatment, compared, controls
 
 TITLE = "Image classification: ResNet-18 and VGG-16, trained and asked"
 WORKLOAD = "classification"
 MODEL = ""
+SCALING = Scaling("training images")
 
 
 @dataclass(frozen=True)
 class Settings(CampaignSettings):
     """What the classification study can be told."""
 
-    model: str = setting("resnet18", "a model that takes images, by folder name")
-    data: str = setting("digits", "digits (embedded); a folder with CIFAR-10, MNIST, or CLASS/pictures")
-    image_size: int = setting(32, "side of the square that pictures are resized to, pixels", least=1)
-    batch_size: int = setting(64, "images a step", least=1)
-    epochs: int = setting(10, "passes over the training images", least=1)
-    steps_per_epoch: int = setting(0, "0: all training images", least=0)
-    warmup_steps: int = setting(5, "steps left out of the summaries (kept in values.parquet)", least=1)
-    optimizer: str = setting(
-        "adam", "adam, sgd: PyTorch's semantics; adam-stock: each framework's own", choices=("adam", "sgd", "adam-stock")
+    model: str = setting("resnet18", "a model that takes images, by folder name", group="training")
+    data: str = setting("digits", "digits (embedded); a folder with CIFAR-10, MNIST, or CLASS/pictures", path=True, group="data")
+    image_size: int = setting(
+        32, "side of the square that pictures are resized to, pixels", least=1, most=MOST_SIDE, group="data"
     )
-    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9)
-    momentum: float = setting(0.0, "of sgd", least=0, most=0.9999)
-    weight_decay: float = setting(0.0, "of sgd: L2, in the gradient", least=0, most=1)
-    drop_epochs: tuple[int, ...] = setting((), "epochs after which the learning rate falls to a tenth", least=1)
+    batch_size: int = setting(64, "images a step", least=1, most=MOST_ROWS, group="training")
+    epochs: int = setting(10, "passes over the training images", least=1, most=MOST_EPOCHS, group="training")
+    steps_per_epoch: int = setting(0, "0: all training images", least=0, most=MOST_STEPS, group="training")
+    warmup_steps: int = setting(
+        5, "steps left out of the summaries (kept in values.parquet)", least=1, most=MOST_STEPS, group="training"
+    )
+    optimizer: str = setting(
+        "adam",
+        "adam, sgd: PyTorch's semantics; adam-stock: each framework's own",
+        choices=("adam", "sgd", "adam-stock"),
+        group="training",
+    )
+    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
+    momentum: float = setting(0.0, "of sgd", least=0, most=0.9999, group="training")
+    weight_decay: float = setting(0.0, "of sgd: L2, in the gradient", least=0, most=1, group="training")
+    drop_epochs: tuple[int, ...] = setting(
+        (), "epochs after which the learning rate falls to a tenth", least=1, most=MOST_EPOCHS, group="training"
+    )
     augmentation: str = setting(
-        "none", "crop: out of 4 black pixels more on every side; and mirrored", choices=("none", "crop", "crop+mirror")
+        "none",
+        "crop: out of 4 black pixels more on every side; and mirrored",
+        choices=("none", "crop", "crop+mirror"),
+        group="data",
     )
     input: tuple[str, ...] = setting(
         ("stream",),
         "batches made before, between the steps, or by DataLoader and tf.data; several are all measured",
         choices=("memory", "stream", "native"),
+        group="data",
     )
-    workers: int = setting(2, "worker processes or threads of input=native", least=0, most=64)
-    precision: str = setting("float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"))
-    thresholds: tuple[float, ...] = setting((0.8, 0.9, 0.95), "accuracies whose time is told", least=0.01, most=1)
-    inference_batch_sizes: tuple[int, ...] = setting((1, 64), "images a request", least=1)
-    inference_requests: int = setting(100, "timed requests a batch size; p95 needs 72, p99 368", least=2)
-    profile: bool = setting(False, "a few more steps under each framework's profiler, its trace kept for TensorBoard")
+    workers: int = setting(2, "worker processes or threads of input=native", least=0, most=64, group="data")
+    precision: str = setting(
+        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
+    )
+    thresholds: tuple[float, ...] = setting(
+        (0.8, 0.9, 0.95), "accuracies whose time is told", least=0.01, most=1, group="evaluation"
+    )
+    inference_batch_sizes: tuple[int, ...] = setting((1, 64), "images a request", least=1, most=MOST_ROWS, group="inference")
+    inference_requests: int = setting(
+        100, "timed requests a batch size; p95 needs 72, p99 368", least=2, most=MOST_STEPS, group="inference"
+    )
+    profile: bool = setting(
+        False, "a few more steps under each framework's profiler, its trace kept for TensorBoard", group="records", material=False
+    )
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from experiments.comparison.outcomes import outcome
-from experiments.settings import CampaignSettings, setting
-from experiments.treatments import Treatment
+from experiments.config.outcomes import outcome
+from experiments.config.settings import MOST_RATE, MOST_ROWS, MOST_SIDE, MOST_STEPS, CampaignSettings, setting
+from experiments.planning.treatments import Treatment, check_count
 
 TITLE = "A grid on synthetic tensors: models, batch sizes, image sizes, training and inference"
 WORKLOAD = "grid"
@@ -25,25 +25,48 @@ FRONTIER = "batch_size"
 class Settings(CampaignSettings):
     """What the grid can be told."""
 
-    models: tuple[str, ...] = setting(("resnet18", "mobilenet_v2"), "models by folder name: python -m experiments parity --help")
-    batch_sizes: tuple[int, ...] = setting((1, 8, 32), "images a step and a request", least=1)
-    image_sizes: tuple[int, ...] = setting((64,), "sides of the square images, pixels", least=1)
-    devices: tuple[str, ...] = setting((), "several to measure on, as cpu,cuda; none: device=", choices=("cpu", "cuda"))
+    models: tuple[str, ...] = setting(
+        ("resnet18", "mobilenet_v2"), "models by folder name: python -m experiments parity --help", group="grid", material=False
+    )
+    batch_sizes: tuple[int, ...] = setting(
+        (1, 8, 32), "images a step and a request", least=1, most=MOST_ROWS, group="grid", material=False
+    )
+    image_sizes: tuple[int, ...] = setting(
+        (64,), "sides of the square images, pixels", least=1, most=MOST_SIDE, group="grid", material=False
+    )
+    devices: tuple[str, ...] = setting(
+        (), "several to measure on, as cpu,cuda; none: device=", choices=("cpu", "cuda"), group="grid", material=False
+    )
     phases: tuple[str, ...] = setting(
-        ("inference", "train"), "what is timed, in this order, in one process a cell", choices=("inference", "train")
+        ("inference", "train"),
+        "what is timed, in this order, in one process a cell",
+        choices=("inference", "train"),
+        group="grid",
+        material=False,
     )
-    seconds: float = setting(1.0, "time budget of a phase, after its first call", least=0.01, most=3_600)
-    least_steps: int = setting(12, "steps or requests of a phase whatever they take, the first not counted", least=12)
-    most_steps: int = setting(1_000, "steps or requests of a phase at most", least=12)
-    classes: int = setting(1_000, "outputs of the classifier", least=1)
+    seconds: float = setting(1.0, "time budget of a phase, after its first call", least=0.01, most=3_600, group="time budget")
+    least_steps: int = setting(
+        12,
+        "steps or requests of a phase whatever they take, the first not counted",
+        least=12,
+        most=MOST_STEPS,
+        group="time budget",
+    )
+    most_steps: int = setting(1_000, "steps or requests of a phase at most", least=12, most=MOST_STEPS, group="time budget")
+    classes: int = setting(1_000, "outputs of the classifier", least=1, most=1_000_000, group="grid")
     optimizer: str = setting(
-        "adam", "adam: PyTorch's semantics everywhere; adam-stock: each framework's own", choices=("adam", "adam-stock")
+        "adam",
+        "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
+        choices=("adam", "adam-stock"),
+        group="training",
     )
-    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9)
-    precision: str = setting("float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"))
-    model: str = setting("", "set by the study, cell by cell")
-    batch_size: int = setting(0, "set by the study, cell by cell")
-    image_size: int = setting(0, "set by the study, cell by cell")
+    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
+    precision: str = setting(
+        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
+    )
+    model: str = setting("", "set by the study, cell by cell", group="set by the study")
+    batch_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_ROWS, group="set by the study")
+    image_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_SIDE, group="set by the study")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -96,6 +119,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every point of the grid in every framework; those of one point stand together."""
     found = []
     devices = settings.devices or (settings.device,)
+    check_count(settings, devices, settings.models, settings.image_sizes, settings.batch_sizes, settings.frameworks)
     for device, model, side, rows in product(devices, settings.models, settings.image_sizes, settings.batch_sizes):
         point = f"{model} · {side} px · batch {rows}" + (f" · {device}" if len(devices) > 1 else "")
         own = {"device": device, "model": model, "image_size": side, "batch_size": rows, "phases": settings.phases}

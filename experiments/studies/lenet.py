@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from experiments.comparison.hypotheses import Hypothesis
-from experiments.comparison.outcomes import Outcome, outcome
-from experiments.settings import setting
+from experiments.config.outcomes import Hypothesis, Outcome, outcome
+from experiments.config.settings import MOST_ROWS, MOST_SIDE, setting
 from experiments.studies import classification
 
 if TYPE_CHECKING:
-    from experiments.comparison.findings import Comparison
-    from experiments.judgement import Extra
-    from experiments.workloads.contract import Progress
+    from experiments.cell.contract import Progress
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.verdicts.findings import Comparison
 
 TITLE = "LeNet-5: ten hypotheses on time, temperature and utilisation"
 WORKLOAD = "classification"
@@ -31,10 +30,12 @@ GOAL = (
 class Settings(classification.Settings):
     """What the LeNet study can be told."""
 
-    model: str = setting("lenet", "a model that takes images, by folder name")
-    image_size: int = setting(28, "side of the square that pictures are resized to, pixels", least=1)
-    batch_size: int = setting(100, "images a step", least=1)
-    inference_batch_sizes: tuple[int, ...] = setting((100,), "images a request", least=1)
+    model: str = setting("lenet", "a model that takes images, by folder name", group="training")
+    image_size: int = setting(
+        28, "side of the square that pictures are resized to, pixels", least=1, most=MOST_SIDE, group="data"
+    )
+    batch_size: int = setting(100, "images a step", least=1, most=MOST_ROWS, group="training")
+    inference_batch_sizes: tuple[int, ...] = setting((100,), "images a request", least=1, most=MOST_ROWS, group="inference")
 
 
 # One process a repetition, where the study repeated steps in one: its hundred values were not independent.
@@ -98,13 +99,15 @@ PUBLISHED = tuple(
 SOURCE = "Universidade Federal de Sergipe, 2019 (TensorFlow first, then PyTorch; 100 values of one process each)"
 
 models, strata, treatments = classification.models, classification.strata, classification.treatments
+SCALING = classification.SCALING
 
 
 def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
     """The ten hypotheses, answered one by one."""
-    from experiments.comparison import hypotheses
-    from experiments.judgement import Extra
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.report import hypotheses as told
+    from experiments.comparison.verdicts import hypotheses
 
-    answers: Sequence[hypotheses.Answer] = hypotheses.answered(HYPOTHESES, comparison)
-    section = hypotheses.section(answers, GOAL)
-    return Extra([hypotheses.sentence(answers)], sections=(section,), files={"hypotheses.csv": hypotheses.as_csv(answers)})
+    answers: Sequence[hypotheses.HypothesisResult] = hypotheses.answered(HYPOTHESES, comparison)
+    section = told.section(answers, GOAL)
+    return Extra([told.sentence(answers)], sections=(section,), files={"hypotheses.csv": told.as_csv(answers)})

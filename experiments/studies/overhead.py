@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from experiments.comparison.outcomes import outcome
-from experiments.settings import setting
+from experiments.config.outcomes import outcome
+from experiments.config.settings import setting
+from experiments.planning.treatments import Treatment
 from experiments.studies import captioning
-from experiments.treatments import Treatment
 from tracking.errors import WrongCall
 
 TITLE = "What measuring costs: a bare training loop against this harness and the usual trackers"
 WORKLOAD = "captioning"
 MODEL = "caption_decoder"
+SCALING = captioning.SCALING
 FACTOR = "harness"
 SPANS = ("framework", "autolog")
 
@@ -36,8 +37,10 @@ HARNESSES = {
 class Settings(captioning.Settings):
     """What the overhead study can be told."""
 
-    harnesses: tuple[str, ...] = setting(tuple(HARNESSES), "what is compared, the baseline first; lightning if installed")
-    harness: str = setting("", "set by the study, cell by cell")
+    harnesses: tuple[str, ...] = setting(
+        tuple(HARNESSES), "what is compared, the baseline first; lightning if installed", group="design"
+    )
+    harness: str = setting("", "set by the study, cell by cell", group="set by the study")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -73,7 +76,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 def warnings(settings: Settings) -> tuple[str, ...]:
     if "lightning+autolog" in settings.harnesses and not _has_lightning():
-        return ("lightning+autolog is left out: lightning is not installed (pip install 'evenhand[lightning]')",)
+        return ("lightning+autolog is left out: lightning is not installed (pip install -c constraints.txt -e '.[lightning]')",)
     return ()
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from experiments.plan import Plan
-from experiments.settings import CampaignSettings
+from experiments.config.settings import CampaignSettings
+from experiments.planning.length import LENGTH
+from experiments.planning.plan import Plan
 from experiments.sweep import search, space
 from experiments.sweep.space import Dimension, Value
 from experiments.sweep.trials import point
@@ -28,14 +29,9 @@ def dimension(dimensions: Sequence[Dimension], find: str) -> Dimension:
     return found
 
 
-def sizes(along: Dimension) -> list[int]:
-    """Every size that may be the largest, ascending."""
-    return sorted(map(int, along.choices or range(int(along.low), int(along.high) + 1, int(along.step or 1))))
-
-
 def most_steps(along: Dimension) -> int:
     """Trials that halving needs at most, for each combination of what else is searched: log₂ of the sizes, and of none."""
-    return math.ceil(math.log2(len(sizes(along)) + 1))
+    return math.ceil(math.log2(len(along.sizes()) + 1))
 
 
 def find_largest(study: Study, dimensions: Sequence[Dimension], try_one: Callable[[Mapping[str, Value]], None]) -> None:
@@ -67,7 +63,7 @@ def _next(study: Study, along: Dimension, others: Mapping[str, Value]) -> int | 
     ended = _ended(study, others)
     fits = max((one.params[NAME] for one in ended if search.feasible(one)), default=0)
     too_large = min((one.params[NAME] for one in ended if not search.feasible(one)), default=math.inf)
-    open_ = [size for size in sizes(along) if fits < size < too_large]
+    open_ = [size for size in along.sizes() if fits < size < too_large]
     return open_[len(open_) // 2] if open_ else None
 
 
@@ -89,7 +85,7 @@ def plan(study: str, base: CampaignSettings, dimensions: tuple[Dimension, ...]) 
     for framework in base.frameworks:
         for size in map(int, along.grid()):
             own = space.settled(dataclasses.replace(base, frameworks=(framework,)), (along,), {NAME: size})
-            cell = point(study, own, (along,), {})
+            cell = point(study, own, (along,), {NAME: size})
             requests = {REQUESTS: (size,)} if hasattr(own, REQUESTS) else {}
             settings = {**cell.settings, **requests}
             found.append(dataclasses.replace(cell, name=f"{framework} · batch {size}", settings=settings, group=framework))
@@ -101,8 +97,9 @@ def plan(study: str, base: CampaignSettings, dimensions: tuple[Dimension, ...]) 
         baseline=default if default in levels else levels[0],
         treatments=tuple(found),
         strata=("framework",),
-        spans=(along.field, REQUESTS, "batch_sizes"),
+        spans=(along.field, REQUESTS, "batch_sizes", *LENGTH),
         tags={"find": "best_batch"},
         own_inputs=True,
         along=NAME,
+        rates_only=along.length.difference(map(int, along.grid()), base.margin) if along.length else "",
     )

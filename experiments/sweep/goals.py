@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments import memory
-from experiments.comparison.outcomes import Outcome, outcome
+from experiments.config import memory
+from experiments.config.outcomes import Outcome, outcome
 from tracking.errors import WrongCall
 
 SHORT = {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from optuna.trial import FrozenTrial, TrialState
-from rich.table import Table
 
-from experiments.comparison import words
+from experiments.comparison.report import wording
+from experiments.config.console import Table
 from experiments.sweep import search
 from experiments.sweep.batches import NAME
 from experiments.sweep.search import Goal
@@ -23,19 +21,22 @@ def table(trials: Sequence[FrozenTrial], goal: Goal) -> list[list[str]]:
     """A header and a row a trial: number, state, settings, objectives, what it broke or why it failed, its run."""
     names = [one.name for one in goal.dimensions]
     metrics = [one.metric for one in goal.objectives]
-    found = [["trial", "state", *names, *metrics, "seconds", "remark", "run"]]
+    steps = ["steps"] if any("steps" in one.user_attrs for one in trials) else []
+    found = [["trial", "state", *names, *steps, *metrics, "seconds", "remark", "run"]]
     for one in trials:
         values = _values(one, goal) or [""] * len(metrics)
         seconds = f"{one.duration.total_seconds():.1f}" if one.duration else ""
         settings = [words_of(one.params[name]) if name in one.params else "" for name in names]
-        found.append([str(one.number), one.state.name, *settings, *values, seconds, _remark(one), one.user_attrs.get("run", "")])
+        taken = [str(one.user_attrs.get(name, "")) for name in steps]
+        remark, run = _remark(one), one.user_attrs.get("run", "")
+        found.append([str(one.number), one.state.name, *settings, *taken, *values, seconds, remark, run])
     return found
 
 
 def _values(trial: FrozenTrial, goal: Goal) -> list[str]:
     if trial.state != TrialState.COMPLETE or _out_of_memory(trial):
         return []
-    return [words.quantity(trial.values[at], one.outcome) for at, one in enumerate(goal.objectives)]
+    return [wording.quantity(trial.values[at], one.outcome) for at, one in enumerate(goal.objectives)]
 
 
 def _out_of_memory(trial: FrozenTrial) -> bool:
@@ -51,12 +52,6 @@ def _remark(trial: FrozenTrial) -> str:
     if search.original_number(trial) != trial.number:
         return f"trial {search.original_number(trial)} once more, whose worker was gone"
     return "" if trial.state == TrialState.COMPLETE else str(trial.user_attrs.get("reason", ""))[:200]
-
-
-def as_csv(rows: Sequence[Sequence[str]]) -> str:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(rows)
-    return stream.getvalue()
 
 
 def sentences(trials: Sequence[FrozenTrial], best: Sequence[FrozenTrial], goal: Goal) -> list[str]:
@@ -83,7 +78,7 @@ def _counts(trials: Sequence[FrozenTrial]) -> str:
 def _described(trial: FrozenTrial, goal: Goal) -> str:
     settings = ", ".join(f"{name}={words_of(value)}" for name, value in trial.params.items())
     values = [
-        f"{one.outcome.label} {words.quantity(value, one.outcome)}"
+        f"{one.outcome.label} {wording.quantity(value, one.outcome)}"
         for one, value in zip(goal.objectives, trial.values, strict=True)
     ]
     return f"trial {trial.number} ({settings}): {', '.join(values)}"

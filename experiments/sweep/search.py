@@ -96,7 +96,7 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
             heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
         )
     except ImportError as error:
-        raise WrongCall(f"storage={url}: {error}; pip install 'evenhand[postgresql]'") from None
+        raise WrongCall(f"storage={url}: {error}; pip install -c constraints.txt -e '.[postgresql]'") from None
     except (SQLAlchemyError, ValueError, OSError, RuntimeError) as error:
         raise WrongCall(f"storage={url} cannot be used: {_in_a_line(error)}; write postgresql://user@host/database") from None
 
@@ -139,7 +139,7 @@ def load(storage: RDBStorage, name: str) -> Study:
     return optuna.load_study(study_name=wanted, storage=storage)
 
 
-def beside(study: Study, name: str) -> Study:
+def sibling_study(study: Study, name: str) -> Study:
     """A study of that name in the same storage, made if it is not there yet."""
     return optuna.create_study(storage=storage_of(study), study_name=name, load_if_exists=True)
 
@@ -171,7 +171,7 @@ def seed_of(study: Study, seed: int, worker: str = "") -> int:
     return seed * 10_007 + len(study.get_trials(deepcopy=False)) + zlib.crc32(worker.encode()) * bool(worker)
 
 
-def work_off(study: Study, count: int, run: Callable[[Trial], Sequence[float]], waiting: Callable[[], None]) -> None:
+def run_until(study: Study, count: int, run: Callable[[Trial], Sequence[float]], waiting: Callable[[], None]) -> None:
     """Trials until there are `count`, whoever runs them; what another worker dropped is run again.
 
     waiting: called while the last ones run elsewhere; it may raise.
@@ -205,7 +205,7 @@ def counted(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     return [one for one in trials if one.number not in again and not one.user_attrs.get(SURPLUS)]
 
 
-def give_back(study: Study, trial: Trial) -> None:
+def requeue(study: Study, trial: Trial) -> None:
     """A trial that was stopped from outside waits to be run again."""
     RetryHeartbeatStaleTrialCallback()(study, _frozen(study, trial))
 

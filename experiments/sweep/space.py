@@ -10,18 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments import settings as settings_
-from experiments.settings import CampaignSettings
+from experiments.config import settings as settings_
+from experiments.config.settings import CampaignSettings
+from experiments.planning.length import Length
+from tracking import plain
 from tracking.errors import WrongCall
 
-# Settings of a whole campaign, not of one cell.
-NOT_SEARCHED = frozenset(
-    {
-        *("preset", "settings", "blocks", "seed", "strict", "cool_down_seconds", "sensor_seconds", "aa", "inject_delay"),
-        *("allow_unequal", "protocol", "margin", "team", "journal", "cache", "resume", "autolog", "save_model"),
-    }
-)
 MOST_GRID = 1_000
+MOST_RANGE = 10**9
 EXAMPLE = "write batch_size=8..256:log, dropout=0..0.5:0.1 or framework=pytorch|tensorflow"
 Value = int | float | str | bool
 
@@ -31,6 +27,7 @@ class Dimension:
     """A setting that is searched: `choices`, or a range from low to high, both included.
 
     name: as it was asked for; field: the setting that it fills, as a tuple of one where it takes several (framework: frameworks).
+    length: of a batch size, how long it trains.
     """
 
     name: str
@@ -42,6 +39,7 @@ class Dimension:
     step: float | None = None
     log: bool = False
     whole: bool = False
+    length: Length | None = None
 
     @property
     def extremes(self) -> tuple[Value, ...]:
@@ -49,8 +47,13 @@ class Dimension:
         return self.choices or (self._as_value(self.low), self._as_value(self.high))
 
     def settled(self, value: Value) -> dict[str, Any]:
-        """The value as a setting."""
-        return {self.field: (value,) if self.several else value}
+        """The value as a setting, and those that follow from it."""
+        own = {self.field: (value,) if self.several else value}
+        return {**self.length.settings(int(value)), **own} if self.length else own
+
+    def sizes(self) -> list[int]:
+        """Every whole number of the choices or the range, ascending."""
+        return sorted(map(int, self.choices or range(int(self.low), int(self.high) + 1, int(self.step or 1))))
 
     def grid(self) -> tuple[Value, ...]:
         """Every value; of a logarithmic range of whole numbers its doublings. Raises WrongCall for a continuous range."""
@@ -91,8 +94,8 @@ def parse(text: str, kind: type[CampaignSettings]) -> tuple[Dimension, ...]:
 def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimension:
     hints = typing.get_type_hints(kind)
     field = f"{name}s" if _several(hints.get(f"{name}s")) else name
-    have = {one.removesuffix("s") if _several(hints[one]) else one: one for one in sorted(set(hints) - NOT_SEARCHED)}
-    if field in NOT_SEARCHED:
+    have = {one.removesuffix("s") if _several(hints[one]) else one: one for one in sorted(settings_.searchable(kind))}
+    if field in hints and field not in settings_.searchable(kind):
         raise WrongCall(f"search: {name} is no setting of a single cell, which a trial is; have {', '.join(have)}")
     if field not in hints:
         raise WrongCall(f"search: there is no setting '{name}'{settings_.suggestion(name, have)}")
@@ -116,7 +119,7 @@ def _range(dimension: Dimension, values: str, kind: Any) -> Dimension:
     ends, *ways = values.split(":")
     low, _, high = ends.partition("..")
     first, last = (settings_.convert(name, end, kind) for end in (low, high))
-    if not (math.isfinite(first) and math.isfinite(last)):
+    if kind is float and not (math.isfinite(first) and math.isfinite(last)):
         raise WrongCall(f"search: {name}={values} has no finite ends")
     if first >= last:
         raise WrongCall(f"search: {name}={values} is empty: {low} is not below {high}")
@@ -128,8 +131,8 @@ def _range(dimension: Dimension, values: str, kind: Any) -> Dimension:
     if len(steps) > 1:
         raise WrongCall(f"search: {name}={values}: {':'.join(steps)} is more than one step")
     step = settings_.convert(name, steps[0], kind) if steps else None
-    if step is not None and not 0 < step <= last - first:
-        raise WrongCall(f"search: {name}={values}: a step of {steps[0]} leads nowhere")
+    if step is not None and not step <= last - first <= step * MOST_RANGE:
+        raise WrongCall(f"search: {name}={plain.short(values)}: a step of {plain.short(steps[0])} leads nowhere")
     return dataclasses.replace(dimension, low=first, high=last, step=step, log=log, whole=kind is int)
 
 
@@ -137,6 +140,17 @@ def settled(settings: CampaignSettings, dimensions: Sequence[Dimension], values:
     """The settings with one value of every dimension."""
     own = {name: text for one in dimensions if one.name in values for name, text in one.settled(values[one.name]).items()}
     return dataclasses.replace(settings, **own)
+
+
+def fields(dimensions: Sequence[Dimension], values: Mapping[str, Value]) -> list[str]:
+    """The settings that a point of the search fills: those searched, and those that follow from them."""
+    own = {name: None for one in dimensions if one.name in values for name in one.settled(values[one.name])}
+    return list({**{one.field: None for one in dimensions}, **own})
+
+
+def length(dimensions: Sequence[Dimension]) -> Length | None:
+    """How long trials train where that depends on what is searched; else None."""
+    return next((one.length for one in dimensions if one.length), None)
 
 
 def widest(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> CampaignSettings:

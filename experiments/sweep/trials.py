@@ -13,17 +13,20 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import Trial
 
-from experiments import launch, studies, treatments
-from experiments.campaign import extract
-from experiments.runner import Interrupted, Runner, Setup, Work, now_ms
-from experiments.settings import CampaignSettings
+from experiments import studies
+from experiments.campaign import launch
+from experiments.campaign.campaign import extract
+from experiments.campaign.runner import Runner, Setup, Work, now_ms
+from experiments.config.settings import CampaignSettings
+from experiments.config.stopping import Interrupted
+from experiments.planning import treatments
+from experiments.planning.treatments import Treatment
 from experiments.sweep import goals, search, space
 from experiments.sweep.search import Goal, Result
 from experiments.sweep.space import Dimension, Value
-from experiments.treatments import Treatment
 from tracking import provenance
 from tracking.errors import EvenhandError, WrongCall
-from tracking.records import VANISHED, Kind, Metrics, Outcome, Record, RunClosed, StoredRun, Tags
+from tracking.records import VANISHED, Metrics, Record, RunClosed, RunKind, RunOutcome, StoredRun, Tags
 from tracking.store import Unreachable
 
 MOST_INTERMEDIATE = 200
@@ -44,7 +47,7 @@ def point(study: str, settings: CampaignSettings, dimensions: tuple[Dimension, .
             f"a trial is one cell, and experiment={study} makes {len(found)} of these settings ({names}); "
             f"search over what is several, or give one value: {', '.join(several)}"
         )
-    own = {one.field: getattr(settled, one.field) for one in dimensions if one.field != "frameworks"}
+    own = {name: getattr(settled, name) for name in space.fields(dimensions, values) if name != "frameworks"}
     return dataclasses.replace(found[0], settings={**own, **found[0].settings}, group="")
 
 
@@ -74,7 +77,7 @@ class Trials:
         try:
             result = finished or self._measured(trial, values)
         except Interrupted:
-            search.give_back(self._study, trial)
+            search.requeue(self._study, trial)
             raise
         if result.reason:
             trial.set_user_attr("reason", result.reason)
@@ -93,29 +96,32 @@ class Trials:
         try:
             setup = self._prepared(values)
             treatment = point(setup.study, setup.settings, self._goal.dimensions, values)
+            steps = self._steps(trial, setup.settings)
         except WrongCall as error:
             self._runner.display.finish(f"trial {trial.number}: {error}", good=False)
             return Result("", failed=True, reason=str(error))
         told = " ".join(f"{name}={_short(value)}" for name, value in values.items())
         name = f"trial {trial.number} · {told}"
         tags = {
-            "kind": Kind.TRIAL,
+            "kind": RunKind.TRIAL,
             "framework": treatment.framework,
             "mlflow.parentRunId": f"run:{self._runner.run}",
             "trial": str(trial.number),
             "trial.params": json.dumps(values),
+            **steps,
             "idle": str(self._runner.idle),
         }
         if cooled := self._runner.cool_down(name, self._base.cool_down_seconds):
             tags["cool_down"] = cooled
         key = f"trial-{search.original(trial, self._study):04d}"
-        ended = self._runner.measure(setup, Work(treatment, key, name, tags, setup.prepared.inputs, run=run), self._watch(trial))
+        work = Work(treatment, key, name, tags, setup.prepared.inputs, run=run)
+        ended = self._runner.measure(setup, work, self._watch(trial, setup.settings))
         return Result(
             run,
             ended.metrics,
-            out_of_memory=ended.outcome == Outcome.OUT_OF_MEMORY,
-            pruned=ended.outcome == Outcome.PRUNED,
-            failed=ended.outcome == Outcome.FAILED,
+            out_of_memory=ended.outcome == RunOutcome.OUT_OF_MEMORY,
+            pruned=ended.outcome == RunOutcome.PRUNED,
+            failed=ended.outcome == RunOutcome.FAILED,
             reason=ended.reason,
         )
 
@@ -133,11 +139,19 @@ class Trials:
         kept = {name: text for name, text in self._setup.prepared.tags.items() if name in OF_ALL}
         return Setup(self._setup.study, settings, dataclasses.replace(found, tags={**found.tags, **kept}))
 
-    def _watch(self, trial: Trial) -> Callable[[Metrics], str] | None:
+    def _steps(self, trial: Trial, settings: CampaignSettings) -> dict[str, str]:
+        """How many steps a trial takes, as a tag of its run and for Optuna; nothing where all take the same."""
+        length = space.length(self._goal.dimensions)
+        if length is None:
+            return {}
+        trial.set_user_attr("steps", length.taken(settings))
+        return {"trial.steps": str(length.taken(settings))}
+
+    def _watch(self, trial: Trial, settings: CampaignSettings) -> Callable[[Metrics], str] | None:
         """Epochs' values of the only objective, for the pruner."""
         if len(self._goal.objectives) != 1:
             return None
-        metric, report, last = self._goal.objectives[0].metric, search.reporter(trial), getattr(self._base, "epochs", 0)
+        metric, report, last = self._goal.objectives[0].metric, search.reporter(trial), getattr(settings, "epochs", 0)
 
         def watch(told: Metrics) -> str:
             for one in told.points:
@@ -159,21 +173,22 @@ class Trials:
             return None
         if stored and self._is_whole(stored):
             self._runner.write(Tags(origin, {"trial": str(trial.number)}))
-            return Result(origin, stored.metrics, out_of_memory=stored.tags["outcome"] == Outcome.OUT_OF_MEMORY)
+            return Result(origin, stored.metrics, out_of_memory=stored.tags["outcome"] == RunOutcome.OUT_OF_MEMORY)
         if stored and stored.status != STATES["FAIL"]:
             self._runner.write(Tags(origin, {"trial.state": "FAIL"}))
-            self._runner.write(RunClosed(origin, now_ms(), Outcome.FAILED, stored.tags.get("outcome_reason", VANISHED)))
+            self._runner.write(RunClosed(origin, now_ms(), RunOutcome.FAILED, stored.tags.get("outcome_reason", VANISHED)))
         return None
 
     def _is_whole(self, stored: StoredRun) -> bool:
         outcome = stored.tags.get("outcome", "")
         has_all = all(metric in stored.metrics for metric in self._goal.metrics)
-        return (outcome == Outcome.OK and has_all) or outcome == Outcome.OUT_OF_MEMORY
+        return (outcome == RunOutcome.OK and has_all) or outcome == RunOutcome.OUT_OF_MEMORY
 
     def _settle(self, trial: Trial, result: Result) -> None:
         """The run says what Optuna is told."""
         if not result.run:
             return
+        steps = trial.user_attrs.get("steps", 0)
         state = "FAIL" if result.failed else "PRUNED" if result.pruned else "COMPLETE"
         told: dict[str, str] = {"trial.state": state}
         if state == "COMPLETE":
@@ -186,23 +201,24 @@ class Trials:
             told["trial.intermediate"] = json.dumps(dict(list(reported.items())[-MOST_INTERMEDIATE:]))
         records: list[Record] = [Tags(result.run, told)]
         if result.failed or result.out_of_memory:
-            outcome = Outcome.FAILED if result.failed else Outcome.OUT_OF_MEMORY
+            outcome = RunOutcome.FAILED if result.failed else RunOutcome.OUT_OF_MEMORY
             records.append(RunClosed(result.run, now_ms(), outcome, result.reason, STATES[state]))
         for record in records:
             self._runner.write(record)
-        self._say(result)
+        self._say(result, steps)
 
     def _breaks(self, constraint: goals.Constraint, result: Result) -> bool:
         return not result.out_of_memory and constraint.violation(result.metrics[constraint.metric]) > 0
 
-    def _say(self, result: Result) -> None:
-        from experiments.comparison import words
+    def _say(self, result: Result, steps: int) -> None:
+        from experiments.comparison.report import wording
 
         if result.failed or result.pruned or result.out_of_memory or not self._goal.objectives:
             return
         parts = [
-            f"{one.outcome.label} {words.quantity(result.metrics[one.metric], one.outcome)}" for one in self._goal.objectives
+            f"{one.outcome.label} {wording.quantity(result.metrics[one.metric], one.outcome)}" for one in self._goal.objectives
         ]
+        parts += [f"{steps:,} steps"] if steps else []
         self._runner.display.say(f"        {', '.join(parts)}")
 
 

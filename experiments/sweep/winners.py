@@ -10,17 +10,18 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from experiments.plan import Plan
-from experiments.settings import CampaignSettings
+from experiments.config.settings import CampaignSettings
+from experiments.planning.length import LENGTH
+from experiments.planning.plan import Plan
+from experiments.planning.treatments import Treatment
 from experiments.sweep import space
 from experiments.sweep.space import Dimension, Value
 from experiments.sweep.trials import point
-from experiments.treatments import Treatment
 
 DEFAULT = "default"
 MOST = 3
 # What differs between settings by its nature, beside the settings that were searched.
-SPANS = ("framework", "frameworks", "model", "dataset", "batch_size", "image_size", "device")
+SPANS = (*LENGTH, "framework", "frameworks", "model", "dataset", "batch_size", "image_size", "device")
 
 
 def chosen(best: Sequence[FrozenTrial], most: int = MOST) -> list[FrozenTrial]:
@@ -70,7 +71,14 @@ def plan(
         spans=tuple(dict.fromkeys([*SPANS, *(one.field for one in dimensions), *(one.name for one in dimensions)])),
         tags={"sweep": sweep},
         own_inputs=True,
+        rates_only=_unequal(base, dimensions, winners),
     )
+
+
+def _unequal(base: CampaignSettings, dimensions: tuple[Dimension, ...], winners: Sequence[FrozenTrial]) -> str:
+    """Why the default and the winners are compared by rates alone; empty where they train equally much."""
+    length = space.length(dimensions)
+    return length.difference([length.batch_size, *(one.params["batch_size"] for one in winners)], base.margin) if length else ""
 
 
 def settings(base: CampaignSettings, found: Plan) -> CampaignSettings:

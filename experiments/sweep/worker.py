@@ -15,22 +15,26 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
 
-from experiments import conclude, devices, launch, studies
-from experiments import settings as settings_
-from experiments.campaign import Campaign
-from experiments.commands import Sweep
-from experiments.conclude import Conclusion
-from experiments.console import Display
-from experiments.launch import Opening, Ready
-from experiments.runner import Interrupted, Runner
-from experiments.settings import CampaignSettings
+from experiments import studies
+from experiments.campaign import conclude, launch
+from experiments.campaign.campaign import Campaign
+from experiments.campaign.conclude import Conclusion
+from experiments.campaign.launch import Opening, Ready
+from experiments.campaign.runner import Runner
+from experiments.config import devices
+from experiments.config import settings as settings_
+from experiments.config.commands import Sweep
+from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
+from experiments.config.stopping import Interrupted
+from experiments.planning import length
 from experiments.sweep import batches, goals, plots, report, search, space, winners
 from experiments.sweep.search import Goal
 from experiments.sweep.trials import Trials, point
-from tracking import journal
+from tracking import journal, spreadsheet
 from tracking.errors import WrongCall
 from tracking.journal import Journal
-from tracking.records import Kind, Outcome, Tags
+from tracking.records import RunKind, RunOutcome, Tags
 from tracking.store import Store, Unreachable, note
 
 DATABASE = "optuna.db"
@@ -39,7 +43,7 @@ RAISED_ON_RESUME = frozenset({"trials", "storage", "confirm", "heartbeat_seconds
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     """A sweep as it was asked for. base: the experiment's settings where nothing is searched, the default framework first."""
 
     sweep: Sweep
@@ -75,10 +79,10 @@ def campaign_over_batches(sweep: Sweep, given: Mapping[str, str], display: Displ
     wanted = given.get("resume", "")
     if not wanted and sweep.find == "best_batch":
         asked = understood(sweep, given)
+        asked = with_length(asked, launch.prepare(asked.study, asked.base, display).dataset.counts)
         return launch.start(asked.study, asked.base, display, batches.plan(asked.study, asked.base, asked.goal.dimensions))
     root = _journal(given)
-    for folder in reversed(journal.campaigns(root)) if wanted else ():
-        kept = journal.read_campaign(folder)
+    for folder, kept in reversed(journal.descriptions(root, wanted)) if wanted else ():
         if kept["study"] == "sweep" and wanted == "last":
             return None
         if kept.get("plan", {}).get("tags", {}).get("find") and wanted in ("last", kept["run_id"]):
@@ -92,10 +96,12 @@ def _journal(given: Mapping[str, str]) -> Path:
     return Path(given.get("journal") or CampaignSettings.journal).resolve()
 
 
-def understood(sweep: Sweep, given: Mapping[str, str]) -> Asked:
+def understood(sweep: Sweep, given: Mapping[str, str]) -> SweepRequest:
     """The call, checked as far as that goes without a server. given: the experiment's settings as text. Raises WrongCall."""
     module = studies.load(sweep.experiment)
     base: CampaignSettings = settings_.parse(module.Settings, module.PRESETS, given)
+    if base.aa or base.inject_delay:
+        raise WrongCall("aa, inject_delay: a trial is one cell and has no controls; ask for them in a campaign of the experiment")
     dimensions = space.parse(sweep.search, module.Settings)
     space.check(base, dimensions)
     chosen = next((one.choices for one in dimensions if one.field == "frameworks"), None)
@@ -103,7 +109,7 @@ def understood(sweep: Sweep, given: Mapping[str, str]) -> Asked:
         base = dataclasses.replace(base, frameworks=tuple(map(str, chosen)))
     elif "frameworks" not in given and not sweep.find:
         base = dataclasses.replace(base, frameworks=base.frameworks[:1])
-    asked = Asked(sweep, base, _goal(sweep, base))
+    asked = SweepRequest(sweep, base, _goal(sweep, base))
     _check(asked)
     return asked
 
@@ -119,7 +125,7 @@ def _goal(sweep: Sweep, base: CampaignSettings) -> Goal:
     return Goal(dimensions, goals.objectives(sweep.objectives, module.OUTCOMES), bounds)
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: SweepRequest) -> None:
     sweep, goal = asked.sweep, asked.goal
     if sweep.find:
         batches.dimension(goal.dimensions, sweep.find)
@@ -142,7 +148,7 @@ def _check(asked: Asked) -> None:
 class Worker:
     """Built by `start` or `resume`; `run` does what is left of the sweep, beside others where there are any."""
 
-    def __init__(self, asked: Asked, ready: Ready, records: Journal, study: Study, display: Display, name: str) -> None:
+    def __init__(self, asked: SweepRequest, ready: Ready, records: Journal, study: Study, display: Display, name: str) -> None:
         self.asked, self.study, self.display = asked, study, display
         self.runner = Runner(records, display, devices.of(asked.base)[0])
         self.runner.warnings = list(ready.setup.prepared.warnings)
@@ -160,13 +166,13 @@ class Worker:
                 self._work()
             return self._concluded()
         except Interrupted as error:
-            self._leave(Outcome.INTERRUPTED, str(error))
-            raise
+            self._leave(RunOutcome.INTERRUPTED, str(error))
+            raise runner.interrupted("; finished trials are kept") from None
         except KeyboardInterrupt:
-            self._leave(Outcome.INTERRUPTED, "stopped while the best was judged")
-            raise Interrupted(f"stopped while the best was judged; continue with resume={runner.run_id}") from None
+            self._leave(RunOutcome.INTERRUPTED, "stopped while the best was judged")
+            raise runner.interrupted(" while the best was judged") from None
         except Exception as error:
-            self._leave(Outcome.FAILED, f"{type(error).__name__}: {error}")
+            self._leave(RunOutcome.FAILED, f"{type(error).__name__}: {error}")
             raise
 
     def _work(self) -> None:
@@ -174,11 +180,11 @@ class Worker:
         if sweep.find == "max_batch":
             others = len(space.points([one for one in dimensions if one.name != batches.NAME]))
             self.display.expect(others * batches.most_steps(batches.dimension(dimensions, sweep.find)))
-            search.work_off(self.study, 0, self._trials.run, self._wait)  # what a dead worker dropped
+            search.run_until(self.study, 0, self._trials.run, self._wait)  # what a dead worker dropped
             batches.find_largest(self.study, dimensions, self._try_one)
             return
         self.display.expect(self._count - len(self._ended()))
-        search.work_off(self.study, self._count, self._trials.run, self._wait)
+        search.run_until(self.study, self._count, self._trials.run, self._wait)
 
     @property
     def _count(self) -> int:
@@ -190,7 +196,7 @@ class Worker:
 
     def _try_one(self, values: Mapping[str, space.Value]) -> None:
         self.study.enqueue_trial(dict(values))
-        search.work_off(self.study, 0, self._trials.run, self._wait)
+        search.run_until(self.study, 0, self._trials.run, self._wait)
 
     def _wait(self) -> None:
         self.runner.check_stop()
@@ -200,21 +206,21 @@ class Worker:
 
     def _concluded(self) -> Found:
         """The conclusion is itself a trial of a study of its own: exactly one worker makes it, and another if that one dies."""
-        own = search.beside(self.study, f"{self.runner.run_id}/conclusion-{len(self._ended())}")
+        own = search.sibling_study(self.study, f"{self.runner.run_id}/conclusion-{len(self._ended())}")
         found: list[Found] = []
 
         def conclude_once(trial: Trial) -> Sequence[float]:
             try:
                 found.append(self._conclude())
             except BaseException:
-                search.give_back(own, trial)
+                search.requeue(own, trial)
                 raise
             return [0.0]
 
-        search.work_off(own, 1, conclude_once, self._wait)
+        search.run_until(own, 1, conclude_once, self._wait)
         if found:
             return found[0]
-        self._leave(Outcome.OK, "")
+        self._leave(RunOutcome.OK, "")
         return Found(["The trials are done, and what they found has been judged; more of them with resume and a larger trials."])
 
     def _conclude(self) -> Found:
@@ -226,7 +232,7 @@ class Worker:
         table = report.table(trials, asked.goal)
         sentences = [*told, *report.sentences(trials, best, asked.goal)]
         files = winners.write(folder, best, asked.goal.dimensions)
-        (folder / "trials.csv").write_text(report.as_csv(table), encoding="utf-8")
+        (folder / "trials.csv").write_text(spreadsheet.as_csv(table), encoding="utf-8")
         (folder / "trials.json").write_text(json.dumps({"columns": table[0], "data": table[1:]}), encoding="utf-8")
         self.display.begin("plots")
         self.display.step("plots", 0, None)
@@ -240,7 +246,7 @@ class Worker:
         runner.keep_metrics(report.metrics(trials, best, asked.goal))
         text = "\n\n".join(["### Found\n" + "\n".join(f"- {one}" for one in sentences), lead])
         tags = {"verdict": " ".join(sentences)[:1_000], **note(text)}
-        delivered = runner.close(Outcome.OK, "", tags)
+        delivered = runner.close(RunOutcome.OK, "", tags)
         dashboard = f"optuna-dashboard {search.address(self.study)}"
         return Found(sentences, best, table, folder / "sweep.html", files, dashboard, conclusion, delivered)
 
@@ -286,7 +292,7 @@ class Worker:
         except Unreachable:
             return f"The verdicts stand in the campaign {campaign}."
 
-    def _leave(self, outcome: Outcome, reason: str) -> None:
+    def _leave(self, outcome: RunOutcome, reason: str) -> None:
         """Lets the sweep's run go, and ends it unless others still work on it."""
         if search.others_at_work(self.study, f"{platform.node()}:{os.getpid()}"):
             self.runner.leave()
@@ -294,17 +300,19 @@ class Worker:
             self.runner.close(outcome, reason)
 
 
-def start(asked: Asked, display: Display) -> Worker:
+def start(asked: SweepRequest, display: Display) -> Worker:
     """A new sweep. Raises WrongCall for whatever can be known to fail."""
     sweep, base = asked.sweep, asked.base
     storage = search.open_storage(sweep.storage, sweep.heartbeat_seconds) if sweep.storage else None
+    asked = with_length(asked, launch.prepare(asked.study, base, display).dataset.counts)
+    _check_extremes(asked, display)
+    check_rates(asked)
     ready = launch.make_ready(asked.study, space.widest(base, asked.goal.dimensions), display)
     asked = dataclasses.replace(asked, base=dataclasses.replace(base, team=ready.setup.settings.team))
-    _check_extremes(asked, display)
     params = {
         name: text for name, text in settings_.as_text(sweep).items() if text and name not in ("storage", "heartbeat_seconds")
     }
-    opening = Opening(f"sweep of {asked.study}: {sweep.search}"[:200], {"kind": Kind.SWEEP}, params=params)
+    opening = Opening(f"sweep of {asked.study}: {sweep.search}"[:200], {"kind": RunKind.SWEEP}, params=params)
     own = {"study": "sweep", "settings": dataclasses.asdict(asked.base), "sweep": dataclasses.asdict(sweep)}
     records = launch.open_parent(ready, opening, own)
     kept = journal.read_campaign(records.folder)
@@ -315,7 +323,32 @@ def start(asked: Asked, display: Display) -> Worker:
     return worker
 
 
-def _check_extremes(asked: Asked, display: Display) -> None:
+def with_length(asked: SweepRequest, counts: Mapping[str, int]) -> SweepRequest:
+    """The call, with the steps that each of its batch sizes takes. counts: of the experiment's data."""
+    dimensions = asked.goal.dimensions
+    trained = length.of(studies.load(asked.study), asked.base, counts, {one.field for one in dimensions})
+    dimensions = tuple(
+        dataclasses.replace(one, length=trained) if one.name == batches.NAME and trained else one for one in dimensions
+    )
+    return dataclasses.replace(asked, goal=dataclasses.replace(asked.goal, dimensions=dimensions))
+
+
+def check_rates(asked: SweepRequest) -> None:
+    """Raises WrongCall for an objective or bound that trials which train differently much cannot be compared by."""
+    along = next((one for one in asked.goal.dimensions if one.length), None)
+    if along is None or along.length is None:
+        return
+    sizes = [int(one) for one in along.grid()] if asked.sweep.sampler == "grid" else along.sizes()
+    difference = along.length.difference(sizes, asked.base.margin)
+    for metric in asked.goal.metrics if difference else ():
+        if not length.is_rate(metric):
+            raise WrongCall(
+                f"objectives, constraints: {metric} depends on how much is trained; {difference}. Ask for throughput, "
+                f"latency or memory, or for {along.length.remedy(sizes, asked.base.margin)}"
+            )
+
+
+def _check_extremes(asked: SweepRequest, display: Display) -> None:
     """Every end of what is searched can be prepared, the rest as it is. Raises WrongCall."""
     for one in asked.goal.dimensions:
         for value in one.extremes:
@@ -331,6 +364,7 @@ def resume(sweep: Sweep, given: Mapping[str, str], display: Display) -> Worker:
     url = asked.sweep.storage or search.sqlite(folder / DATABASE if folder else Path())
     study = search.load(search.open_storage(url, asked.sweep.heartbeat_seconds), kept["run_id"])
     ready = launch.make_ready(asked.study, space.widest(asked.base, asked.goal.dimensions), display)
+    asked = with_length(asked, ready.setup.prepared.dataset.counts)
     name = ""
     try:
         records = Journal(folder) if folder else None
@@ -351,9 +385,7 @@ def resume(sweep: Sweep, given: Mapping[str, str], display: Display) -> Worker:
 def _find(sweep: Sweep, wanted: str, root: Path) -> tuple[Path | None, dict[str, Any]]:
     """The sweep's own journal, if it is here, and what it was asked; else what the storage knows of it."""
     here = [
-        (folder, kept)
-        for folder in journal.campaigns(root)
-        if (kept := journal.read_campaign(folder)).get("study") == "sweep" and "joined" not in kept
+        (folder, kept) for folder, kept in journal.descriptions(root, wanted) if kept["study"] == "sweep" and "joined" not in kept
     ]
     for folder, kept in reversed(here):
         if wanted in ("last", kept["run_id"]):
@@ -368,7 +400,7 @@ def _find(sweep: Sweep, wanted: str, root: Path) -> tuple[Path | None, dict[str,
     return None, kept
 
 
-def _as_asked(kept: Mapping[str, Any], sweep: Sweep, given: Mapping[str, str]) -> Asked:
+def _as_asked(kept: Mapping[str, Any], sweep: Sweep, given: Mapping[str, str]) -> SweepRequest:
     """What was asked at the beginning. Raises WrongCall where something else is asked now."""
     before = settings_.from_values(Sweep, kept["sweep"])
     for one in dataclasses.fields(Sweep):
@@ -379,4 +411,4 @@ def _as_asked(kept: Mapping[str, Any], sweep: Sweep, given: Mapping[str, str]) -
     own = {name: text for name, text in given.items() if name != "resume"}
     base = launch.same_settings(before.experiment, kept["settings"], own)
     resumed = dataclasses.replace(before, **now)
-    return Asked(resumed, base, _goal(resumed, base))
+    return SweepRequest(resumed, base, _goal(resumed, base))

@@ -19,7 +19,7 @@ def of_images(name: str, asked: Sequence[str], setting: str) -> ModuleType:
         raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(have)}")
     written = models.available()[name]
     for framework in asked:
-        if (architecture := frameworks.architecture(framework)) not in written:
+        if (architecture := frameworks.described(framework).architecture) not in written:
             raise WrongCall(f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); have {', '.join(written)}")
     return module
 

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.datasets import caption_batches
 from experiments.datasets.synthetic import features, synthetic
 from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights
-from models.contract import Rule
+from models.contract import OptimizerConfig
 from models.frameworks import open_framework
 
 CAPTIONS, ROUNDS, WARMUP = 32, 8, 2
@@ -24,7 +24,7 @@ def main(name: str, vocabulary: int, length: int, cache: str) -> None:
     spec = CaptionDecoderSpec(vocabulary, length)
     network = framework.build("caption_decoder", spec)
     framework.load_weights(network, initial_weights(spec, np.random.default_rng(0)))
-    optimiser = framework.optimiser(network, Rule("adam", 1e-3))
+    optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-3))
     batches = {
         kind: list(
             caption_batches.epoch(
@@ -37,7 +37,7 @@ def main(name: str, vocabulary: int, length: int, cache: str) -> None:
     for step in range(ROUNDS + WARMUP):
         for kind, found in seconds.items():
             began = time.perf_counter()
-            float(framework.train_step(network, optimiser, batches[kind][step]))
+            float(framework.train_step(network, optimizer, batches[kind][step]))
             framework.synchronise()
             found.append(time.perf_counter() - began)
     prefix, sequence = (statistics.median(found[WARMUP:]) for found in seconds.values())

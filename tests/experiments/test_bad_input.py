@@ -76,7 +76,7 @@ def test_bad_data(place: Place, make: Callable[[Path], str], message: str) -> No
         ({"journal": "/proc/journal"}, "cannot write in /proc/journal"),
         ({"weights": "/no/such/file.pth"}, "/no/such/file.pth"),
         ({"weights": "/etc/hostname"}, "ending in .safetensors"),
-        ({"autolog": "mlflow"}, "autolog=mlflow records Keras' fit alone"),
+        ({"autolog": "mlflow"}, "autolog=mlflow records a framework's own fit"),
         ({"resume": "last"}, "no campaign of captioning has its journal"),
     ],
 )

@@ -12,10 +12,11 @@ import mlflow
 import pytest
 from PIL import Image
 
-from experiments import launch, studies
-from experiments.console import Display
-from experiments.profile import PARTS, covered, parts
-from experiments.settings import parse
+from experiments import studies
+from experiments.campaign import launch
+from experiments.cell.profile import PARTS, covered, parts
+from experiments.config.console import Display
+from experiments.config.settings import parse
 from experiments.workloads.classification.train import time_to
 from models.contract import ModelError, Profile
 from tests.conftest import Place

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -14,10 +17,11 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments.__main__ import DONE, FAILED, NO_VERDICT, WRONG_CALL, main
+from experiments.cli.codes import DONE, FAILED, NO_VERDICT, WRONG_CALL
+from experiments.cli.main import main
 from tests.conftest import Place, Server
 from tests.experiments.comparison.campaigns import RATE, STEP, runs
-from tracking.records import Metrics, Outcome, Point, Record, RunClosed, RunOpened, StoredRun
+from tracking.records import Metrics, Point, Record, RunClosed, RunOpened, RunOutcome, StoredRun
 from tracking.store import Store
 
 Call = Callable[..., int]
@@ -30,7 +34,7 @@ def tell(store: Store, found: Iterable[StoredRun], experiment: str = "captioning
         records.append(RunOpened(run.run_id, run.start_ms, experiment, run.name, run.tags, run.params))
         records.append(Metrics(run.run_id, tuple(Point(key, value, 0, run.start_ms) for key, value in run.metrics.items())))
         if run.end_ms:
-            outcome = {"FINISHED": Outcome.OK, "FAILED": Outcome.FAILED}[run.status]
+            outcome = {"FINISHED": RunOutcome.OK, "FAILED": RunOutcome.FAILED}[run.status]
             records.append(RunClosed(run.run_id, run.end_ms, outcome, run.tags.get("outcome_reason", "")))
     assert store.apply(records, Path()) == []
 
@@ -136,6 +140,44 @@ def test_strata_are_never_pooled(store: Store, call: Call, capsys: pytest.Captur
     summary = told["summaries"][0]
     assert summary["n_strata"] == 3
     assert 1.2 < summary["estimate"] < 1.3
+
+
+HOSTILE = "=tensor\x1b[2J\x1b]0;owned\x07\u202eflow[/]"
+UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture
+def hostile(store: Store) -> None:
+    """Framework, warnings and names of runs come from the server, where everyone writes."""
+    levels, tags = ("pytorch", HOSTILE), {"warnings": HOSTILE, "machine": HOSTILE}
+    theirs = enumerate(runs(levels, 6, factors={HOSTILE: 1.2}, tags=tags))
+    tell(store, (replace(run, run_id=f"c1-{number}", name=HOSTILE) for number, run in theirs))
+
+
+@pytest.mark.usefixtures("hostile")
+def test_what_others_named_their_runs_reaches_no_terminal(place: Place) -> None:
+    """Nor what libraries warn of, as letters that a figure's font does not have."""
+    done = place.call(sys.executable, "-m", "experiments", "compare", "--baseline=pytorch")
+    assert done.returncode == DONE, done.stderr
+    assert not UNSEEN.search(done.stdout + done.stderr)
+    assert "tensor\\x1b" in done.stdout
+
+
+@pytest.mark.usefixtures("hostile")
+def test_what_others_named_their_runs_is_shown_in_every_form(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for form in ("markdown", "csv", "json"):
+        assert call(format=form, baseline="pytorch") == DONE
+        said[form] = capsys.readouterr().out
+        assert not UNSEEN.search(said[form])
+    assert {row["b"] for row in json.loads(said["json"])["rows"]} == {HOSTILE}
+    assert all(row["b"].startswith("'=tensor\\x1b[2J") for row in csv.DictReader(io.StringIO(said["csv"])))
+
+
+def test_an_experiment_is_quoted_as_it_is(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    store.experiment_id("vision/\x1b[2J")
+    assert call(experiment="visoin") == WRONG_CALL
+    assert capsys.readouterr().err.removesuffix("\n").isprintable()
 
 
 # ---- nothing to compare, or no verdict

@@ -12,19 +12,21 @@ import mlflow
 import numpy as np
 import pytest
 
-from experiments import launch, memory, timing
-from experiments.campaign import ended_cells
-from experiments.comparison.frontier import Edge, edges
-from experiments.comparison.query import table
-from experiments.console import Display
-from experiments.frontier import Frontier
-from experiments.settings import parse
+from experiments.campaign import launch
+from experiments.campaign.campaign import ended_cells
+from experiments.cell import timing
+from experiments.comparison.runs.query import table
+from experiments.comparison.verdicts.memory_limits import Edge, edges
+from experiments.config import memory
+from experiments.config.console import Display
+from experiments.config.settings import parse
+from experiments.planning.frontier import Frontier
+from experiments.planning.treatments import Treatment
 from experiments.studies import grid
-from experiments.treatments import Treatment
 from models.contract import ModelError
 from tests.conftest import Place
 from tracking.errors import WrongCall
-from tracking.records import Outcome
+from tracking.records import RunOutcome
 from tracking.store import Store
 
 QUICK = {
@@ -94,7 +96,7 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place)
     assert again.returncode == 3, again.stdout + again.stderr
     assert len(cells(place)) == 6  # what did not fit is known, and is not tried again
     ends = set(ended_cells(next(place.journal.iterdir())).values())
-    assert {end.outcome for end in ends} == {Outcome.OK, Outcome.OUT_OF_MEMORY}
+    assert {end.outcome for end in ends} == {RunOutcome.OK, RunOutcome.OUT_OF_MEMORY}
     assert {end.phase for end in ends} <= {"", "inference"}
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
     found = edges(runs, factor="framework", strata=grid.STRATA)

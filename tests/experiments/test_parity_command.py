@@ -10,8 +10,8 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments import equality
-from models.parity import Asked, Row
+from experiments.campaign import equality
+from models.parity import ParityRequest, Row
 from tests.conftest import Place
 
 
@@ -77,7 +77,7 @@ def test_what_was_judged_by_this_code_is_not_judged_again(tmp_path: Path) -> Non
     calls: list[str] = []
 
     def ask() -> list[Row]:
-        return equality.rows(Asked("lenet"), ["pytorch", "pytorch"], tmp_path, lambda *told: calls.append(str(told)))
+        return equality.rows(ParityRequest("lenet"), ["pytorch", "pytorch"], tmp_path, lambda *told: calls.append(str(told)))
 
     began = time.perf_counter()
     first = ask()
@@ -97,8 +97,8 @@ def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     different = Row("lenet", "b", "a", "step", "x", 1.0, 1e-8)
     answers = iter([[equal], [different]])
     monkeypatch.setattr(equality, "gate", lambda *_, **__: next(answers))
-    assert equality.rows(Asked("lenet"), ["a", "b"], tmp_path, lambda *_: None) == [equal]
-    assert equality.rows(Asked("lenet"), ["a", "b"], tmp_path, lambda *_: None) == [equal]
+    assert equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == [equal]
+    assert equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == [equal]
     monkeypatch.setattr(equality, "_code", lambda: "changed")
-    found = equality.rows(Asked("lenet"), ["a", "b"], tmp_path, lambda *_: None)
+    found = equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None)
     assert equality.differences(found) == ["lenet of b is not equal to that of a: step of x differs by 1e+00 (limit 1e-08)"]

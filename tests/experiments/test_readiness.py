@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from experiments import readiness
-from experiments.readiness import Idle
+from experiments.campaign import readiness
+from experiments.campaign.readiness import MachineState
 from tests.conftest import Place, wait_for
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
@@ -21,14 +21,14 @@ from tracking.store import Store
 
 LOOK = """
 import dataclasses, json
-from experiments.readiness import Look
-idle = Look("cuda").idle()
+from experiments.campaign.readiness import MachineProbe
+idle = MachineProbe("cuda").idle()
 print(json.dumps([dataclasses.asdict(idle), idle.troubles, idle.metrics]))
 """
 
 
 def test_others_work_is_seen_and_named_and_ours_is_not() -> None:
-    look = readiness.Look("cpu")
+    look = readiness.MachineProbe("cpu")
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     until = time.monotonic() + 0.8
     while time.monotonic() < until:
@@ -39,7 +39,7 @@ def test_others_work_is_seen_and_named_and_ours_is_not() -> None:
     assert idle.others_percent > 10  # a tenth of a core at least, also where other tests run
     assert "python" in idle.busiest
     assert "the CPU was not free at the start: others used" in idle.troubles[0]
-    alone = Idle(others_percent=9.0)
+    alone = MachineState(others_percent=9.0)
     assert alone.troubles == ()
     assert alone.metrics == {"idle/others_cpu_percent": 9.0}
 
@@ -56,7 +56,7 @@ def test_the_idle_gpu_and_who_else_is_on_it(driver: Driver) -> None:  # noqa: F8
 
 WAIT = """
 import json
-from experiments.readiness import cool_down
+from experiments.campaign.readiness import cool_down
 from tracking.sensors import Sensors
 said = []
 text = cool_down({"gpu_0": 40.0}, Sensors(device="cuda"), LIMIT, lambda warm, waited: said.append(warm) or True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from experiments import design, timing
-from experiments import settings as settings_
+from experiments.cell import timing
+from experiments.cell.timing import PhaseValues
+from experiments.config import settings as settings_
+from experiments.planning import design
 from experiments.studies import captioning
-from experiments.timing import Values
 from tracking.errors import WrongCall
 
 import numpy as np  # isort: skip
@@ -71,7 +72,7 @@ def test_every_block_holds_every_treatment_once_and_orders_differ() -> None:
 
 
 def test_the_first_step_is_apart_and_throughput_is_total_over_total() -> None:
-    values = Values("train", (9.0, 5.0, 1.0, 3.0), (10, 10, 10, 10), warmup=2)
+    values = PhaseValues("train", (9.0, 5.0, 1.0, 3.0), (10, 10, 10, 10), warmup=2)
     found = timing.summarise_training(values, total_seconds=20.0)
     assert found["train/first_step_seconds"] == 9.0
     assert found["train/step_seconds"] == 2.0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.conftest import Place
-from tracking.records import Artifact, DatasetUsed, Kind, Metrics, Point, RunClosed, RunOpened
+from tracking.records import Artifact, DatasetUsed, Metrics, Point, RunClosed, RunKind, RunOpened
 from tracking.store import Store
 
 PLACE = "moved"
@@ -23,13 +23,15 @@ def filled(place: Place) -> Store:
     (place.folder / "deep" / "values.parquet").write_bytes(b"\x00\x01")
     history = tuple(Point("val/loss", 2.0 / step, step, 1_000 + step) for step in range(1, 40))
     records = [
-        RunOpened("sweep", 1, PLACE, "the sweep", {"kind": Kind.SWEEP}, {"trials": "1"}),
-        RunOpened("trial", 2, PLACE, "trial 0", {"kind": Kind.TRIAL, "campaign": "run:sweep", "mlflow.parentRunId": "run:sweep"}),
+        RunOpened("sweep", 1, PLACE, "the sweep", {"kind": RunKind.SWEEP}, {"trials": "1"}),
+        RunOpened(
+            "trial", 2, PLACE, "trial 0", {"kind": RunKind.TRIAL, "campaign": "run:sweep", "mlflow.parentRunId": "run:sweep"}
+        ),
         Metrics("trial", history),
         RunClosed("trial", 3, "out_of_memory", "too large", "FINISHED"),
-        RunOpened("campaign", 4, PLACE, "the campaign", {"kind": Kind.CAMPAIGN, "sweep": "run:sweep"}),
+        RunOpened("campaign", 4, PLACE, "the campaign", {"kind": RunKind.CAMPAIGN, "sweep": "run:sweep"}),
         RunOpened(
-            "cell", 5, PLACE, "cell", {"kind": Kind.CELL, "campaign": "run:campaign", "framework": "pytorch"}, {"epochs": "3"}
+            "cell", 5, PLACE, "cell", {"kind": RunKind.CELL, "campaign": "run:campaign", "framework": "pytorch"}, {"epochs": "3"}
         ),
         DatasetUsed("cell", "digits", "abc", "here", "{}", "{}", "training"),
         Metrics("cell", (Point("train/examples_per_second", 12.5, 0, 6),)),
@@ -46,9 +48,7 @@ def filled(place: Place) -> Store:
 
 def call(place: Place, uri: str, *arguments: str) -> tuple[int, str]:
     environment = {**place.environment, "MLFLOW_TRACKING_URI": uri}
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments", *arguments], env=environment, cwd=place.folder, capture_output=True, text=True
-    )
+    done = warm.run([sys.executable, "-m", "experiments", *arguments], environment, place.folder)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -93,6 +93,7 @@ def test_everything_of_a_run_moves_and_a_second_import_changes_nothing(place: Pl
         ({"experiment": "nowhere"}, "no experiment 'nowhere'"),
         ({"filter": "tags.kind = 'nothing'"}, "nothing to export"),
         ({"output": "."}, "is not empty; choose another folder"),
+        ({"output": "report.html"}, "is no folder to write into: Not a directory"),
     ],
 )
 def test_a_wrong_call_is_one_line(place: Place, given: dict[str, str], said: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.datasets.labelled import checks, pickles
 from experiments.datasets.labelled.raw import Pictures, digest_of, of_arrays
 from tracking.errors import WrongCall
 
@@ -30,7 +30,7 @@ def read(path: Path) -> Pictures:
     parts = [_part(file) for file in files]
     labels = np.concatenate([labels for _, labels in parts])
     training = np.arange(len(labels)) < len(labels) - len(parts[-1][1])
-    names = _names(folder, int(labels.max()) + 1)
+    names = _names(folder / NAMES, labels) if (folder / NAMES).is_file() else checks.numbered(labels)
     images = [images for images, _ in parts]
     return Pictures("cifar-10", str(path), digest_of(files), names, labels, training, lambda: of_arrays(images))
 
@@ -41,46 +41,35 @@ def _inside(path: Path) -> Path:
 
 def _part(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Rows of 3,072 bytes: the red plane, the green, the blue."""
-    content = _unpickled(path)
-    try:
-        data, labels = np.asarray(content[b"data"], np.uint8), np.asarray(content[b"labels"], np.int64)
-        images = data.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
-    except (KeyError, TypeError, ValueError) as error:
-        raise WrongCall(f"{path}: is no batch of CIFAR-10: {error}") from None
-    if len(images) != len(labels) or not len(labels):
-        raise WrongCall(f"{path}: {len(images)} images, but {len(labels)} labels")
-    return np.ascontiguousarray(images), labels
+    content = _dictionary(path)
+    for key in (b"data", b"labels"):
+        if key not in content:
+            raise checks.refused(path, f"is no batch of CIFAR-10: {key.decode()!r} is missing")
+    data = content[b"data"]
+    if not isinstance(data, pickles.Array) or data.values.ndim != 2 or data.values.shape[1] != 3 * SIDE * SIDE:
+        raise checks.refused(path, f"is no batch of CIFAR-10: 'data' is no array of {3 * SIDE * SIDE:,} values a picture")
+    rows = checks.pixels(path, data.values, "data")
+    labels = content[b"labels"]
+    numbers = checks.labels(path, labels.values if isinstance(labels, pickles.Array) else labels, len(rows))
+    return np.ascontiguousarray(rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)), numbers
 
 
-def _names(folder: Path, count: int) -> tuple[str, ...]:
-    if not (folder / NAMES).is_file():
-        return tuple(map(str, range(count)))
-    names = _unpickled(folder / NAMES).get(b"label_names", [])
-    return tuple(name.decode() for name in names) if len(names) >= count else tuple(map(str, range(count)))
+def _names(path: Path, labels: NDArray[np.int64]) -> tuple[str, ...]:
+    found = _dictionary(path).get(b"label_names")
+    if not isinstance(found, list) or not found or not all(isinstance(name, bytes) for name in found):
+        raise checks.refused(path, "has no list 'label_names'; mend it, or remove the file to number the classes")
+    names = tuple(name.decode(errors="surrogateescape") for name in found)
+    checks.check_names(path, names)
+    if (largest := int(labels.max())) >= len(names):
+        raise checks.refused(
+            path, f"names {len(names)} classes, but there is a picture with the label {largest} (the first is 0)"
+        )
+    return names
 
 
-class _Plain(pickle.Unpickler):
-    """Arrays, and nothing that could run code."""
-
-    ALLOWED = frozenset(
-        {
-            *(("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")),
-            *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
-        }
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return super().find_class(module, name)
-
-
-def _unpickled(path: Path) -> dict[bytes, Any]:
-    try:
-        with path.open("rb") as file:
-            content = _Plain(file, encoding="bytes").load()
-    except (OSError, pickle.UnpicklingError, EOFError, ValueError, IndexError, AttributeError, ImportError) as error:
-        raise WrongCall(f"{path}: is no batch of CIFAR-10: {error}") from None
+def _dictionary(path: Path) -> dict[bytes | str, Any]:
+    with checks.reading(path, "batch of CIFAR-10"):
+        content = pickles.load(path)
     if not isinstance(content, dict):
-        raise WrongCall(f"{path}: is no batch of CIFAR-10: a {type(content).__name__} instead of a dictionary")
+        raise checks.refused(path, f"is no batch of CIFAR-10: a {type(content).__name__} instead of a dictionary")
     return content

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import pkgutil
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +15,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from experiments.datasets.files import new_folder
-from experiments.datasets.labelled import cifar10, digits, folder, mnist
+from experiments.datasets.images import Image
+from experiments.datasets.labelled import checks
 from experiments.datasets.labelled.raw import Pictures
 from tracking.errors import WrongCall
 
 Progress = Callable[[str, int, int | None], None]
-FORMATS: tuple[ModuleType, ...] = (mnist, cifar10, folder)
-VERSION = 2
+VERSION = 3
 LEFT_OUT, VALIDATION, TRAINING = -1, 0, 1
+ABOUT = dict.fromkeys(("name", "source", "digest"), str) | dict.fromkeys(("classes", "mean", "deviation", "left_out"), list)
 MODES = {1: "L", 3: "RGB"}
 
 
@@ -53,31 +56,50 @@ class Labelled:
 
     @classmethod
     def open(cls, folder: Path) -> Labelled:
-        """What `prepare` wrote; the images stay on disk until they are read."""
+        """What `prepare` wrote; the images stay on disk until they are read. Raises WrongCall where it was damaged since."""
+        with checks.reading(folder, "whole data set in the cache (remove the folder, and it is made again)"):
+            return cls._opened(folder)
+
+    @classmethod
+    def _opened(cls, folder: Path) -> Labelled:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        use = np.load(folder / "use.npy")
-        return cls(
+        if not isinstance(about, dict) or not all(isinstance(about.get(key), kind) for key, kind in ABOUT.items()):
+            raise ValueError("about.json lacks what belongs there")
+        images, labels, use = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "labels", "use"))
+        found = cls(
             folder=folder,
             name=about["name"],
             source=about["source"],
             digest=about["digest"],
             classes=tuple(about["classes"]),
-            images=np.load(folder / "images.npy", mmap_mode="r"),
-            labels=np.load(folder / "labels.npy"),
+            images=images,
+            labels=np.array(labels, np.int32),
             training=np.flatnonzero(use == TRAINING),
             validation=np.flatnonzero(use == VALIDATION),
             mean=np.array(about["mean"], np.float32),
             deviation=np.array(about["deviation"], np.float32),
             left_out=tuple(about["left_out"]),
         )
+        found._check(len(use))
+        return found
+
+    def _check(self, rows: int) -> None:
+        if self.images.dtype != np.uint8 or self.images.ndim != 4 or {len(self.images), self.labels.size} != {rows}:
+            raise ValueError("its arrays do not belong together")
+        if not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
+            raise ValueError("it has labels of no class")
+        moments = np.stack([self.mean, self.deviation])
+        if moments.shape != (2, self.images.shape[3]) or not np.isfinite(moments).all() or not self.deviation.all():
+            raise ValueError("about.json has no mean and deviation of each channel")
 
 
 def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Progress) -> Labelled:
-    """The data set `digits` or the one in a folder or file, from the cache, where it is put if it is not there yet.
+    """An embedded data set by its name, or the one in a folder or file, from the cache, where it is put if it is not there yet.
 
     Raises WrongCall for what is no known data set, or a damaged one; the message names the file.
     """
-    found = digits.read() if source == "digits" else _read(Path(source).expanduser().absolute())
+    embedded = _modules("EMBEDDED")
+    found: Pictures = embedded[source].read() if source in embedded else _read(Path(source).expanduser().absolute())
     known = {"content": found.key, "side": side, "channels": channels, "version": VERSION}
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     target = cache.absolute() / "labelled" / f"{found.name}-{digest}"
@@ -88,18 +110,38 @@ def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Pro
 
 
 def _read(path: Path) -> Pictures:
-    if not path.exists():
-        raise WrongCall(f"data={path}: there is no such file or folder; or take data=digits, which is embedded")
-    for module in FORMATS:
-        if module.detect(path):
-            pictures: Pictures = module.read(path)
-            return pictures
-    wanted = "; ".join(module.LOOKS_FOR for module in FORMATS)
+    if not checks.is_text(str(path)):
+        raise checks.refused(f"data={path}", "a path must be UTF-8 text without control characters; rename what is not")
+    formats = sorted(_modules("LOOKS_FOR").values(), key=lambda module: hasattr(module, "GENERAL"))
+    try:
+        if not path.exists():
+            embedded = " or ".join(f"data={name}" for name in _modules("EMBEDDED"))
+            raise WrongCall(f"data={path}: there is no such file or folder; or take {embedded}, which is embedded")
+        for module in formats:
+            if module.detect(path):
+                pictures: Pictures = module.read(path)
+                return pictures
+    except OSError as error:
+        raise checks.refused(error.filename or path, f"cannot be read: {error.strerror}") from None
+    wanted = "; ".join(module.LOOKS_FOR for module in formats)
     raise WrongCall(f"data={path}: no known data set there; looked for {wanted}")
+
+
+def of_numerals() -> tuple[str, ...]:
+    """Names of the data sets whose pictures mean something else, or nothing, in a mirror."""
+    return tuple(_modules("NUMERALS"))
+
+
+def _modules(mark: str) -> dict[str, ModuleType]:
+    """The modules of this package with a constant of that name, by their names: a data set is found by its module."""
+    package = importlib.import_module(__package__)
+    found = [importlib.import_module(f"{__package__}.{module.name}") for module in pkgutil.iter_modules(package.__path__)]
+    return {module.__name__.rpartition(".")[2]: module for module in found if hasattr(module, mark)}
 
 
 def _write(target: Path, found: Pictures, digest: str, side: int, channels: int, progress: Progress) -> None:
     count = len(found.labels)
+    _check_room(target.parent, found, count * side * side * channels)
     images = np.lib.format.open_memmap(target / "images.npy", mode="w+", dtype=np.uint8, shape=(count, side, side, channels))
     use, left_out = np.where(found.training, TRAINING, VALIDATION).astype(np.int8), []
     for row, picture in enumerate(_told(found, progress)):
@@ -110,6 +152,9 @@ def _write(target: Path, found: Pictures, digest: str, side: int, channels: int,
             images[row] = _brought(picture, side, channels)
     if len(left_out) > max(1, count // 100):
         raise WrongCall(f"{found.source}: {len(left_out)} of {count} pictures cannot be read, the first {left_out[0]}")
+    if not np.isin((TRAINING, VALIDATION), use).all():
+        parts = f"{(use == TRAINING).sum()} pictures to train on and {(use == VALIDATION).sum()} to validate with"
+        raise checks.refused(found.source, f"has {parts}; both are needed")
     mean, deviation = _moments(images, np.flatnonzero(use == TRAINING))
     images.flush()
     np.save(target / "labels.npy", np.asarray(found.labels, np.int32))
@@ -117,6 +162,17 @@ def _write(target: Path, found: Pictures, digest: str, side: int, channels: int,
     about = {"name": found.name, "source": found.source, "digest": digest, "classes": list(found.classes)}
     about |= {"mean": mean.tolist(), "deviation": deviation.tolist(), "left_out": left_out}
     (target / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+
+def _check_room(cache: Path, found: Pictures, needed_bytes: int) -> None:
+    """A full disk under an array that is mapped into memory ends the process without a word."""
+    free_bytes = shutil.disk_usage(cache).free
+    if needed_bytes > free_bytes:
+        needed, free = (f"{size / 2**30:,.1f} GiB" for size in (needed_bytes, free_bytes))
+        raise checks.refused(
+            found.source,
+            f"its pictures take {needed}, the cache {cache} has {free} left; take a smaller image_size or another cache",
+        )
 
 
 def _told(found: Pictures, progress: Progress) -> Iterator[Any]:

@@ -8,6 +8,9 @@ import numpy as np
 
 from experiments.datasets.labelled.raw import Pictures, held_out, of_arrays
 
+EMBEDDED = True  # asked for by its name, `data=digits`
+NUMERALS = True
+
 
 def read() -> Pictures:
     from sklearn.datasets import load_digits

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from experiments.datasets import images
+from experiments.datasets.images import Image
+from experiments.datasets.labelled import checks
 from experiments.datasets.labelled.raw import Pictures, held_out
+from tracking import plain
 from tracking.errors import WrongCall
 
 LOOKS_FOR = "folders of pictures (train/CLASS/… and val/CLASS/…, or CLASS/…)"
+GENERAL = True  # many a data set is kept in folders: asked only where none of the others knows it
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 VALIDATION = ("val", "validation", "valid", "test")
 
@@ -25,6 +29,7 @@ def detect(path: Path) -> bool:
 def read(path: Path) -> Pictures:
     first, second = _parts(path)
     names = [folder.name for folder in _classes(first)]
+    checks.check_names(first, names)
     files = [(file, names.index(folder.name)) for folder in _classes(first) for file in _pictures(folder)]
     training = np.ones(len(files), bool) if second else held_out([label for _, label in files])
     if second:
@@ -60,12 +65,13 @@ def _key(root: Path, paths: list[Path]) -> str:
     """Names, sizes and times: the contents of a million pictures would take minutes to read."""
     total = hashlib.sha256()
     for path in paths:
-        found = path.stat()
-        total.update(f"{path.relative_to(root)} {found.st_size} {found.st_mtime_ns}\n".encode())
+        found = path.stat() if path.exists() else None  # a link to nowhere is left out and named later
+        size, time = (found.st_size, found.st_mtime_ns) if found else (-1, -1)
+        total.update(os.fsencode(path.relative_to(root)) + f" {size} {time}\n".encode())
     return total.hexdigest()
 
 
 def _opened(paths: list[Path]) -> Iterable[Image.Image | str]:
     for path in paths:
         found = images.opened(path)
-        yield f"{path}: {found}" if isinstance(found, str) else found
+        yield plain.line(f"{path}: {found}") if isinstance(found, str) else found

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+
+from experiments.datasets.images import Image
 
 VALIDATION_SHARE = 0.15
 

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
 
+from experiments.cell.contract import CellSpec
 from experiments.datasets.captions import CaptionData
-from experiments.datasets.images import normalised
+from experiments.datasets.images import Image, normalised
 from experiments.datasets.tokens import Vocabulary
 from experiments.workloads.captioning.extract import encoder
-from experiments.workloads.contract import CellSpec
+from models import frameworks
+from models.caption_decoder.decoding import decode
 from models.caption_decoder.spec import CaptionDecoderSpec
 from models.contract import Array, Framework
-from models.frameworks import open_framework
+from models.weights import read_safetensors, write_safetensors
 from tracking import provenance
 from tracking.records import ModelSaved
 
@@ -27,7 +28,7 @@ def save(cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecode
     """Writes the folder `captioner` of the cell and returns the record that makes it an MLflow model."""
     folder = cell.path / "captioner"
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(framework.weights(network), folder / "weights.safetensors")
+    write_safetensors(framework.weights(network), folder / "weights.safetensors")
     data.vocabulary.save(folder / "vocabulary.json")
     described = {
         "framework": framework.name,
@@ -59,12 +60,9 @@ def _carry(weights: str, folder: Path) -> str:
 
 
 def _requirements(framework: str, weights: str) -> tuple[str, ...]:
-    backends = {"pytorch": "torch", "tensorflow": "tensorflow"}
-    backend = backends.get(framework.partition("+")[0]) or framework.removeprefix("keras-")
-    keras = set() if backend == "torch" and not framework.startswith("keras") else {"keras"}
     # torch also reads torchvision's checkpoints, in a process of its own.
-    reading = {"torch", "torchvision"} if weights not in ("", "random") or backend == "torch" else set()
-    needed = {"numpy", "pillow", "safetensors", "pandas", backend, *keras, *reading}
+    reading = {"torch", "torchvision"} if weights not in ("", "random") else set()
+    needed = {"numpy", "pillow", "safetensors", "pandas", *frameworks.described(framework).distributions, *reading}
     return tuple(f"{name}=={version}" for name, version in provenance.versions_of(sorted(needed)).items())
 
 
@@ -81,13 +79,13 @@ class Captioner:
         self._vocabulary = Vocabulary.load(folder / "vocabulary.json")
         self._spec = CaptionDecoderSpec(**described["decoder"])
         self._size = described["image_size"]
-        self._framework = open_framework(described["framework"], device="cpu", threads=0, precision="float32", seed=0)
+        self._framework = frameworks.open_framework(described["framework"], device="cpu", threads=0, precision="float32", seed=0)
         weights = described["encoder_weights"]
         self._encoder = encoder(
             self._framework, str(folder / weights) if (folder / weights).is_file() else weights, described["seed"]
         )
         self._decoder = self._framework.build("caption_decoder", self._spec)
-        self._framework.load_weights(self._decoder, load_file(folder / "weights.safetensors"))
+        self._framework.load_weights(self._decoder, read_safetensors(folder / "weights.safetensors"))
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002 (MLflow's signature)
         """A data frame with a column `image` (paths of picture files) → one with a column `caption`."""
@@ -95,14 +93,11 @@ class Captioner:
 
         batch = np.stack([_pixels(path, self._size) for path in model_input["image"]])
         pooled = self._framework.infer(self._encoder, (batch,))
-        ids = self._framework.decode(
-            self._decoder, pooled, start=self._vocabulary.start, end=self._vocabulary.end, words=self._spec.length, beams=3
-        )
+        tokens = {"start": self._vocabulary.start, "end": self._vocabulary.end, "words": self._spec.length}
+        ids = decode(self._framework, self._decoder, pooled, **tokens, beams=3)
         return pd.DataFrame({"caption": [self._vocabulary.decode(row) for row in ids]})
 
 
 def _pixels(path: str, size: int) -> Array:
-    from PIL import Image
-
     with Image.open(path) as picture:
         return normalised(picture, size)

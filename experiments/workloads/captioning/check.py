@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from experiments.cell.contract import CellSpec, Output
 from experiments.workloads.captioning.extract import encoder
-from experiments.workloads.contract import CellSpec, Output
 from models.contract import Framework
 
 

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from experiments.cell.contract import CellSpec, Output
+from experiments.cell.measure import peak_rss_bytes, write_environment, write_values
+from experiments.cell.timing import PhaseValues
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData
-from experiments.measure import peak_rss_bytes, write_values
-from experiments.timing import Values
 from experiments.workloads.captioning import features
-from experiments.workloads.contract import CellSpec, Output
 from models import weights
 from models.contract import Array, Framework
 from models.densenet201.spec import Spec
-from tracking import provenance
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
@@ -49,7 +48,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     _report(
         spec,
         framework,
-        Values("features", tuple(seconds), tuple(examples), 1),
+        PhaseValues("features", tuple(seconds), tuple(examples), 1),
         {data.images[i]: why for i, why in broken.items()},
         output,
     )
@@ -69,7 +68,7 @@ def _infer_whole(framework: Framework, network: Any, pixels: Array, batch: int) 
     return framework.infer(network, (filled,))[: len(pixels)]
 
 
-def _report(spec: CellSpec, framework: Framework, values: Values, broken: dict[str, str], output: Output) -> None:
+def _report(spec: CellSpec, framework: Framework, values: PhaseValues, broken: dict[str, str], output: Output) -> None:
     steady = values.seconds[values.warmup :]
     metrics = {
         "features/images": float(sum(values.examples)),
@@ -85,8 +84,7 @@ def _report(spec: CellSpec, framework: Framework, values: Values, broken: dict[s
     output.metrics(metrics)
     spec.path.mkdir(parents=True, exist_ok=True)
     write_values(spec.path / "values.parquet", [values])
-    environment = {"framework": framework.versions(), "packages": provenance.packages(), "machine": provenance.machine()}
-    (spec.path / "environment.json").write_text(json.dumps(environment, indent=1))
+    write_environment(spec.path / "environment.json", framework, spec.threads)
     (spec.path / "broken_images.json").write_text(json.dumps(broken, indent=1))
     for name in ("values.parquet", "environment.json", "broken_images.json"):
         output.artifact(name)

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from itertools import chain
 
 import numpy as np
 
-from experiments import timing
-from experiments.measure import peak_rss_bytes, rule, write_values
-from experiments.timing import Values
+from experiments.cell import timing
+from experiments.cell.contract import CellSpec, Output
+from experiments.cell.measure import optimizer_config, peak_rss_bytes, write_values
+from experiments.cell.timing import PhaseValues
 from experiments.workloads.captioning.train import Captioning
-from experiments.workloads.contract import CellSpec, Output
+from models import frameworks
 from models.contract import Framework
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
     settings, task = spec.settings, Captioning(spec)
-    loop = importlib.import_module(f"models.loops.{settings['harness'].partition('+')[0]}")
+    loop = frameworks.loop(framework.name, settings["harness"].partition("+")[0])
     network = framework.build(task.model, task.spec)
     framework.load_weights(network, task.initial_weights())
-    optimiser = framework.optimiser(network, rule(settings))
+    optimizer = framework.optimizer(network, optimizer_config(settings))
     batches = chain.from_iterable(task.training(epoch, framework) for epoch in range(settings["epochs"]))
     output.progress(settings["harness"], 0, None)
     began = time.perf_counter()
-    seconds, losses = loop.train(network, optimiser, batches, framework.device)
+    seconds, losses = loop.train(network, optimizer, batches, framework.device)
     total_seconds = time.perf_counter() - began
-    values = Values("train", tuple(seconds), (task.examples_a_step,) * len(seconds), settings["warmup_steps"])
+    values = PhaseValues("train", tuple(seconds), (task.examples_a_step,) * len(seconds), settings["warmup_steps"])
     last_epoch = losses[-task.steps_per_epoch :]
     output.metrics(
         {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from experiments.cell.contract import DatasetInfo, Job, Prepared, Progress
 from experiments.datasets import captions, synthetic
 from experiments.datasets.captions import CaptionData
 from experiments.studies.captioning import Settings
 from experiments.workloads import steps
 from experiments.workloads.captioning import features
 from experiments.workloads.captioning.features import Source
-from experiments.workloads.contract import DatasetInfo, Job, Prepared, Progress
+from models import frameworks
 from tracking.errors import WrongCall
 
 
@@ -95,10 +96,11 @@ def _weights(settings: Settings) -> tuple[Source, tuple[str, ...]]:
 
 
 def _check_autolog(settings: Settings) -> None:
-    plain = [name for name in settings.frameworks if not name.startswith("keras-")]
+    have = frameworks.having(lambda one: one.fits)
+    plain = [name for name in settings.frameworks if name not in have]
     if settings.autolog == "mlflow" and plain:
         raise WrongCall(
-            f"autolog=mlflow records Keras' fit alone, nothing of {plain[0]}; choose keras-* frameworks or leave autolog out"
+            f"autolog=mlflow records a framework's own fit, nothing of {plain[0]}; choose {', '.join(have)} or leave it out"
         )
 
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, ImageDraw
-
 from experiments.datasets.captions import CaptionData
+from experiments.datasets.images import Image, ImageDraw
 from models.contract import Array
 
 COUNT = 8

@@ -1,4 +1,4 @@
-"""Stage 2: the decoder, trained on the agreed features; held-out pictures captioned for BLEU."""
+"""Stage 2: the decoder, trained on the agreed features; held-out pictures captioned for sacrebleu's BLEU."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.checkpoint import Past
+from experiments.cell.checkpoint import TrainingState
+from experiments.cell.contract import CellSpec, Output
+from experiments.cell.measure import mean_loss, measure
 from experiments.datasets import caption_batches
 from experiments.datasets.captions import CaptionData
-from experiments.measure import mean_loss, measure
 from experiments.workloads.captioning import captioner, features, samples
-from experiments.workloads.contract import CellSpec, Output
+from models.caption_decoder.decoding import decode
 from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights, parameters
 from models.contract import Array, Batch, Framework, Weights
 
@@ -92,7 +93,7 @@ class Captioning:
     def answer(self, framework: Framework, network: Any, request: Array) -> Array:
         return self._decode(framework, network, request, 1, self._settings["inference_words"])
 
-    def derived(self, metrics: Mapping[str, float], past: Past) -> dict[str, float]:  # noqa: ARG002
+    def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]:  # noqa: ARG002
         """Pictures a second: captions a second over captions a picture."""
         if "train/examples_per_second" not in metrics:
             return {}
@@ -116,7 +117,7 @@ class Captioning:
             self._answers["beam" if name else "greedy"] = answers
         return metrics
 
-    def leave(self, framework: Framework, network: Any, output: Output) -> None:
+    def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None:
         """Captions with their pictures, and the captioner as a model that loads elsewhere."""
         self._data.vocabulary.save(self._cell.path / "vocabulary.json")
         output.artifact("vocabulary.json")
@@ -147,4 +148,4 @@ class Captioning:
         return found
 
     def _decode(self, framework: Framework, network: Any, rows: Array, beams: int, words: int) -> Array:
-        return framework.decode(network, rows, start=self._start, end=self._end, words=words, beams=beams)
+        return decode(framework, network, rows, start=self._start, end=self._end, words=words, beams=beams)

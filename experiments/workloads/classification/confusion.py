@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+
+from experiments.datasets.images import Image, ImageDraw
+from tracking import spreadsheet
 
 CELL, MARGIN, LARGEST = 44, 96, 40
 INK, PAPER, FULL = (28, 36, 48), (255, 255, 255), (47, 109, 179)
@@ -16,10 +17,11 @@ INK, PAPER, FULL = (28, 36, 48), (255, 255, 255), (47, 109, 179)
 
 def write(folder: Path, counted: NDArray[np.int64], classes: Sequence[str]) -> None:
     """`confusion.csv`, a row a true class, and `confusion.png`: with names and numbers for up to 40 classes."""
-    with (folder / "confusion.csv").open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["true \\ answered", *classes])
-        rows.writerows([name, *map(int, line)] for name, line in zip(classes, counted, strict=True))
+    rows: list[Sequence[object]] = [
+        ["true \\ answered", *classes],
+        *([name, *map(int, line)] for name, line in zip(classes, counted, strict=True)),
+    ]
+    (folder / "confusion.csv").write_text(spreadsheet.as_csv(rows), encoding="utf-8")
     _drawn(counted, classes).save(folder / "confusion.png")
 
 

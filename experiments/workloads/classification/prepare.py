@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.datasets.labelled.data import Labelled
+from experiments.cell.contract import DatasetInfo, Prepared, Progress
+from experiments.datasets.labelled.data import Labelled, of_numerals
 from experiments.datasets.labelled.data import prepare as prepared_data
 from experiments.studies.classification import Settings
 from experiments.workloads import networks, steps
-from experiments.workloads.contract import DatasetInfo, Prepared, Progress
-from models.contract import Rule
+from models import frameworks
+from models.contract import OptimizerConfig
 from models.layers.images import ImageSpec
 from tracking.errors import WrongCall
-
-MIRRORED_NUMERALS = ("digits", "mnist")
 
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
     """Raises WrongCall for data, a network, a size or a schedule that cannot serve."""
     module = networks.of_images(settings.model, settings.frameworks, "model")
-    Rule(settings.optimizer, settings.learning_rate, settings.momentum, settings.weight_decay)  # raises
+    OptimizerConfig(settings.optimizer, settings.learning_rate, settings.momentum, settings.weight_decay)  # raises
     _check_input(settings)
     if not settings.data:
         raise WrongCall(f"preset={settings.preset} needs its data: data=FOLDER, or data=digits, which is embedded")
@@ -45,9 +44,10 @@ def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
 
 
 def _check_input(settings: Settings) -> None:
+    have = frameworks.having(lambda one: one.has_pipeline)
     for name in settings.frameworks:
-        if "native" in settings.input and name.partition("+")[0] not in ("pytorch", "tensorflow"):
-            raise WrongCall(f"input=native: {name} has no input pipeline of its own here; pytorch and tensorflow have")
+        if "native" in settings.input and name not in have:
+            raise WrongCall(f"input=native: {name} has no input pipeline of its own here; have {', '.join(have)}")
 
 
 def _check_data(settings: Settings, data: Labelled, spec: ImageSpec) -> None:
@@ -56,5 +56,5 @@ def _check_data(settings: Settings, data: Labelled, spec: ImageSpec) -> None:
         raise WrongCall(
             f"batch_size={settings.batch_size}: {settings.model} needs {spec.least_rows(data.side)}, for its BatchNorm"
         )
-    if settings.augmentation == "crop+mirror" and data.name in MIRRORED_NUMERALS:
+    if settings.augmentation == "crop+mirror" and data.name in of_numerals():
         raise WrongCall(f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; take augmentation=crop")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 import models
-from experiments.checkpoint import Past
-from experiments.comparison.outcomes import TO_ACCURACY
+from experiments.cell.checkpoint import TrainingState
+from experiments.cell.contract import CellSpec, Output
+from experiments.cell.measure import measure
+from experiments.config.outcomes import TO_ACCURACY
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
-from experiments.measure import measure
 from experiments.workloads.classification import confusion
-from experiments.workloads.contract import CellSpec, Output
 from models.contract import Array, Batch, Framework, Weights
 
 DROP = 0.1
@@ -88,10 +88,10 @@ class Classification:
     def answer(self, framework: Framework, network: Any, request: Array) -> Array:
         return framework.infer(network, (request,))
 
-    def derived(self, metrics: Mapping[str, float], past: Past) -> dict[str, float]:  # noqa: ARG002
+    def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]:  # noqa: ARG002
         """Seconds of training, without validation, until an accuracy was first reached; nothing for one that never was."""
-        elapsed = np.cumsum(past.epoch_seconds)
-        reached = [values["val/accuracy"] for values in past.by_epoch]
+        elapsed = np.cumsum(state.epoch_seconds)
+        reached = [values["val/accuracy"] for values in state.by_epoch]
         found = {}
         for threshold in self._settings["thresholds"]:
             if epochs := [epoch for epoch, accuracy in enumerate(reached) if accuracy >= threshold]:
@@ -102,7 +102,7 @@ class Classification:
         """Accuracy is told after every epoch."""
         return {}
 
-    def leave(self, framework: Framework, network: Any, output: Output) -> None:
+    def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None:
         """The confusion matrix as a table and a picture."""
         self.validate(framework, network)  # a resumed training may have had its last validation in another process
         confusion.write(self._cell.path, self._counted, self._data.classes)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 import models
-from experiments import timing
-from experiments.measure import check_parameters, leave, peak_memory, peak_rss_bytes, rule
-from experiments.timing import Stopwatch, Values
-from experiments.workloads.contract import CellSpec, Output
+from experiments.cell import timing
+from experiments.cell.contract import CellSpec, Output
+from experiments.cell.measure import check_parameters, optimizer_config, peak_memory, peak_rss_bytes, write_run_files
+from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
 from tracking.errors import EvenhandError
 
@@ -51,7 +51,8 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     phases = {"inference": _infer, "train": _train}
     found = [phases[phase](framework, network, batch, spec, output) for phase in settings["phases"]]
     output.metrics(peak_memory(framework, peak_rss_bytes()))
-    leave(spec, framework, [values for values, _ in found], {k: v for _, summary in found for k, v in summary.items()}, output)
+    summary = {name: value for _, one in found for name, value in one.items()}
+    write_run_files(spec, framework, [values for values, _ in found], summary, output)
 
 
 def _batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
@@ -59,7 +60,9 @@ def _batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
     return Batch((images,), rng.integers(0, sizes.classes, rows, dtype=np.int32), np.ones(rows, np.float32))
 
 
-def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output) -> tuple[Values, dict[str, float]]:
+def _infer(
+    framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output
+) -> tuple[PhaseValues, dict[str, float]]:
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
     budget, seconds, began = _budget(spec), [], time.time()
@@ -80,18 +83,20 @@ def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, out
     return values, summary
 
 
-def _train(framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output) -> tuple[Values, dict[str, float]]:
-    """Optimiser steps on one batch, which stays where the framework put it."""
+def _train(
+    framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output
+) -> tuple[PhaseValues, dict[str, float]]:
+    """Optimizer steps on one batch, which stays where the framework put it."""
     settings, rows = spec.settings, spec.settings["batch_size"]
-    optimiser = framework.optimiser(network, rule(settings))
+    optimizer = framework.optimizer(network, optimizer_config(settings))
     output.progress(f"training, batch {rows}", 0, None)
     watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
     budget, began = _budget(spec), time.time()
-    framework.train_epoch(network, optimiser, _again(batch, budget), watch)
+    framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():
         step = int(np.argmin(np.isfinite(watch.losses)))
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
-    values = _values("train", watch.seconds, rows)
+    values = replace(_values("train", watch.seconds, rows), ended=tuple(watch.ended))
     output.window("train", began, time.time(), rows * len(watch.seconds))
     summary = timing.summarise_training(values, sum(watch.seconds))
     del summary["train/total_seconds"]  # a budget, not a result
@@ -109,5 +114,5 @@ def _again(batch: Batch, budget: Budget) -> Iterator[Batch]:
         yield batch
 
 
-def _values(phase: str, seconds: list[float], rows: int) -> Values:
-    return Values(phase, tuple(seconds), (rows,) * len(seconds), timing.found_warmup(seconds))
+def _values(phase: str, seconds: list[float], rows: int) -> PhaseValues:
+    return PhaseValues(phase, tuple(seconds), (rows,) * len(seconds), timing.found_warmup(seconds))

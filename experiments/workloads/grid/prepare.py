@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from experiments.cell.contract import DatasetInfo, Prepared, Progress
 from experiments.studies.grid import Settings
 from experiments.workloads import networks
-from experiments.workloads.contract import DatasetInfo, Prepared, Progress
 from models.layers.images import ImageSpec
 from tracking.errors import WrongCall
 

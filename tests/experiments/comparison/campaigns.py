@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.comparison.query import table
+from experiments.comparison.runs.query import table
 from tracking.records import StoredRun
 
 STEP, RATE, LATENCY = "train/step_seconds", "train/examples_per_second", "inference/latency_seconds_p50"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.comparison.raw import Phase, RawRun, Series, shown
+from experiments.comparison.runs.raw import Phase, RawRun, Series, shown
 
 POWER, HEAT = "system/gpu_0_power_usage_watts", "system/gpu_0_temperature_celsius"
 
@@ -28,12 +28,12 @@ def raw_runs(
     sensors: bool = True,
     factors: Mapping[str, float] | None = None,
     seed: int = 0,
-    most: int = 48,
+    maximum: int = 48,
 ) -> list[RawRun]:
     """A training with a slow first step, requests with a heavy tail, a power that rises and a temperature that follows."""
     rng = np.random.default_rng(seed)
     found = []
-    for run in shown(table, strata=strata, most=most):
+    for run in shown(table, strata=strata, maximum=maximum):
         factor = (factors or {}).get(run.level, 1.0) * np.exp(rng.normal(0, 0.01))
         train = 0.03 * factor * np.exp(rng.normal(0, 0.02, steps))
         train[0] *= 20

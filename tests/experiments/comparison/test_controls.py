@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from experiments import studies
 from experiments.comparison import compare
-from experiments.comparison.query import table
-from tests.experiments.comparison.campaigns import STEP, runs
+from experiments.comparison.report.remarks import control_result, on_control
+from experiments.comparison.runs.query import table
+from experiments.comparison.verdicts.findings import Control
+from experiments.config import settings as settings_
+from experiments.planning import treatments
+from tests.experiments.comparison.campaigns import LATENCY, LOSS, RSS, STEP, runs
+from tracking.errors import WrongCall
 from tracking.records import StoredRun
 
 
-def with_controls(factor: float = 1.05, blocks: int = 8) -> pd.DataFrame:
-    """A campaign of two frameworks, its A/A cells, and its cells slowed by a factor."""
-    found = [mark(run, run.tags["framework"]) for run in runs(blocks=blocks)]
-    for name, seed, slower in (("A/A", 1, 1.0), ("injected 5 %", 2, factor)):
-        again = runs(("pytorch",), blocks=blocks, seed=seed, factors={"pytorch": slower})
-        found += [mark(run, f"pytorch {name}", name) for run in again]
+def with_controls(
+    factor: float = 1.05, blocks: int = 8, *, baseline: str = "pytorch", campaign: str = "c1", again: float = 1.0
+) -> pd.DataFrame:
+    """A campaign of two frameworks, its A/A cells (`again` as slow), and its cells whose steps are slowed by a factor."""
+    found = [mark(run, run.tags["framework"]) for run in runs(blocks=blocks, campaign=campaign)]
+    for name, seed, slower in (("A/A", 1, again), ("injected 5 %", 2, factor)):
+        repeated = runs((baseline,), blocks=blocks, seed=seed, factors={baseline: slower}, campaign=campaign)
+        found += [mark(run, f"{baseline} {name}", name) for run in repeated]
     return table(found)
+
+
+def control(found: pd.DataFrame, name: str, *outcomes: str) -> Control:
+    return next(one for one in compare(found, baseline="pytorch", outcomes=outcomes).controls if one.name == name)
 
 
 def mark(run: StoredRun, treatment: str, control: str = "") -> StoredRun:
@@ -52,5 +65,76 @@ def test_an_injected_delay_is_found_and_a_second_self_is_not() -> None:
     assert not again.different
 
 
+@pytest.mark.parametrize("study", studies.available())
+@pytest.mark.parametrize("given", [{"aa": "true"}, {"inject_delay": "5%"}])
+def test_every_study_has_the_controls_that_are_asked_for_or_refuses(study: str, given: dict[str, str]) -> None:
+    """A study that did neither would slow what it compares, or claim a control that it has not."""
+    module = studies.load(study)
+    wanted = settings_.parse(module.Settings, module.PRESETS, {"aa": "false", "inject_delay": "0", **given})
+    try:
+        found = treatments.of(module, wanted)
+    except WrongCall as refused:
+        assert "aa, inject_delay" in str(refused)  # noqa: PT017
+        return
+    slowed = [one for one in found if one.settings.get("inject_delay") != 0]
+    assert [one.name.partition(" ")[2] for one in found if " " in one.name] == ["A/A" if "aa" in given else "+5 %"]
+    assert len(slowed) == ("inject_delay" in given)
+
+
 def test_without_controls_there_are_none() -> None:
     assert compare(table(runs()), baseline="pytorch").controls == ()
+
+
+def test_the_rate_of_false_alarms_counts_what_is_inconclusive_too() -> None:
+    """A difference of 10 % at an SD of 1 % is a false alarm, among all that was tested: an SD of 30 % shows neither."""
+    table = with_controls(again=1.1)
+    table[LATENCY] = np.exp(np.random.default_rng(0).normal(0, 0.3, len(table)))
+    found = control(table, "A/A", STEP, LATENCY, RSS, LOSS)
+    assert control_result(found) == (
+        "1 of 4 tested outcomes was called different, falsely: median training step; 1 of the 4 are inconclusive"
+    )
+    assert control_result(control(with_controls(blocks=5), "A/A", STEP)) == "nothing could be tested"
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1.05, "found in median training step (1.0"),
+        (1.0, "NOT FOUND in median training step (1.0"),
+        (0.9, "NOT FOUND in median training step (1.1"),  # different, but the wrong way
+        (1.3, "found, but not as the 1.05× that was injected, in median training step (1.2"),
+    ],
+)
+def test_an_injected_delay_is_sought_in_the_times_and_in_its_size(factor: float, said: str) -> None:
+    """Eight blocks of SD 1 % give an interval of ±1.2 %, which no wrong size here comes within the margin of."""
+    table = with_controls(factor)
+    table.loc[table["tags.control"] == "injected 5 %", RSS] *= 2
+    told = control_result(control(table, "injected 5 %", STEP, RSS))
+    assert told.startswith(said)
+    assert told.endswith("; also called different: peak process memory")
+
+
+def test_a_delay_without_a_median_time_is_not_called_found() -> None:
+    told = control_result(control(with_controls(), "injected 5 %", RSS))
+    assert told == "no median time of steps or requests was tested, in which it must show"
+
+
+def test_every_baseline_has_controls_of_its_own() -> None:
+    both = pd.concat([with_controls(), with_controls(baseline="tensorflow", campaign="c2")], ignore_index=True)
+    found = [one for one in compare(both, baseline="pytorch", outcomes=[STEP]).controls if one.name == "A/A"]
+    assert [[(row.a, row.b, row.n_blocks) for row in one.comparison.rows] for one in found] == [
+        [("pytorch", "pytorch A/A", 8)],
+        [("tensorflow", "tensorflow A/A", 8)],
+    ]
+    assert [on_control(one).split(":")[0] for one in found] == ["Control A/A of pytorch", "Control A/A of tensorflow"]
+
+
+def test_controls_are_judged_stratum_by_stratum() -> None:
+    small, large = with_controls(), with_controls(campaign="c2")
+    small["params.batch_size"], large["params.batch_size"] = "8", "64"
+    both = pd.concat([small, large], ignore_index=True)
+    found = compare(both, baseline="pytorch", outcomes=[STEP], strata=["batch_size"]).controls
+    assert len(found) == 2
+    for one in found:
+        assert [(row.stratum, row.n_blocks) for row in one.comparison.rows] == [("batch_size=8", 8), ("batch_size=64", 8)]
+    assert "median training step [batch_size=8]" in control_result(found[1])

@@ -8,10 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.comparison import compare, hypotheses, learning, report, survival
-from experiments.comparison.hypotheses import Hypothesis
-from experiments.comparison.raw import RawRun
-from tests.experiments.comparison.campaigns import frame
+from experiments.comparison import compare
+from experiments.comparison.report import hypotheses as told_of
+from experiments.comparison.report import remarks, tables, writing
+from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.verdicts import hypotheses, learning, survival
+from experiments.config.outcomes import Hypothesis
+from tests.experiments.comparison.campaigns import frame, paired
 
 EPOCHS = 5
 
@@ -32,7 +35,7 @@ def curves(shift: float, *, blocks: int = 6, noise: float = 0.004, at: int = 2, 
 def test_curves_that_overlap_are_told_to() -> None:
     (one,) = learning.agreements(curves(0.0), "a")
     assert (one.metric, one.a, one.b, one.n_blocks, one.n_epochs, one.alike) == ("val/accuracy", "a", "b", 6, EPOCHS, True)
-    loud, plain = learning.sentences([one])
+    loud, plain = remarks.on_learning([one])
     assert loud == []
     assert plain[0].startswith("Learning curves, b against a: they overlap. Over 5 epochs and 6 blocks the validation accuracy")
 
@@ -41,7 +44,7 @@ def test_curves_that_part_are_told_first() -> None:
     (one,) = learning.agreements(curves(-0.05), "a")
     assert (one.alike, one.epoch) == (False, 3)
     assert one.estimate.value == pytest.approx(-0.05, abs=0.01)
-    loud, plain = learning.sentences([one])
+    loud, plain = remarks.on_learning([one])
     assert loud[0].startswith("LEARNING DIFFERS, b against a: the validation accuracy differs in epoch 3 by -0.0")
     assert plain == []
 
@@ -54,7 +57,7 @@ def test_a_shift_inside_the_margin_is_no_difference() -> None:
 def test_few_blocks_say_nothing_and_loss_stands_in_for_accuracy() -> None:
     (one,) = learning.agreements(curves(-0.5, blocks=5, metric="val/loss"), "a")
     assert (one.metric, one.alike) == ("val/loss", None)
-    assert "5 blocks are too few" in learning.sentences([one])[1][0]
+    assert "5 blocks are too few" in remarks.on_learning([one])[1][0]
     assert learning.agreements(curves(0.0, blocks=1), "a") == []
     assert learning.agreements([], "a") == []
 
@@ -77,8 +80,7 @@ def test_runs_that_never_get_there_count_as_censored() -> None:
     late = told["90", "tensorflow"]
     assert (late.reached.sum(), len(late.reached)) == (5, 8)
     assert sorted(late.seconds[~late.reached]) == [100, 101, 102]  # their whole training
-    section = survival.section(comparison)
-    assert section is not None
+    (section,) = tables.times_to_accuracy(comparison)
     rows = {row[:2]: row for row in section.rows}
     # Kaplan-Meier: the first time after which less than half of all runs, those without an end among them, are still on their way
     assert rows["90 %", "pytorch"][2:5] == ("8", "8 of 8", "24 s")
@@ -87,13 +89,29 @@ def test_runs_that_never_get_there_count_as_censored() -> None:
     assert rows["95 %", "tensorflow"][3:] == ("0 of 8", "never", "—", "—")
 
 
+def test_runs_of_campaigns_that_begin_alike_are_not_taken_for_each_other() -> None:
+    """In the second campaign nobody gets there: half of all, whatever the campaigns are called."""
+    tables = [frame(blocks=8, campaign=f"nightly-{at}", seed=at, params={"thresholds": "0.9"}) for at in range(2)]
+    table = pd.concat(tables, ignore_index=True).assign(**{"train/total_seconds": 100.0})
+    table["train/to_accuracy_90_percent_seconds"] = np.where(table["campaign"] == "nightly-0", 20.0, np.nan)
+    found = survival.reached(compare(table, baseline="pytorch"))
+    assert [(int(one.reached.sum()), len(one.reached)) for one in found] == [(8, 16)] * 2
+
+
+def test_times_need_no_total_among_the_outcomes() -> None:
+    asked, unasked = (compare(with_times(3), baseline="pytorch", outcomes=[one]) for one in ("train/total_seconds", "val/loss"))
+    assert tables.times_to_accuracy(unasked) == tables.times_to_accuracy(asked) != []
+    without = with_times(3).drop(columns="train/total_seconds")
+    assert tables.times_to_accuracy(compare(without, baseline="pytorch")) == []
+
+
 def test_they_are_no_outcome_of_their_own() -> None:
     found = compare(with_times(3), baseline="pytorch")
     assert not [row for row in found.rows if "to_accuracy" in row.metric]
 
 
 def test_nothing_is_told_where_nobody_asked() -> None:
-    assert survival.section(compare(frame(blocks=6), baseline="pytorch")) is None
+    assert tables.times_to_accuracy(compare(frame(blocks=6), baseline="pytorch")) == []
 
 
 HYPOTHESES = (
@@ -113,23 +131,49 @@ def test_hypotheses_are_answered_one_by_one() -> None:
     outcomes = [one.metric for one in HYPOTHESES]
     comparison = compare(table, baseline="pytorch", outcomes=outcomes)
     time, gpu, cpu = hypotheses.answered(HYPOTHESES, comparison)
-    assert time.text == "H0 rejected: tensorflow is slower"
-    assert gpu.text == "not testable here: no NVIDIA device: NVML Shared Library Not Found"
-    assert cpu.text == "not testable here: no two runs of one block have it"
-    assert hypotheses.sentence([time, gpu, cpu]) == (
-        "Of 3 null hypotheses 1 rejected, 0 confirmed as equal, 0 open, 2 not testable here."
+    assert told_of.text(time) == "H0 rejected: tensorflow is slower, by more than the margin (±3 %)"
+    assert told_of.text(gpu) == "not testable here: no NVIDIA device: NVML Shared Library Not Found"
+    assert told_of.text(cpu) == "not testable here: no two runs of one block have it"
+    assert told_of.sentence([time, gpu, cpu]) == (
+        "Of 3 null hypotheses 1 rejected, 0 confirmed as equal, 0 open, 2 not testable here. "
+        "Of those rejected: 1 by more than the margin."
     )
-    assert [row.split(",")[0] for row in hypotheses.as_csv([time, gpu, cpu]).splitlines()] == ["hypothesis", "H1", "H2", "H3"]
-    assert time.cells[-1] == "3.90e-18"
+    assert [row.split(",")[0] for row in told_of.as_csv([time, gpu, cpu]).splitlines()] == ["hypothesis", "H1", "H2", "H3"]
+    assert told_of.cells(time)[-1] == "3.90e-18"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "said", "counted"),
+    [
+        (1.035, 0.01, "H0 rejected: b is slower, whether by more than the margin is open (±3 %)", "1 rejected, 0 confirmed"),
+        (1.01, 0.002, "H0 rejected: b is slower, by less than the margin (±3 %)", "1 rejected, 0 confirmed"),
+        (1.0, 0.01, "H0 stands: equivalent within the margin (±3 %)", "0 rejected, 1 confirmed"),
+        (1.0, 0.0, "H0 stands: identical in all 12 blocks", "0 rejected, 1 confirmed"),
+        (2.0, 0.0, "H0 rejected: b is slower, by more than the margin (±3 %)", "1 rejected, 0 confirmed"),
+        (1.01, 0.0, "H0 rejected: b is slower, by less than the margin (±3 %)", "1 rejected, 0 confirmed"),
+    ],
+)
+def test_a_null_hypothesis_is_one_question_and_the_margin_another(ratio, spread, said, counted) -> None:
+    """Log-ratios at exactly the stated mean and SD: what is shown of both questions is known."""
+    noise = np.linspace(-1, 1, 12)
+    values = ratio * np.exp(spread * noise / noise.std(ddof=1))
+    comparison = compare(paired([1.0] * 12, values, "train/total_seconds"))
+    found = hypotheses.answered(HYPOTHESES[:1], comparison)
+    assert told_of.text(found[0]) == said
+    assert counted in told_of.sentence(found)
+
+
+def test_a_hypothesis_without_a_pair_says_why() -> None:
+    comparison = compare(paired([1.0, 0.0], [1.0, 1.0], "train/total_seconds"))
+    (found,) = hypotheses.answered(HYPOTHESES[:1], comparison)
+    assert told_of.text(found).startswith("not testable here: zero or negative values have no ratio")
 
 
 def test_sections_and_figures_stand_in_the_report(tmp_path) -> None:
     table = with_times(3)
     comparison = compare(table, baseline="pytorch", outcomes=["train/total_seconds"])
     raw = [replace(run, level={"a": "pytorch", "b": "tensorflow"}[run.level]) for run in curves(0.0)]
-    section = survival.section(comparison)
-    assert section is not None
-    path = report.write(comparison, tmp_path, title="A study", raw=raw, sections=[section])
+    path = writing.write(comparison, tmp_path, title="A study", raw=raw, sections=tables.times_to_accuracy(comparison))
     for text in (path.read_text(), (tmp_path / "report.md").read_text()):
         assert "Time to accuracy" in text
         assert "5 of 8" in text

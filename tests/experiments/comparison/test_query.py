@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.query import table
+from experiments.comparison.runs.query import table
 from tests.experiments.comparison.campaigns import STEP, runs
 from tracking.errors import WrongCall
 from tracking.records import StoredRun

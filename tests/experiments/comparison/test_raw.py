@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.comparison import compare, papers, raw
-from experiments.comparison.query import table
-from experiments.measure import write_values
-from experiments.timing import Values
+from experiments.cell.measure import write_values
+from experiments.cell.timing import PhaseValues
+from experiments.comparison import compare
+from experiments.comparison.runs import raw
+from experiments.comparison.runs.query import table
+from experiments.comparison.verdicts import papers
 from tests.experiments.comparison.campaigns import frame, runs
 from tests.experiments.comparison.steps import phase, raw_runs
 from tracking.errors import EvenhandError
@@ -29,7 +31,7 @@ def test_all_runs_are_shown_where_they_are_few():
 
 
 def test_of_many_runs_whole_blocks_are_shown_from_the_first_to_the_last():
-    found = raw.shown(frame(blocks=200), most=20)
+    found = raw.shown(frame(blocks=200), maximum=20)
     assert len(found) == 20
     blocks = [run.block for run in found]
     assert {blocks.count(block) for block in blocks} == {2}
@@ -40,19 +42,19 @@ def test_of_many_runs_whole_blocks_are_shown_from_the_first_to_the_last():
 def test_blocks_with_a_missing_side_give_way_to_whole_ones():
     table_ = frame(blocks=30)
     table_.loc[table_["run_id"].isin([f"c1-{block}-pytorch" for block in range(0, 30, 2)]), "status"] = "FAILED"
-    assert {int(run.block) % 2 for run in raw.shown(table_, most=20)} == {1}
+    assert {int(run.block) % 2 for run in raw.shown(table_, maximum=20)} == {1}
 
 
 def test_every_stratum_gets_its_share():
     parts = [frame(blocks=20 * (at + 1), params={"workload": name}) for at, name in enumerate("ab")]
     parts[1]["run_id"] += "b"
-    found = raw.shown(pd.concat(parts, ignore_index=True), strata=["workload"], most=24)
+    found = raw.shown(pd.concat(parts, ignore_index=True), strata=["workload"], maximum=24)
     counts = [sum(run.stratum == f"workload={name}" for run in found) for name in "ab"]
     assert counts == [12, 12]
 
 
 def test_more_levels_than_may_be_shown_are_cut():
-    assert len(raw.shown(frame(levels=[f"l{at}" for at in range(20)], blocks=6), most=8)) == 8
+    assert len(raw.shown(frame(levels=[f"l{at}" for at in range(20)], blocks=6), maximum=8)) == 8
 
 
 def test_only_sensors_that_a_run_has_are_asked_for():
@@ -60,25 +62,30 @@ def test_only_sensors_that_a_run_has_are_asked_for():
     assert [run.sensors for run in raw.shown(table_)] == [(WATTS,), (), (WATTS,), (WATTS,)]
 
 
-@pytest.fixture
-def campaign(tmp_path, monkeypatch, empty_store):
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory, empty_store):
     """Two runs on a real store, one with values and sensors; and the path of its values."""
-    monkeypatch.chdir(tmp_path)
+    tmp_path = tmp_path_factory.mktemp("campaign")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        yield _stored(tmp_path, empty_store)
+
+
+def _stored(tmp_path, empty_store):
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     store = Store(f"sqlite:///{tmp_path}/mlflow.db")
     start = 1_760_000_000_000
     path = tmp_path / "cells" / "values.parquet"
     path.parent.mkdir()
     seconds = (9.0, 0.5, 0.25, 0.125, 0.0625)
-    requests = Values("inference_batch_4", (0.3, 0.1, 0.1), (4, 4, 4), 1)
-    write_values(path, [Values("train", seconds, (32,) * 5, 3), requests])
+    requests = PhaseValues("inference_batch_4", (0.3, 0.1, 0.1), (4, 4, 4), 1)
+    ended = tuple(start / 1_000 + at for at in (17.0, 19.5, 19.875, 20.0, 20.0625))
+    write_values(path, [PhaseValues("train", seconds, (32,) * 5, 3, ended=ended), requests])
     records = []
     for level in ("pytorch", "tensorflow"):
         tags = {"kind": "cell", "framework": level, "block": "0", "campaign": "c"}
         records.append(RunOpened(level, start, "e", level, tags))
-    # the fourth step ended at 20 s: the warm-up of three steps was over 0.125 s earlier
-    points = [Point("live/examples_per_second", 32 / 0.125, 4, start + 20_000)]
-    points += [Point(WATTS, 100.0 + at, at, start + 500 + 1_000 * at) for at in range(5)]
+    points = [Point(WATTS, 100.0 + at, at, start + 500 + 1_000 * at) for at in range(5)]
     records += [Metrics("pytorch", tuple(points)), Artifact("pytorch", "cells/values.parquet")]
     records += [RunClosed(level, start + 30_000, "ok") for level in ("pytorch", "tensorflow")]
     assert store.apply(records, tmp_path) == []
@@ -97,7 +104,7 @@ def test_steps_and_sensors_come_back_from_a_store(campaign):
     assert list(raw.of_inference(run)) == [4]
     assert run.sensors[WATTS].seconds.tolist() == [0.5, 1.5, 2.5, 3.5, 4.5]
     assert run.sensors[WATTS].values.tolist() == [100.0, 101.0, 102.0, 103.0, 104.0]
-    assert run.warm_seconds == pytest.approx(20 - 0.125, abs=1e-6)
+    assert run.warm_seconds == pytest.approx(19.875, abs=1e-6)  # the third step is the last of the warm-up
     assert (found["tensorflow"].phases, found["tensorflow"].sensors, found["tensorflow"].trouble) == ({}, {}, "")
 
 
@@ -112,6 +119,17 @@ def test_steps_come_from_files_where_the_server_is_away(campaign, tmp_path):
     assert by_level["tensorflow"].trouble.startswith("broken.parquet cannot be read")
     with pytest.raises(EvenhandError, match="cannot be read"):
         raw.read_values(tmp_path / "nothing.parquet")
+
+
+def test_files_without_clock_times_are_read_and_their_warm_up_is_unknown(campaign, tmp_path):
+    import pyarrow.parquet as pq
+
+    _, path = campaign
+    old = tmp_path / "old.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["ended_ms"]), old)
+    train = raw.read_values(old)["train"]
+    assert train.seconds.tolist() == raw.read_values(path)["train"].seconds.tolist()
+    assert raw._warm_seconds(train, 0) is None
 
 
 def test_percentiles_are_medians_over_the_runs_that_earned_them():

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.comparison import compare, report, words
-from experiments.comparison.outcomes import outcome
-from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
+from experiments.comparison import compare
+from experiments.comparison.report import tables, wording, writing
+from experiments.config.outcomes import outcome
+from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame, paired
 from tracking.records import BETWEEN_WARNINGS
 
 EVIL = '<script>alert("x")</script>|*`_[a](javascript:b)'
@@ -37,7 +38,7 @@ def written(tmp_path_factory):
     ]
     comparison = compare(table, baseline="pytorch", outcomes=[STEP, RATE, LATENCY, RSS, "val/bleu4", "energy/joules"])
     folder = tmp_path_factory.mktemp("report")
-    path = report.write(
+    path = writing.write(
         comparison,
         folder,
         title="A study",
@@ -137,6 +138,12 @@ def test_json_follows_the_schema(written):
     assert found["environment"]["pytorch"]["machine"] == "box"
 
 
+def test_without_steps_strata_or_controls_there_are_none_of_their_sections(written):
+    _, _, text = written
+    for heading in ("come to rest", "Controls", "papers’ procedure", "Batch-size limits", "Across strata"):
+        assert heading not in text
+
+
 def test_csv_holds_the_rows_unrounded(written):
     comparison, folder, _ = written
     with (folder / "comparison.csv").open(encoding="utf-8") as file:
@@ -165,7 +172,7 @@ def test_markdown_tables_are_whole(written):
 
 def test_the_same_comparison_writes_the_same_files(written, tmp_path):
     comparison, folder, _ = written
-    report.write(comparison, tmp_path, title="A study")
+    writing.write(comparison, tmp_path, title="A study")
     for name in ("figures/forest.svg", "figures/blocks.png", "comparison.json"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
@@ -181,7 +188,7 @@ def evil(tmp_path_factory):
     table.loc[0, ["status", "outcome", "outcome_reason"]] = ["FAILED", "failed", EVIL]
     comparison = compare(table, baseline="base", strata=["stratum name"])
     folder = tmp_path_factory.mktemp("evil")
-    report.write(comparison, folder, title=EVIL, notes=[EVIL])
+    writing.write(comparison, folder, title=EVIL, notes=[EVIL])
     return comparison, folder
 
 
@@ -202,14 +209,14 @@ def test_nothing_that_a_run_says_breaks_out_of_the_markdown(evil):
 def test_the_terminal_shows_markup_as_text(evil):
     comparison, _ = evil
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(report.terminal(comparison))
+    console.print(writing.terminal(comparison))
     assert "not comparable" in console.export_text()
 
 
 def test_the_terminal_table_has_a_line_an_outcome(written):
     comparison, _, _ = written
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(report.terminal(comparison))
+    console.print(writing.terminal(comparison))
     text = console.export_text()
     for finding in comparison.findings:
         assert finding.outcome.label in text
@@ -217,21 +224,80 @@ def test_the_terminal_table_has_a_line_an_outcome(written):
 
 
 def test_sentences_say_b_against_a():
-    found = report.sentences(compare(frame(factors={"tensorflow": 1.42}), baseline="pytorch"))
+    found = writing.sentences(compare(frame(factors={"tensorflow": 1.42}), baseline="pytorch"))
     assert re.fullmatch(r"tensorflow trains 1\.4\d× slower than pytorch \(95 % interval 1\.\d+–1\.\d+, 8 blocks\)\.", found[0])
-    found = report.sentences(compare(frame(factors={"tensorflow": 1.42}), baseline="tensorflow"))
+    found = writing.sentences(compare(frame(factors={"tensorflow": 1.42}), baseline="tensorflow"))
     assert found[0].startswith("pytorch trains 1.4")
     assert "faster than tensorflow" in found[0]
 
 
+@pytest.mark.parametrize(
+    ("b", "said", "style"),
+    [
+        (1.0, "Median training step: identical (8 blocks).", "alike"),
+        (
+            1.02,
+            "Median training step of b is 1.02× slower than that of a, the same in all 8 blocks; "
+            "that is less than the margin of ±3 %.",
+            "alike",
+        ),
+        (2.0, "Median training step of b is 2.00× slower than that of a, the same in all 8 blocks.", "worse"),
+    ],
+)
+def test_what_never_varies_has_no_interval_and_the_colour_of_its_size(b, said, style):
+    (found,) = compare(paired([1.0] * 8, [b] * 8)).findings
+    assert (wording.sentence(found), tables.style(found)) == (said, style)
+    assert wording.effect_interval(found) == ""
+
+
+def test_runs_that_found_no_partner_are_listed():
+    table = frame()
+    table["tags.environment"] = table["framework"]
+    found = compare(table)
+    assert {finding.row.verdict for finding in found.findings} == {"not comparable"}
+    assert len(found.excluded) == 16
+    assert all("environments differ inside the block" in one.reason for one in found.excluded)
+    assert tables.excluded(found).caption == ""
+
+
+def test_where_nothing_was_paired_it_is_not_said_that_all_runs_were_used():
+    table = frame()
+    table["params.batch_size"] = np.where(table["framework"] == "pytorch", "8", "32")
+    assert tables.excluded(compare(frame())).caption == "No run was left out."
+    assert tables.excluded(compare(table)).caption.startswith("No run was left out by itself, but no pair of runs was compared")
+
+
+@pytest.mark.parametrize("column", ["tags.environment", "tags.commit"])
+def test_several_environments_inside_blocks_are_counted(column):
+    table = frame()
+    table[column] = np.where(table["block"] < 4, "old", "new")
+    assert any("inside every block there is one" in line for line in compare(table).warnings)
+    table.loc[(table["block"] > 5) & (table["framework"] == "pytorch"), column] = "other"
+    assert any("inside 2 of 8 blocks there are several" in line for line in compare(table).warnings)
+
+
+def test_why_there_is_nothing_to_judge():
+    failed, unpaired = frame(), frame()
+    failed[["status", "outcome", "outcome_reason"]] = ["FAILED", "failed", "killed by SIGKILL"]
+    failed.loc[0, "outcome_reason"] = "no disk"
+    assert writing.sentences(compare(failed)) == [
+        "No verdict: no run can be used: failed: killed by SIGKILL (15); failed: no disk (1)."
+    ]
+    unpaired["block"] = np.nan
+    assert writing.sentences(compare(unpaired)) == ["No verdict: no run can be used: has no block: nothing to pair it with (16)."]
+    assert writing.sentences(compare(frame(), outcomes=["energy/joules"])) == [
+        "No verdict: no usable run has any of the outcomes asked for (energy/joules)."
+    ]
+
+
 def test_a_quick_look_says_so_once():
-    found = report.sentences(compare(frame(blocks=2)))
+    found = writing.sentences(compare(frame(blocks=2)))
     assert found[0] == "No verdict: 2 blocks; a verdict needs 6."
     assert all(one.startswith("Seen, but not judged: ") for one in found[1:])
 
 
 def test_a_single_block_can_be_reported(tmp_path):
-    path = report.write(compare(frame(blocks=1)), tmp_path, title="one")
+    path = writing.write(compare(frame(blocks=1)), tmp_path, title="one")
     assert "1 block; a verdict needs 6" in path.read_text(encoding="utf-8")
     assert json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))["rows"][0]["ci_low"] is None
 
@@ -244,18 +310,18 @@ def test_a_single_block_can_be_reported(tmp_path):
         (3.2e-5, STEP, "32.0 µs"),
         (7.1e8, RSS, "677 MiB"),
         (3e9, RSS, "2.79 GiB"),
-        (12_345.6, "train/captions_per_second", "12,346 captions/s"),
+        (12_345.6, "train/images_per_second", "12,346 images/s"),
         (0.0, "val/bleu4", "0 points"),
         (88.04, "cpu/utilization_percent_mean", "88.0 %"),
         (None, STEP, "—"),
     ],
 )
 def test_quantities_have_units_that_people_use(value, metric, text):
-    assert words.quantity(value, outcome(metric)) == text
+    assert wording.quantity(value, outcome(metric)) == text
 
 
 @pytest.mark.parametrize(
     ("p", "text"), [(1e-300, "< 0.0001"), (0.00042, "0.0004"), (0.0321, "0.032"), (0.5, "0.50"), (None, "—")]
 )
 def test_p_is_never_zero(p, text):
-    assert words.p_value(p) == text
+    assert wording.p_value(p) == text

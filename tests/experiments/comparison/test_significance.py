@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from experiments.comparison import significance
+from experiments.comparison.statistics import significance
 from tests.experiments.comparison.test_estimates import (
     DEPRESSION_X,
     DEPRESSION_Y,
-    PERMEABILITY_X,
-    PERMEABILITY_Y,
     SLEEP_1,
     SLEEP_2,
 )
@@ -48,25 +46,14 @@ PAGE = [[3, 4, 3], [2, 2, 4], [3, 3, 5], [1, 3, 2], [2, 3, 2], [2, 4, 5], [1, 2,
 
 
 def test_signed_rank_of_the_depression_data():
-    found = significance.signed_rank(np.subtract(DEPRESSION_X, DEPRESSION_Y), "greater")
-    assert (found.statistic, found.p) == pytest.approx((40, 0.01953125), abs=1e-12)
+    found = significance.signed_rank(np.subtract(DEPRESSION_X, DEPRESSION_Y))
+    assert (found.statistic, found.p) == pytest.approx((40, 2 * 0.01953125), abs=1e-12)
 
 
 def test_signed_rank_of_darwins_maize():
-    assert significance.rank_sums(DARWIN) == (96, 24)
-    assert significance.signed_rank(DARWIN).p == pytest.approx(0.041259765625, abs=1e-12)
-
-
-def test_mann_whitney_of_the_permeability_data():
-    found = significance.mann_whitney(PERMEABILITY_Y, PERMEABILITY_X, "greater")
-    assert found.statistic == 35
-    assert found.p == pytest.approx(0.1272, abs=5e-5)
-
-
-def test_mann_whitney_of_scipys_example():
-    found = significance.mann_whitney([20, 11, 17, 12], [19, 22, 16, 29, 24])
-    assert found.statistic == 17
-    assert found.p == pytest.approx(0.1111111, abs=1e-7)
+    found = significance.signed_rank(DARWIN)
+    assert found.statistic == 96
+    assert found.p == pytest.approx(0.041259765625, abs=1e-12)
 
 
 def test_paired_t_of_the_sleep_data():
@@ -76,7 +63,6 @@ def test_paired_t_of_the_sleep_data():
 
 
 def test_demsars_ranks_and_critical_differences():
-    assert significance.rank_sums(DEMSAR[:, 1] - DEMSAR[:, 0], zeros="split") == (93, 12)
     assert significance.average_ranks(DEMSAR) == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=5e-4)
     assert significance.critical_difference(4, 14, 0.05) == pytest.approx(1.25, abs=5e-3)
     assert significance.critical_difference(4, 14, 0.10) == pytest.approx(1.12, abs=5e-3)
@@ -90,34 +76,22 @@ def test_paired_tost_of_the_equivalence_package(margin, p):
     assert found.p == pytest.approx(p, abs=1e-7)
 
 
-def test_welch_tost_of_the_equivalence_package():
-    found = significance.tost_independent(TOST_A, TOST_B, -1, 1)
-    assert found is not None
-    assert found.p == pytest.approx(0.9643479, abs=1e-7)
-
-
-def test_holm_and_benjamini_hochberg():
+def test_holms_correction():
     ps = [0.01, 0.02, 0.03, 0.04, 0.05]
     assert significance.holm(ps) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
-    assert significance.benjamini_hochberg(ps) == pytest.approx([0.05] * 5)
     assert significance.holm([None, 0.01, None, 0.04]) == [None, pytest.approx(0.02), None, pytest.approx(0.04)]
     assert significance.holm([]) == []
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(st.floats(1e-12, 1), min_size=1, max_size=15))
 def test_adjusted_ps_agree_with_statsmodels(ps):
     assert significance.holm(ps) == pytest.approx(multipletests(ps, method="holm")[1])
-    assert significance.benjamini_hochberg(ps) == pytest.approx(multipletests(ps, method="fdr_bh")[1])
 
 
 def test_pages_trend():
     found = significance.page(PAGE)
     assert (found.statistic, found.p) == pytest.approx((133.5, 0.0018191162), abs=1e-10)
-
-
-def test_power_as_in_r():
-    assert significance.replicates_needed(1, 1, power=0.9, paired=False) == pytest.approx(22.02110, abs=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +134,6 @@ def test_constants_are_not_tested():
     assert significance.paired_t([0.1] * 8) is None
     assert significance.paired_t([0.3]) is None
     assert significance.tost_paired([0.1] * 8, -1, 1) is None
-    assert significance.tost_independent([1.0, 1.0], [2.0, 2.0], -1, 1) is None
     assert significance.signed_rank([0.0] * 8).p == 1
     assert significance.friedman([[1, 1, 1], [2, 2, 2]]).p == 1
     assert significance.paper_procedure([1.0] * 10, [2.0] * 10) is None
@@ -191,16 +164,7 @@ def test_signed_rank_with_ties_is_the_permutation_test(shifts):
 
 def test_exact_signed_rank_agrees_with_scipy():
     values = np.random.default_rng(4).normal(0.3, 1, 30)
-    for alternative in ("two-sided", "greater", "less"):
-        expected = stats.wilcoxon(values, alternative=alternative, method="exact").pvalue
-        assert significance.signed_rank(values, alternative).p == pytest.approx(expected)
-
-
-def test_mann_whitney_with_ties_does_not_depend_on_order():
-    a, b = [1.0, 2, 2, 3, 5], [2.0, 3, 4, 4, 6]
-    expected = significance.mann_whitney(a, b)
-    assert "permutation" in expected.method
-    assert significance.mann_whitney(a[::-1], b[::-1]) == expected
+    assert significance.signed_rank(values).p == pytest.approx(stats.wilcoxon(values, method="exact").pvalue)
 
 
 def test_tables_that_are_too_small_are_refused():

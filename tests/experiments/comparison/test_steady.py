@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from experiments.comparison import steady
-from experiments.comparison.raw import RawRun
+from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.statistics import steady
+from experiments.comparison.verdicts import steadiness
 from tests.experiments.comparison.steps import phase
 
 RUNS = 100
@@ -120,8 +121,8 @@ def test_runs_are_counted_by_level_and_summaries_from_before_the_steady_state_ar
         RawRun("3", "b", "", "0", {"features": phase("features", _noise(rng, 30))}),
         RawRun("4", "b", "", "1", {}),
     ]
-    found = steady.of_runs(raw)
+    found = steadiness.of_runs(raw)
     assert [one.measured_too_early for one in found] == [True, False, False]
-    first, second = steady.by_level(found)
+    first, second = steadiness.by_level(found)
     assert (first.n_runs, first.counts["warm-up, then steady"], first.warmup, first.too_early) == (2, 2, (10, 70), 1)
     assert (second.level, second.counts["too few steps"], second.first_steady) == ("b", 1, None)

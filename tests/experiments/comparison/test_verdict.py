@@ -14,9 +14,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from experiments.comparison import compare
-from experiments.comparison.findings import Comparison, Finding, Row
-from experiments.comparison.outcomes import Outcome, outcome
-from experiments.comparison.verdict import judge
+from experiments.comparison.report import writing
+from experiments.comparison.verdicts.findings import Comparison, Finding, Row
+from experiments.config.outcomes import Outcome, outcome
 from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, RATE, RSS, STEP, frame, paired
 from tracking.errors import WrongCall
 
@@ -81,13 +81,29 @@ def test_a_sure_difference_of_unsure_size_is_not_called_faster():
     assert "slower, but whether by more than the margin is open" in found.row.reason
 
 
-@pytest.mark.parametrize(("b", "reason"), [(1.0, "identical"), (1.5, "the same difference")])
-def test_zero_variance_is_deterministic_and_not_tested(b, reason):
+@pytest.mark.parametrize(
+    ("b", "verdict", "reason"),
+    [
+        (1.0, "deterministic", "the same on both sides in all 7 blocks: nothing to test"),
+        (1.02, "deterministic", "always different, by the same in all 7 blocks and by less than the margin: it never varied"),
+        (1.5, "slower", "always different, by the same in all 7 blocks and by more than the margin: it never varied"),
+        (0.5, "faster", "always different, by the same in all 7 blocks and by more than the margin: it never varied"),
+    ],
+)
+def test_zero_variance_is_not_tested_but_judged_by_its_size(b, verdict, reason):
     a = np.linspace(1, 2, 7)
-    found = row(compare(paired(a, a * b)))
-    assert (found.verdict, found.p, found.minimum_detectable) == ("deterministic", None, 0.0)
-    assert (found.ci_low, found.estimate, found.ci_high) == pytest.approx((b, b, b))
-    assert found.reason.startswith(reason)
+    found = finding(compare(paired(a, a * b)))
+    assert (found.row.verdict, found.row.p, found.row.minimum_detectable) == (verdict, None, 0.0)
+    assert (found.row.ci_low, found.row.estimate, found.row.ci_high) == pytest.approx((b, b, b))
+    assert found.row.reason.startswith(reason)
+    assert (found.identical, found.different, found.judged) == (b == 1, b != 1, True)
+    assert found.good is {"slower": False, "faster": True}.get(verdict)
+
+
+@pytest.mark.parametrize(("b", "verdict"), [(1.0, "deterministic"), (1.005, "deterministic"), (2.0, "higher")])
+def test_a_constant_difference_in_a_unit_is_judged_by_its_size(b, verdict):
+    found = row(compare(paired([1.0] * 8, [b] * 8, "val/accuracy")), "val/accuracy")
+    assert (found.verdict, found.p) == (verdict, None)
 
 
 def test_outcomes_that_may_be_zero_are_differences():
@@ -219,6 +235,37 @@ def test_one_missing_side_is_told():
     assert len(found.excluded) == 8
 
 
+def test_text_instead_of_numbers_is_told():
+    table = frame().astype({LATENCY: object})
+    table.loc[table["run_id"] == "c1-3-pytorch", LATENCY] = "fast"
+    found = compare(table)
+    assert row(found, LATENCY).n_blocks == 7
+    assert [e.reason for e in found.excluded] == ["text instead of a number ('fast'); its block is left out of this metric"]
+    table.loc[table["framework"] == "pytorch", LATENCY] = "fast"
+    assert row(compare(table), LATENCY).reason == "text instead of a number ('fast') on pytorch"
+    table.loc[table["framework"] == "tensorflow", LATENCY] = None
+    told = row(compare(table), LATENCY).reason
+    assert told == "not measured on tensorflow; text instead of a number ('fast') on pytorch"
+
+
+@pytest.mark.parametrize("level", ["10²", "①", "٣", "1" * 400])
+def test_levels_may_have_digits_that_are_no_numbers(level):
+    found = compare(frame(levels=["10", level]))
+    assert set(found.levels) == {"10", level}
+    assert row(found).n_blocks == 8
+
+
+def test_campaigns_are_told_apart_in_the_names_of_blocks():
+    """Run ids and names may begin alike; six letters are enough only where they differ."""
+    names = ("nightly-2026-01", "nightly-2026-02", "n")
+    found = compare(pd.concat([frame(blocks=4, seed=at, campaign=name) for at, name in enumerate(names)]))
+    blocks = {pair.block for pair in finding(found).pairs}
+    assert len(blocks) == 12
+    assert {"nightly-2026-01·0", "nightly-2026-02·3", "n·1"} <= blocks
+    short = compare(pd.concat([frame(blocks=4, seed=at, campaign=f"{at}abcdefgh") for at in range(2)]))
+    assert finding(short).pairs[0].block == "0abcde·0"
+
+
 def test_unpaired_runs_are_told():
     table = frame()
     table["campaign"] = table["framework"]
@@ -255,7 +302,7 @@ def test_zero_has_no_ratio():
         (lambda t: t.head(0), {}, "no runs to compare"),
         (lambda t: t[t["framework"] == "pytorch"], {}, "only one side: all runs have framework=pytorch"),
         (lambda t: t.assign(kind="campaign"), {}, "none of those selected is a cell run"),
-        (lambda t: t, {"factor": "optimiser"}, "no column 'optimiser' in the runs; have .*params.batch_size"),
+        (lambda t: t, {"factor": "optimizer"}, "no column 'optimizer' in the runs; have .*params.batch_size"),
         (lambda t: t, {"strata": ["x"]}, "no column 'x'"),
         (lambda t: t, {"baseline": "torch"}, "no run has framework=torch, the baseline; have pytorch, tensorflow"),
         (lambda t: t, {"margin": 3.0}, "margin=3.0 is not between 0 and 1"),
@@ -265,11 +312,6 @@ def test_bad_calls_are_refused_in_one_line(change, call, message):
     with pytest.raises(WrongCall, match=message) as refused:
         compare(change(frame()), **call)
     assert "\n" not in str(refused.value)
-
-
-def test_families_are_known():
-    with pytest.raises(WrongCall, match="family=x"):
-        judge(frame(), family="x")
 
 
 # ---- other factors, several levels
@@ -296,6 +338,14 @@ def test_outcomes_come_in_the_reports_order_and_what_nobody_measured_is_named():
     assert found.unmeasured == ("energy/joules",)
 
 
+def test_metrics_of_foreign_runs_need_no_slash():
+    """What a table holds beside metrics, as times, counts, texts and columns that the call names, is none."""
+    rng = np.random.default_rng(5)
+    table = frame().assign(loss=rng.normal(2, 0.01, 16), accuracy=rng.normal(0.9, 0.001, 16), remark="a", seed=1, done=True)
+    found = compare(table.drop(columns=[STEP, RATE, LATENCY, RSS, BLEU, LOSS]), strata=["seed"])
+    assert [(r.metric, r.kind, r.n_blocks) for r in found.rows] == [("accuracy", "difference", 8), ("loss", "difference", 8)]
+
+
 def test_live_and_system_series_are_not_judged_unasked():
     table = frame().assign(**{"live/loss": 1.0, "system/cpu": 2.0, "check/x": 1.0, "model/trainable_parameters": 9.0})
     assert {r.metric for r in compare(table).rows} == {STEP, RATE, LATENCY, RSS, BLEU, LOSS}
@@ -305,7 +355,7 @@ def test_live_and_system_series_are_not_judged_unasked():
     ("metric", "kind", "better", "words"),
     [
         ("train/step_seconds", "ratio", "lower", ("faster", "slower")),
-        ("train/captions_per_second", "ratio", "higher", ("slower", "faster")),
+        ("train/images_per_second", "ratio", "higher", ("slower", "faster")),
         ("memory/peak_rss_bytes", "ratio", "lower", ("lower", "higher")),
         ("inference/batch_8/latency_seconds_p50", "ratio", "lower", ("faster", "slower")),
         ("val/bleu4", "difference", "higher", ("lower", "higher")),
@@ -330,7 +380,7 @@ def _numbers(found: Row) -> dict[str, object]:
     return {k: v for k, v in dataclasses.asdict(found).items() if k not in ("a", "b")}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(values)
 def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
     a, b = np.array(pairs).T
@@ -345,7 +395,7 @@ def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
         assert (forth.p, forth.minimum_detectable) == pytest.approx((back.p, back.minimum_detectable), rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(values, st.floats(1e-4, 1e4))
 def test_a_unit_changes_nothing(pairs, scale):
     a, b = np.array(pairs).T
@@ -359,19 +409,19 @@ def test_a_unit_changes_nothing(pairs, scale):
         assert first is None or second == pytest.approx(first, rel=1e-6, abs=1e-9)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_nothing(shuffler):
     table = frame(levels=["a", "b", "c"], blocks=7, factors={"b": 1.1})
     table.loc[3, "status"] = "FAILED"
     order = list(range(len(table)))
     shuffler.shuffle(order)
-    assert compare(table.iloc[order]) == compare(table)
-    assert compare(table.iloc[order].reset_index(drop=True)) == compare(table)
+    expected = compare(table, outcomes=[STEP, RSS])
+    assert compare(table.iloc[order], outcomes=[STEP, RSS]) == expected
+    assert compare(table.iloc[order].reset_index(drop=True), outcomes=[STEP, RSS]) == expected
 
 
-@settings(max_examples=10, deadline=None)
-@given(st.sampled_from([0.0, 1.0, -3.5, 1e300]))
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.5, 1e300])
 def test_a_constant_metric_breaks_nothing(value):
     table = frame(factors={"tensorflow": 1.2})
     found = compare(table.assign(**{"odd/constant": value}))
@@ -403,18 +453,40 @@ def _campaign(rng: np.random.Generator, blocks: int, metrics: int, shift: float)
 
 
 def test_false_alarms_are_rare():
-    """A/A: any false difference among 12 metrics. Nominal ≤ 5 % (Holm): of 120 reports, 13 or more have a chance of 1 %."""
+    """A/A: any false difference among 12 metrics. At the nominal 5 % (Holm) 40 reports have 7 or more once in 300.
+
+    Without the correction every third report has one: 7 or more in 99 of 100.
+    """
     rng = np.random.default_rng(6)
-    alarms = sum(any(f.different for f in compare(_campaign(rng, 12, 12, 0.0)).findings) for _ in range(120))
-    assert alarms < 13
+    alarms = sum(any(f.different for f in compare(_campaign(rng, 12, 12, 0.0)).findings) for _ in range(40))
+    assert alarms < 7
 
 
 def test_a_difference_of_five_percent_is_found():
-    """A run's SD is 3 %, a log-ratio's 4.2 %: 12 blocks find 5 % in 95 of 100 campaigns, 49 of 60 or fewer once in 2,000."""
+    """A run's SD is 3 %, a log-ratio's 4.2 %: 12 blocks find 5 % in 95 of 100 campaigns, 19 of 25 or fewer once in 800."""
     rng = np.random.default_rng(7)
-    found = [compare(_campaign(rng, 12, 1, math.log(1.05))).findings[0] for _ in range(60)]
-    assert sum(f.different for f in found) >= 50
+    found = [compare(_campaign(rng, 12, 1, math.log(1.05))).findings[0] for _ in range(25)]
+    assert sum(f.different for f in found) >= 20
     assert not any(f.row.verdict in ("equivalent", "faster") for f in found)
+
+
+# ---- for notebooks
+
+
+def test_rows_become_a_frame_with_the_keys_of_the_published_json():
+    found = compare(frame(factors={"tensorflow": 1.2}), baseline="pytorch", outcomes=[STEP, LOSS])
+    table, published = found.to_frame(), writing.as_json(found)["rows"]
+    assert list(table.columns) == list(published[0])
+    assert len(table) == len(published) == 2
+    for name in ("metric", "verdict", "reason"):
+        assert table[name].tolist() == [one[name] for one in published]
+    assert table["estimate"].tolist() == [one["estimate"] for one in published]
+    assert np.isnan(table.loc[table["metric"] == LOSS, "p"].item())  # nothing to test: missing, not zero
+
+
+def test_without_an_outcome_the_frame_has_its_columns_and_no_row():
+    empty = compare(frame(), outcomes=["energy/joules"]).to_frame()
+    assert (len(empty), "verdict" in empty.columns) == (0, True)
 
 
 def test_importing_the_package_is_cheap():

@@ -12,7 +12,6 @@ from experiments.datasets.caption_batches import (
     Formulation,
     check_batch_size,
     epoch,
-    order_digest,
     shuffled,
     steps_per_epoch,
 )
@@ -109,9 +108,9 @@ def test_steps_end_an_epoch_early(data: CaptionData) -> None:
 
 def test_order_is_of_seed_and_epoch(data: CaptionData) -> None:
     captions = data.captions_of("train")
-    orders = {(seed, number): order_digest(shuffled(captions, seed=seed, epoch=number)) for seed in (1, 2) for number in (0, 1)}
-    assert len(set(orders.values())) == 4
-    assert orders[1, 0] == order_digest(shuffled(captions, seed=1, epoch=0))
+    orders = {tuple(shuffled(captions, seed=seed, epoch=number)) for seed in (1, 2) for number in (0, 1)}
+    assert len(orders) == 4
+    assert tuple(shuffled(captions, seed=1, epoch=0)) in orders
     np.testing.assert_array_equal(np.sort(shuffled(captions, seed=1, epoch=0)), captions)
 
 

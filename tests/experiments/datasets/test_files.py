@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.datasets import coco, files
-from experiments.datasets.files import json_items, new_folder
+from experiments.datasets.files import json_items, lines, new_folder
 from tracking.errors import WrongCall
 
 _JSON = st.recursive(
@@ -40,10 +40,53 @@ def test_broken_json_is_told(tmp_path: Path, text: str) -> None:
         list(json_items(path, "items"))
 
 
-def test_byte_order_mark_and_foreign_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_byte_order_marks(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "file"
+    mark = "" if encoding == "utf-8-sig" else "\ufeff"
+    path.write_bytes(f'{mark}{{"items":\r\n["café 🐕"]}}'.encode(encoding))
+    assert list(json_items(path, "items")) == ["café 🐕"]
+    assert list(lines(path)) == ['{"items":', '["café 🐕"]}']
+
+
+@pytest.mark.parametrize("window", [4, 1 << 20])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"items":\n["caf\xe9"]}', "line 2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
+        (b'\xef\xbb\xbf{"items": ["caf\xe9"]}', "line 1: byte 0xe9 is not UTF-8"),
+        (b'{"items": []}\n\xc3', "line 2: byte 0xc3 is not UTF-8"),
+        (b'{"items": ["\xed\xa0\x80"]}', "line 1: byte 0xed is not UTF-8"),
+        (b"\xff\xfe" + '{"items":\n[]}'.encode("utf-16-le") + b"\x00\xd8\x20\x00", "line 2: byte 0x00 is not UTF-16"),
+    ],
+)
+def test_bytes_of_no_encoding_are_refused_with_their_line(tmp_path: Path, content: bytes, message: str, window: int) -> None:
     path = tmp_path / "file.json"
-    path.write_bytes(b'\xef\xbb\xbf{"items": ["caf\xe9"]}')
-    assert list(json_items(path, "items")) == ["caf\N{REPLACEMENT CHARACTER}"]
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_WINDOW_CHARACTERS", window)
+        for read in (lambda: list(json_items(path, "items")), lambda: list(lines(path))):
+            with pytest.raises(WrongCall) as caught:
+                read()
+            assert f"{path}, {message}" in str(caught.value)
+
+
+def test_a_line_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "captions.txt"
+    path.write_bytes(b"image,caption\n" + b"x" * 5_000_000)
+    with pytest.raises(WrongCall, match=r"captions\.txt, line 2 has more than 1,048,576 characters"):
+        list(lines(path))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [("[" * 100_000, "is nested too deeply"), ("9" * 5_000, "has a number of thousands of digits")]
+)
+@pytest.mark.parametrize("key", ["items", "other"])
+def test_bombs_in_json_are_one_line(tmp_path: Path, value: str, message: str, key: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(f'{{"{key}": [{value}]}}')
+    with pytest.raises(WrongCall, match=rf"{path} is no complete JSON: it {message} at character \d+"):
+        list(json_items(path, "items"))
 
 
 def test_a_large_annotation_file_is_never_in_memory_whole(tmp_path: Path) -> None:

@@ -43,19 +43,35 @@ class TestFlickr8kFromKaggle:
             ("Images/0.jpg", "A dog,unquoted,runs", None),
         ]
 
-    @pytest.mark.parametrize("quirk", ["byte order mark", "CRLF", "latin-1"])
+    @pytest.mark.parametrize("quirk", ["byte order mark", "CRLF", "UTF-16 little", "UTF-16 big", "Excel", "semicolons"])
     def test_encodings(self, tmp_path: Path, quirk: str) -> None:
         folder = kaggle(tmp_path / "data", images=2, captions=["café dog"])
         text = (folder / "captions.txt").read_text(encoding="utf-8")
         encoded = {
             "byte order mark": b"\xef\xbb\xbf" + text.encode(),
             "CRLF": text.replace("\n", "\r\n").encode(),
-            "latin-1": text.encode("latin-1"),
+            "UTF-16 little": b"\xff\xfe" + text.encode("utf-16-le"),
+            "UTF-16 big": b"\xfe\xff" + text.encode("utf-16-be"),
+            "Excel": b"\xff\xfe" + text.replace(",", "\t").replace("\n", "\r\n").encode("utf-16-le"),
+            "semicolons": text.replace(",", ";").encode(),
         }[quirk]
         (folder / "captions.txt").write_bytes(encoded)
-        word = "caf\N{REPLACEMENT CHARACTER}" if quirk == "latin-1" else "café"
-        assert _captions(folder) == [(f"Images/{number}.jpg", f"{word} dog", None) for number in range(2)]
-        assert _index(folder, tmp_path).references(0) == [f"{word} dog"]
+        assert _captions(folder) == [(f"Images/{number}.jpg", "café dog", None) for number in range(2)]
+        assert _index(folder, tmp_path).references(0) == ["café dog"]
+
+    def test_unicode_text_of_excel_keeps_commas_and_quotes(self, tmp_path: Path) -> None:
+        folder = kaggle(tmp_path / "data", images=1)
+        text = 'image\tcaption\r\n0.jpg\t"A dog , a ""big"" one"\r\n'
+        (folder / "captions.txt").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
+        assert _captions(folder) == [("Images/0.jpg", 'A dog , a "big" one', None)]
+
+    def test_latin_letters_are_refused_with_their_line(self, tmp_path: Path) -> None:
+        """They were read before, as words with U+FFFD in them, and nobody was told."""
+        folder = kaggle(tmp_path / "data", images=2, captions=["brown dog", "café dog"])
+        text = (folder / "captions.txt").read_text(encoding="utf-8")
+        (folder / "captions.txt").write_bytes(text.encode("latin-1"))
+        with pytest.raises(WrongCall, match=r"captions\.txt, line 3: byte 0xe9 is not UTF-8; save the file as UTF-8"):
+            _index(folder, tmp_path)
 
     def test_a_quote_that_is_not_closed_spoils_one_row_only(self, tmp_path: Path) -> None:
         folder = kaggle(tmp_path / "data", images=3, captions=['"a dog'])
@@ -223,6 +239,19 @@ class TestKarpathy:
 
 
 class TestConceptual:
+    def test_what_is_no_caption_file_may_be_anything(self, tmp_path: Path) -> None:
+        folder = kaggle(tmp_path / "data", images=2)
+        (folder / "scores.tsv").write_bytes(b"caf\xe9\t1\n" * 9)
+        (folder / "folder.tsv").mkdir()
+        (folder / "dataset_folder.json").mkdir()
+        assert len(_captions(folder)) == 4
+
+    def test_a_url_that_is_none(self, tmp_path: Path) -> None:
+        _pictures(tmp_path / "images", ["1.jpg"])
+        (tmp_path / "train.tsv").write_text("first dog\thttp://[::1\nsecond dog\thttp://a.org/x.jpg\n")
+        assert _captions(tmp_path) == [("images/1.jpg", "second dog", None)]
+        assert _skipped(tmp_path) == ["image was not fetched"]
+
     def test_images_by_row_number_or_name(self, tmp_path: Path) -> None:
         _pictures(tmp_path / "images", ["00000/000000000.jpg", "3.png", "red dog.jpg"])
         (tmp_path / "Train_GCC-training.tsv").write_text(

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import io
+import os
 import pickle
 import struct
+import subprocess
+import sys
+import time
+import tracemalloc
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +20,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.datasets.labelled import batches
+from experiments.datasets.labelled import batches, mnist
 from experiments.datasets.labelled.data import Labelled, prepare
-from tests.models.children import run_python
+from tests.models.children import ROOT, run_python
 from tracking.errors import WrongCall
 
 RNG = np.random.default_rng(0)
@@ -38,16 +46,78 @@ def write_mnist(folder: Path, ending: str = ".gz", train: int = 30, test: int = 
     return images, labels
 
 
-def write_cifar(folder: Path, batch: int = 8) -> tuple[np.ndarray, np.ndarray]:
+def python3_pickle(value: Any) -> bytes:
+    return pickle.dumps(value, protocol=2)
+
+
+def python2_pickle(value: Any) -> bytes:
+    """As CIFAR's authors wrote them: strings of bytes, a memo entry for each value; the class names in the oldest protocol."""
+    if b"label_names" in value:
+        return (
+            "(dp0\nS'label_names'\np1\n(lp2\n" + "".join(f"S{name.decode()!r}\na" for name in value[b"label_names"]) + "s."
+        ).encode()
+    data, memo = value[b"data"], iter(range(256))
+
+    def put() -> bytes:
+        return b"q" + bytes([next(memo)])
+
+    def text(given: bytes) -> bytes:
+        return b"U" + bytes([len(given)]) + given + put()
+
+    labels = b"]" + put() + b"(" + b"".join(b"K" + bytes([label]) for label in value[b"labels"]) + b"e"
+    begun = (
+        b"cnumpy.core.multiarray\n_reconstruct\n"
+        + put()
+        + b"cnumpy\nndarray\n"
+        + put()
+        + b"K\0\x85"
+        + put()
+        + text(b"b")
+        + b"\x87"
+        + put()
+        + b"R"
+        + put()
+    )
+    shape = b"".join(b"J" + struct.pack("<i", size) for size in data.shape) + b"\x86" + put()
+    kind = b"cnumpy\ndtype\n" + put() + text(b"u1") + b"K\0K\1\x87" + put() + b"R" + put()
+    kind += b"(K\3" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0t" + put() + b"b"
+    array = (
+        begun
+        + b"(K\1"
+        + shape
+        + kind
+        + b"\x89"
+        + b"T"
+        + struct.pack("<i", data.nbytes)
+        + data.tobytes()
+        + put()
+        + b"t"
+        + put()
+        + b"b"
+    )
+    parts = [
+        text(b"batch_label"),
+        text(b"training batch 1 of 5"),
+        text(b"labels"),
+        labels,
+        text(b"data"),
+        array,
+        text(b"filenames"),
+        b"]" + put(),
+    ]
+    return b"\x80\2}" + put() + b"(" + b"".join(parts) + b"u."
+
+
+def write_cifar(folder: Path, batch: int = 8, dumps: Callable[[Any], bytes] = python3_pickle) -> tuple[np.ndarray, np.ndarray]:
     folder.mkdir(parents=True, exist_ok=True)
     data = RNG.integers(0, 256, (6 * batch, 3072), np.uint8)
     labels = np.arange(6 * batch) % 10
     for number, name in enumerate([*(f"data_batch_{at}" for at in range(1, 6)), "test_batch"]):
         part = slice(number * batch, (number + 1) * batch)
         content = {b"batch_label": b"some", b"labels": labels[part].tolist(), b"data": data[part], b"filenames": []}
-        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+        (folder / name).write_bytes(dumps(content))
     names = {b"label_names": [b"airplane", b"automobile", *[f"c{at}".encode() for at in range(2, 10)]]}
-    (folder / "batches.meta").write_bytes(pickle.dumps(names, protocol=2))
+    (folder / "batches.meta").write_bytes(dumps(names))
     return data, labels
 
 
@@ -94,9 +164,10 @@ def test_mnist_as_keras_keeps_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_cifar_as_published(tmp_path: Path, inside: bool) -> None:
+@pytest.mark.parametrize("dumps", [python2_pickle, python3_pickle, pickle.dumps])
+def test_cifar_as_published(tmp_path: Path, inside: bool, dumps: Callable[[Any], bytes]) -> None:
     folder = tmp_path / "cifar-10-batches-py"
-    rows, labels = write_cifar(folder)
+    rows, labels = write_cifar(folder, dumps=dumps)
     data = prepared(tmp_path if inside else folder, tmp_path / "cache", 32, 3)
     assert data.images.shape == (48, 32, 32, 3)
     assert data.images[7, 2, 5].tolist() == rows[7].reshape(3, 32, 32)[:, 2, 5].tolist()  # planes become channels
@@ -185,7 +256,7 @@ def test_damaged_files_are_named(tmp_path: Path, damage: Any, said: str) -> None
 
 
 def test_what_is_no_data_set_says_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(WrongCall, match=r"no known data set there; looked for MNIST .*; CIFAR-10 .*; folders of pictures"):
+    with pytest.raises(WrongCall, match=r"no known data set there; looked for CIFAR-10 .*; MNIST .*; folders of pictures"):
         prepared(tmp_path, tmp_path / "cache")
     with pytest.raises(WrongCall, match="there is no such file or folder; or take data=digits"):
         prepared(tmp_path / "nothing", tmp_path / "cache")
@@ -194,6 +265,279 @@ def test_what_is_no_data_set_says_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "own" / "val" / "fox").mkdir()
     with pytest.raises(WrongCall, match="val has the class 'fox', which train has not"):
         prepared(tmp_path / "own", tmp_path / "cache", 16, 3)
+
+
+# ---- hostile files: bounds before memory, nothing silently wrong
+
+
+def refused(source: Path, said: str, side: int = 28, channels: int = 1) -> None:
+    """One printable line with exit code 2, in less than 64 MiB."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(WrongCall, match=said) as raised:
+            prepared(source, source.parent / "cache", side, channels)
+        assert str(raised.value).isprintable()
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def write_batch(folder: Path, **changed: Any) -> Path:
+    """A CIFAR-10 folder whose second batch differs; without class names."""
+    write_cifar(folder / "cifar")
+    (folder / "cifar" / "batches.meta").unlink()
+    content = {"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1], **changed}
+    (folder / "cifar" / "data_batch_2").write_bytes(pickle.dumps({key.encode(): value for key, value in content.items()}, 2))
+    return folder / "cifar"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"labels": [0, 10**9]}, r"data_batch_2: label 1000000000 of picture 2; a label is a whole number from 0 to 999"),
+        ({"labels": [-1, 0]}, "label -1 of picture 1; a label is a whole number"),
+        ({"labels": np.array([0, np.nan])}, "label nan of picture 2"),
+        ({"labels": np.array([0.5, 1])}, "label 0.5 of picture 1"),
+        ({"labels": [0, 1, 2]}, "2 images, but 3 labels"),
+        ({"labels": [0, "cat"]}, "has no list of labels: one whole number a picture"),
+        ({"labels": [0, 2**80]}, "an integer of more than 64 bits"),
+        ({"data": np.full((2, 3072), 300)}, "data holds integers from 300 to 300: write pixels as integers 0 … 255"),
+        ({"data": np.zeros((2, 3000), np.uint8)}, "'data' is no array of 3,072 values a picture"),
+        ({"data": np.zeros((0, 3072), np.uint8), "labels": []}, "holds nothing: its sizes are 0 × 3072"),
+        ({"data": None}, "'data' is no array"),
+    ],
+)
+def test_batches_of_cifar_that_cannot_be_right(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    refused(write_batch(tmp_path, **changed), said, 32, 3)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([b"cat", b"dog"], "batches.meta: names 2 classes, but there is a picture with the label 9"),
+        ([b"a\0b"] * 10, r"a class is called 'a\\x00b'; a name is 1 to 255 characters of UTF-8"),
+        ([b"caf\xe9"] * 10, r"a class is called 'caf\\udce9'"),
+        ([b"cat"] * 10, "10 classes are called 'cat'"),
+        ([b""] * 10, "a class is called ''"),
+        (None, "has no list 'label_names'"),
+    ],
+)
+def test_class_names_of_cifar_that_cannot_be_right(tmp_path: Path, names: Any, said: str) -> None:
+    write_cifar(tmp_path / "cifar")
+    (tmp_path / "cifar" / "batches.meta").write_bytes(pickle.dumps({b"label_names": names}, protocol=2))
+    refused(tmp_path / "cifar", said, 32, 3)
+
+
+def _doubled_tuples(depth: int = 60) -> bytes:
+    """A key of 2⁶⁰ tuples in 300 bytes: Python computes a tuple's hash again at every visit."""
+    return b"\x80\2})" + b"".join(b"q%c0h%ch%c\x86" % (at, at, at) for at in range(depth)) + b"K\1s."
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\2}r\xff\xff\xff\x7f.",  # a memo of 2³¹ entries
+        b"\x80\2cnumpy\nndarray\n(J\0\0\0\x40J\0\x10\0\0t\x85R.",  # an array of 4 TiB
+        b"\x80\2cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n(J\0\0\0\x40tU\1b\x87R.",
+        b"\x80\4\x8e\0\0\0\0\0\x01\0\0.",  # a TiB of bytes
+        b"\x80\2" + b"(" * 100_000 + b"l" * 100_000 + b".",  # lists in lists
+        _doubled_tuples(),
+        b"\x80\2c_codecs\nencode\nX\1\0\0\0aX\7\0\0\0unknown\x86R.",  # LookupError
+        b"\x80\2K\1K\2a.",  # TypeError, once
+        b"",
+    ],
+)
+def test_pickles_take_no_more_than_their_size(tmp_path: Path, content: bytes) -> None:
+    (write_batch(tmp_path) / "data_batch_2").write_bytes(content)
+    began = time.monotonic()
+    refused(tmp_path / "cifar", "data_batch_2: is no batch of CIFAR-10: ", 32, 3)
+    assert time.monotonic() - began < 20
+
+
+def test_a_small_gz_does_not_unpack_to_gigabytes(tmp_path: Path) -> None:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    write_mnist(folder)
+    with gzip.open(folder / "train-images-idx3-ubyte.gz", "wb") as file:
+        file.write(struct.pack(">BBBB3I", 0, 0, 8, 3, 200_000, 28, 28))
+        for _ in range(200):
+            file.write(bytes(784_000))
+    refused(folder, r"train-images-idx3-ubyte.gz: its header promises 156,800,016 bytes in a file of .* at most 100 times")
+    with gzip.open(folder / "train-images-idx3-ubyte.gz", "wb") as file:  # more than its header says
+        file.write(struct.pack(">BBBB3I", 0, 0, 8, 3, 30, 28, 28))
+        for _ in range(200):
+            file.write(bytes(784_000))
+    refused(folder, r"is cut off or too long: 23,521 bytes for 30 × 28 × 28 values")
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("sizes", "values", "said"),
+    [
+        ((2**31, 2**31, 4), 0, "train-images"),  # 2⁶⁴ values, which is 0 in 64 bits
+        ((2**32 - 1, 28, 28), 23_520, "train-images"),
+        ((30, 0, 28), 0, "holds nothing: its sizes are 30 × 0 × 28; each must be at least 1"),
+    ],
+)
+def test_sizes_of_idx_files_are_not_believed(tmp_path: Path, ending: str, sizes: tuple[int, ...], values: int, said: str) -> None:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    write_mnist(folder, ending)
+    data = struct.pack(">BBBB3I", 0, 0, 8, 3, *sizes) + bytes(values)
+    (folder / f"train-images-idx3-ubyte{ending}").write_bytes(gzip.compress(data) if ending else data)
+    refused(folder, said)
+
+
+def write_npz(folder: Path, **changed: Any) -> Path:
+    folder.mkdir()
+    images, labels = RNG.integers(0, 256, (4, 5, 6), np.uint8), np.array([0, 1, 2, 3])
+    np.savez_compressed(
+        folder / "mnist.npz", **{"x_train": images, "y_train": labels, "x_test": images, "y_test": labels, **changed}
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"x_train": np.full((4, 5, 6), 7.5)},
+            "mnist.npz: x_train holds floats from 7.5 to 7.5: write pixels as integers 0 … 255 or",
+        ),
+        ({"x_test": np.full((4, 5, 6), np.nan)}, "x_test holds floats from nan to nan"),
+        ({"x_train": np.full((4, 5, 6), -1)}, "x_train holds integers from -1 to -1"),
+        ({"x_train": np.full((4, 5, 6), "a")}, "x_train.npy holds str32 instead of numbers"),
+        ({"x_train": np.full((4, 5, 6), None)}, "x_train.npy holds object instead of numbers"),
+        ({"x_train": np.zeros((4, 0, 6))}, "holds nothing: its sizes are 4 × 0 × 6"),
+        ({"y_train": np.array([0, 1, 2, -1])}, "label -1 of picture 4; a label is a whole number from 0 to 999"),
+        ({"y_train": np.array([0, 1, np.nan, 3])}, "label nan of picture 3"),
+        ({"y_train": np.array([0, 1.5, 2, 3])}, "label 1.5 of picture 2"),
+        ({"y_train": np.arange(5)}, r"images and labels do not belong together: images \(4, 5, 6\), labels \(5,\)"),
+    ],
+)
+def test_archives_that_cannot_be_right(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    refused(write_npz(tmp_path / "mnist", **changed), said)
+
+
+def test_floats_from_0_to_1_are_scaled_and_labels_may_be_whole_floats(tmp_path: Path) -> None:
+    floats = RNG.random((4, 5, 6)).astype(np.float32)
+    floats[0, 0, :2] = 0, 1
+    integers = RNG.integers(0, 256, (4, 5, 6)).astype(np.int64)
+    write_npz(tmp_path / "mnist", x_train=floats, x_test=integers, y_train=np.array([0.0, 1, 2, 3]))
+    data = prepared(tmp_path / "mnist", tmp_path / "cache", 5)
+    found = [np.asarray(picture) for picture in mnist.read(tmp_path / "mnist").pictures()]
+    np.testing.assert_array_equal(found[:4], np.rint(floats.astype(np.float64) * 255))
+    np.testing.assert_array_equal(found[4:], integers)
+    assert data.labels.tolist() == [0, 1, 2, 3] * 2
+
+
+def _npy(shape: tuple[int, ...], content: bytes = b"") -> bytes:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return header.getvalue() + content
+
+
+@pytest.mark.parametrize(
+    ("npy", "compression", "said"),
+    [
+        (
+            _npy((10**6, 10**6, 4)),
+            zipfile.ZIP_DEFLATED,
+            "x_train.npy is cut off or too long: 0 bytes for 1000000 × 1000000 × 4 values",
+        ),
+        (_npy((2**32, 2**32, 1)), zipfile.ZIP_STORED, "cut off or too long: 0 bytes for 4294967296 × 4294967296 × 1 values"),
+        (_npy((200_000, 28, 28), bytes(156_800_000)), zipfile.ZIP_DEFLATED, "its header promises 156,800,128 bytes in a file of"),
+        (_npy((4, 5, 6), bytes(120)), zipfile.ZIP_LZMA, "x_train.npy is compressed in a way that numpy.savez does not know"),
+        (b"\x93NUMPY\1\0\xff\xff" + b"(" * 65_535, zipfile.ZIP_DEFLATED, "mnist.npz: "),
+        (b"no array", zipfile.ZIP_DEFLATED, "is no MNIST archive with x_train, y_train, x_test, y_test: "),
+    ],
+    ids=["sizes", "overflow", "bomb", "lzma", "nested", "text"],
+)
+def test_headers_inside_an_archive_are_not_believed(tmp_path: Path, npy: bytes, compression: int, said: str) -> None:
+    path = write_npz(tmp_path / "mnist") / "mnist.npz"
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in {**members, "x_train.npy": npy}.items():
+            archive.writestr(name, content)
+    refused(tmp_path / "mnist", said)
+
+
+def test_a_flipped_bit_in_an_archive_is_seen(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "mnist") / "mnist.npz"
+    arrays = dict(np.load(path))
+    np.savez(path, **arrays)
+    data = bytearray(path.read_bytes())
+    data[data.index(arrays["x_train"].tobytes())] ^= 1
+    path.write_bytes(data)
+    refused(tmp_path / "mnist", "mnist.npz: is no MNIST archive with .*: Bad CRC-32")
+
+
+@pytest.mark.parametrize(("name", "shown"), [(b"caf\xe9", r"'caf\\udce9'"), (b"red\x1b[31m", r"'red\\x1b\[31m'")])
+def test_class_folders_that_cannot_be_said(tmp_path: Path, name: bytes, shown: str) -> None:
+    write_pictures(tmp_path / "some")
+    os.rename(os.fsencode(tmp_path / "some" / "emu"), os.fsencode(tmp_path / "some") + b"/" + name)
+    refused(tmp_path / "some", f"some: a class is called {shown}; a name is 1 to 255 characters of UTF-8")
+
+
+def test_paths_that_cannot_be_said(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "caf\udce9")
+    refused(tmp_path / "caf\udce9", r"caf\\udce9: a path must be UTF-8 text without control characters")
+    refused(tmp_path / ("x" * 300), "cannot be read: File name too long")
+
+
+def _huge_bitmap(path: str) -> None:
+    header = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 0, 0, 0, 54, 40, 30_000, 30_000, 1, 24, 0, 0, 0, 0, 0, 0)
+    Path(path).write_bytes(header)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "not a file"),
+        (lambda path: os.symlink("/dev/zero", path), "not a file"),
+        (lambda path: os.symlink("nowhere", path), "missing"),
+        (_huge_bitmap, "cannot be decoded: "),
+        (lambda path: Path(path).write_text("none"), "not an image"),
+    ],
+    ids=["pipe", "device", "link", "huge", "text"],
+)
+def test_what_is_no_picture_is_left_out_and_named(tmp_path: Path, make: Callable[[str], object], said: str) -> None:
+    """Its name has a byte that is not UTF-8, and an escape sequence."""
+    write_pictures(tmp_path / "some")
+    make(os.fsdecode(os.fsencode(tmp_path) + b"/some/cat/\xe9\x1b[2J.png"))
+    (left_out,) = prepared(tmp_path / "some", tmp_path / "cache", 8, 3).left_out
+    assert left_out.startswith(f"{tmp_path}/some/cat/\\udce9\\x1b[2J.png: {said}")
+
+
+def test_one_picture_a_class_leaves_none_to_train_on(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "some", 1)
+    refused(tmp_path / "some", "has 0 pictures to train on and 3 to validate with; both are needed", 8, 3)
+
+
+def test_what_the_disk_cannot_hold_is_said_before_it_is_written(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "some")
+    with pytest.raises(WrongCall, match=r"some: its pictures take .* GiB, the cache .* has .* left; take a smaller image_size"):
+        prepared(tmp_path / "some", tmp_path / "cache", 2_000_000, 3)
+
+
+def test_a_damaged_cache_is_one_line(tmp_path: Path) -> None:
+    data = prepared("digits", tmp_path)
+    (data.folder / "labels.npy").write_bytes((data.folder / "labels.npy").read_bytes()[:-4])
+    with pytest.raises(WrongCall, match=r"is no whole data set in the cache \(remove the folder, and it is made again\): "):
+        prepared("digits", tmp_path)
+    (data.folder / "about.json").write_text("[]")
+    with pytest.raises(WrongCall, match=r"about\.json lacks what belongs there"):
+        prepared("digits", tmp_path)
+
+
+def test_on_the_command_line_it_is_one_line(tmp_path: Path) -> None:
+    folder = write_npz(tmp_path / "mnist", y_train=np.array([0, 1, 2, -1]))
+    command = [sys.executable, "-m", "experiments", "lenet", f"--data={folder}", f"--cache={tmp_path}", f"--journal={tmp_path}"]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    said = f"evenhand: {folder}/mnist.npz: label -1 of picture 4; a label is a whole number from 0 to 999\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 # ---- batches
@@ -230,7 +574,7 @@ NATIVE = """
 import sys
 from pathlib import Path
 import numpy as np
-from experiments.datasets.labelled import batches
+from experiments.datasets.labelled import batches, mnist
 from experiments.datasets.labelled.data import Labelled
 from models.frameworks import open_framework
 framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float32", seed=0)

@@ -46,8 +46,8 @@ def test_every_sampler_runs_as_many_trials_as_were_asked_for(tmp_path: Path, sam
         values = search.suggest(trial, wanted.dimensions)
         return search.answer(trial, wanted, result(float(values["batch_size"])))
 
-    search.work_off(made, 6, run, no_waiting)
-    search.work_off(made, 6, run, no_waiting)
+    search.run_until(made, 6, run, no_waiting)
+    search.run_until(made, 6, run, no_waiting)
     assert [one.state for one in made.trials] == [TrialState.COMPLETE] * 6
     assert search.best(made)[0].values[0] == max(one.params["batch_size"] for one in made.trials)
 
@@ -60,7 +60,7 @@ def test_out_of_memory_is_learned_from_and_never_the_best(tmp_path: Path) -> Non
         size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
         return search.answer(trial, wanted, result(size) if size <= 20 else Result("run", out_of_memory=True))
 
-    search.work_off(made, 40, run, no_waiting)
+    search.run_until(made, 40, run, no_waiting)
     sizes = [one.params["batch_size"] for one in made.trials]
     assert {one.state for one in made.trials} == {TrialState.COMPLETE}
     assert search.best(made)[0].params["batch_size"] == max(size for size in sizes if size <= 20) >= 18
@@ -76,7 +76,7 @@ def test_a_broken_bound_makes_a_trial_infeasible(tmp_path: Path) -> None:
         size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
         return search.answer(trial, wanted, result(size, memory=size * 1e8))
 
-    search.work_off(made, 12, run, no_waiting)
+    search.run_until(made, 12, run, no_waiting)
     assert search.best(made)[0].params["batch_size"] <= 20
     assert any(not search.feasible(one) for one in made.trials)
 
@@ -89,7 +89,7 @@ def test_of_several_objectives_the_front_is_found_and_equal_settings_once(tmp_pa
         size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
         return search.answer(trial, wanted, result(size, memory=size if size != 2 else 100))
 
-    search.work_off(made, 12, run, no_waiting)
+    search.run_until(made, 12, run, no_waiting)
     assert [one.params["batch_size"] for one in search.best(made)] == [4, 1]
 
 
@@ -105,7 +105,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on_but_not_without_any_succes
             raise TrialFailed("broken")
         return search.answer(trial, wanted, result(1.0))
 
-    search.work_off(made, 4, run, no_waiting)
+    search.run_until(made, 4, run, no_waiting)
     assert tried == [0, 1, 2, 3]
     assert made.trials[1].state == TrialState.FAIL
 
@@ -115,7 +115,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on_but_not_without_any_succes
 
     hopeless = search.create(search.storage_of(made), "hopeless", wanted, {})
     with pytest.raises(EvenhandError, match="the first 3 trials all failed, the last with: no such file"):
-        search.work_off(hopeless, 10, fail, no_waiting)
+        search.run_until(hopeless, 10, fail, no_waiting)
 
 
 def test_what_a_dead_worker_dropped_is_run_again_with_the_same_settings_and_counts_once(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_a_dead_worker_dropped_is_run_again_with_the_same_settings_and_coun
         search.suggest(trial, wanted.dimensions)
         return search.answer(trial, wanted, result(1.0))
 
-    search.work_off(made, 3, run, lambda: waited.append(time.monotonic()))
+    search.run_until(made, 3, run, lambda: waited.append(time.monotonic()))
     assert waited, "the last trial ran elsewhere, as far as anybody could know"
     counted = search.counted(made.trials)
     assert len(counted) == 3
@@ -151,7 +151,7 @@ def test_the_largest_batch_that_fits_is_found_in_log2_steps(tmp_path: Path, limi
 
     def try_one(values: dict[str, space.Value]) -> None:
         made.enqueue_trial(values)
-        search.work_off(made, 0, run, no_waiting)
+        search.run_until(made, 0, run, no_waiting)
 
     batches.find_largest(made, wanted.dimensions, try_one)  # type: ignore[arg-type]
     ((_, found),) = batches.largest(made, wanted.dimensions)
@@ -188,7 +188,7 @@ def test_every_pruner_stops_what_learns_nothing_and_none_stops_nothing(tmp_path:
                 return search.answer(trial, wanted, Result("run", pruned=True, reason=f"pruned after epoch {epoch}"))
         return search.answer(trial, wanted, Result("run", {"val/loss": 2.0 - speed}))
 
-    search.work_off(made, 15, run, no_waiting)
+    search.run_until(made, 15, run, no_waiting)
     pruned = [one.number % 3 for one in made.trials if one.state == TrialState.PRUNED]
     assert (not pruned) if name == "none" else (2 in pruned and 0 not in pruned)
     assert all(one.state in (TrialState.PRUNED, TrialState.COMPLETE) for one in made.trials)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from experiments.commands import Sweep
+from experiments.config.commands import Sweep
 from experiments.studies import captioning, grid
 from experiments.sweep import batches, goals, search, space, worker
 from tracking.errors import WrongCall
@@ -131,7 +131,7 @@ def test_objectives_and_constraints_have_the_experiments_direction_and_units() -
 def test_halving_knows_its_sizes_and_how_many_steps_it_takes() -> None:
     (along,) = parsed("batch_size=1..255")
     assert batches.most_steps(along) == 8
-    assert batches.sizes(parsed("batch_size=16|2|4")[0]) == [2, 4, 16]
+    assert parsed("batch_size=16|2|4")[0].sizes() == [2, 4, 16]
 
 
 def test_what_is_asked_of_a_metric_that_no_trial_has_names_those_there_are() -> None:

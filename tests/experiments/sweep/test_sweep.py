@@ -14,7 +14,7 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
-from experiments import settings as settings_
+from experiments.config import settings as settings_
 from experiments.studies import captioning
 from experiments.sweep import search
 from tests.conftest import Place, wait_for
@@ -211,7 +211,12 @@ def test_the_best_batch_size_is_judged_by_the_comparison(place: Place) -> None:
 
 
 def test_an_objective_that_no_run_has_ends_the_sweep_in_one_line(place: Place) -> None:
-    asked = {"search": "batch_size=2..8", "objectives": "energy/watt_hours:min", "frameworks": "pytorch", "trials": "3"}
+    asked = {
+        "search": "learning_rate=0.001..0.01:log",
+        "objectives": "energy/watt_hours:min",
+        "frameworks": "pytorch",
+        "trials": "3",
+    }
     done = place.call(*command(place, **asked))
     assert done.returncode == 2
     assert "the first trial has no energy/watt_hours; it has " in done.stderr

@@ -1,0 +1,1 @@
+"""The tool's own error rates."""

@@ -1,0 +1,430 @@
+"""The tool's own error rates: simulated campaigns, judged by the same code as real ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from scipy import signal
+from statsmodels.stats.proportion import proportion_confint
+
+from experiments.cell import timing
+from experiments.comparison import compare
+from experiments.comparison.runs import query
+from experiments.comparison.statistics import significance
+from experiments.comparison.statistics.estimates import Floats, log_ratios
+from experiments.comparison.verdicts.decision import ALPHA
+from experiments.comparison.verdicts.findings import Comparison, Finding
+from experiments.config.console import Table, Text, box
+from experiments.planning import design
+from tracking.errors import WrongCall
+from tracking.records import StoredRun
+
+Tails = Literal["normal", "lognormal", "student-t", "bimodal"]
+BASELINE, OTHER = "a", "b"
+MAIN = "train/step_seconds"
+# The phases of a run that are timed step by step, and the figures that a sensor gives once a run; in their units.
+TRAINING_SECONDS, REQUEST_SECONDS = 0.03, 0.008
+SENSORS = {"memory/peak_rss_bytes": 7e8, "energy/joules_per_example": 0.4, "power/watts_mean": 60.0}
+METRICS = (
+    *(MAIN, "train/step_seconds_p95", "train/examples_per_second", "train/total_seconds", "train/first_step_seconds"),
+    *("inference/latency_seconds_p50", "inference/latency_seconds_p95", "inference/examples_per_second"),
+    *("inference/first_call_seconds", *SENSORS),
+)
+BATCH, WARMUP = 32, 5
+TRUE_RATIO = 1.05
+MOST_FALSE_ALARMS, COVERAGE, LEAST_POWER = 0.06, (0.93, 0.97), 0.8
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a machine does to measurements; all spreads are standard deviations of logarithms (0.03 is 3 %).
+
+    run_sd: between processes of the same kind; step_sd, step_autocorrelation: between the steps of a process.
+    drift: what the machine slows by from the campaign's first run to its last. tails: the shape of both spreads.
+    metric_correlation: between a run's phases (training, inference, each sensor); metrics of one phase share its steps.
+    unrelated: every metric comes from a phase of its own and none shares anything, the hardest case for Holm's correction.
+    """
+
+    name: str
+    run_sd: float = 0.01
+    step_sd: float = 0.02
+    step_autocorrelation: float = 0.0
+    drift: float = 0.0
+    tails: Tails = "normal"
+    metric_correlation: float = 0.5
+    unrelated: bool = False
+
+
+SCENARIOS = (
+    Noise("quiet", run_sd=0.005, step_sd=0.01),
+    Noise("autocorrelated steps", step_sd=0.05, step_autocorrelation=0.9),
+    Noise("run-to-run spread 3 %", run_sd=0.03, step_autocorrelation=0.5),
+    Noise("drift 5 %", drift=0.05),
+    Noise("heavy tails", run_sd=0.03, step_sd=0.05, step_autocorrelation=0.5, tails="student-t"),
+    Noise("bimodal", run_sd=0.03, step_autocorrelation=0.5, tails="bimodal"),
+    Noise("unrelated metrics", run_sd=0.03, metric_correlation=0.0, unrelated=True),
+)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A measured share with its 95 % Monte-Carlo interval (Wilson)."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f} % ({100 * self.low:.1f}–{100 * self.high:.1f})"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often the tool was right and wrong over simulated campaigns of one scenario.
+
+    false_alarms: A/A reports in which any row shows a difference; false_verdicts: in which any row says faster, slower, lower or
+    higher. coverage: 95 % intervals that hold the true ratio of 1.05. power: campaigns in which that difference is shown for the
+    median training step, declared as the only outcome; power_in_report: among all metrics, after Holm's correction.
+    For comparison, both false alarms too: steps_false_alarms of the papers' signed-rank test on the steps of one run a side,
+    ordered_false_alarms of the main outcome where all runs of a precede all runs of b.
+    """
+
+    noise: Noise
+    campaigns: int
+    blocks: int
+    metrics: int
+    false_alarms: Share
+    false_verdicts: Share
+    coverage: Share
+    power: Share
+    power_in_report: Share
+    steps_false_alarms: Share
+    ordered_false_alarms: Share
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is promised of a scenario's rate, and whether that holds: the measured interval reaches the limits."""
+
+    claim: str
+    limit: str
+    measured: Share
+    holds: bool
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One simulated process: its cell, its training steps and what they and its other phases are summarised to."""
+
+    cell: design.Cell
+    training: timing.PhaseValues
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What one simulated campaign of each kind made the tool say."""
+
+    false_alarm: bool
+    false_verdict: bool
+    covered: float
+    power: bool
+    power_in_report: bool
+    steps_false_alarm: bool
+    ordered_false_alarm: bool
+
+
+def simulate(
+    noise: Noise,
+    *,
+    blocks: int = 12,
+    metrics: int = 12,
+    steps: int = 100,
+    ratio: float = 1.0,
+    rng: np.random.Generator,
+) -> pd.DataFrame:
+    """A campaign's finished runs as `query.table` tells them: two frameworks, b taking `ratio` times what a takes.
+
+    Steps are drawn, then summarised by the same functions as measured ones; runs are in random order inside blocks.
+    Raises WrongCall for more metrics than there are, or too few steps.
+    """
+    return _table(_campaign(noise, blocks, metrics, steps, ratio, rng))
+
+
+def _campaign(
+    noise: Noise, blocks: int, metrics: int, steps: int, ratio: float, rng: np.random.Generator, shuffled: bool = True
+) -> list[_Run]:
+    """The runs of a campaign in their order; not shuffled: all of a, then all of b."""
+    if not 1 <= metrics <= len(METRICS):
+        raise WrongCall(f"metrics={metrics} cannot be simulated; choose 1 to {len(METRICS)}")
+    if steps < (least := timing.EARNED_AT[95] + WARMUP):
+        raise WrongCall(f"steps={steps} are too few for a p95; at least {least}")
+    cells = design.blocks([[BASELINE, OTHER]], blocks, rng)
+    if not shuffled:
+        cells.sort(key=lambda cell: (cell.treatment, cell.block))
+    shift = np.array([math.log(ratio) if cell.treatment == OTHER else 0.0 for cell in cells])
+    drift = math.log1p(noise.drift) * np.linspace(0, 1, len(cells))
+    timed = metrics if noise.unrelated else 2
+    apart = timed if noise.unrelated else timed + len(SENSORS)
+    shared = math.sqrt(noise.metric_correlation) * _standard(noise.tails, (len(cells), 1), rng)
+    own = math.sqrt(1 - noise.metric_correlation) * _standard(noise.tails, (len(cells), apart), rng)
+    runs = (shift + drift)[:, None] + noise.run_sd * (shared + own)
+    seconds = np.exp(runs[:, :timed, None] + noise.step_sd * _steps(noise, (len(cells), timed, steps), rng))
+    summarise = _unrelated if noise.unrelated else _related
+    found = []
+    for at, cell in enumerate(cells):
+        training = _training(seconds[at, 0])
+        found.append(_Run(cell, training, summarise(training, seconds[at], runs[at], metrics)))
+    return found
+
+
+def _standard(tails: Tails, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
+    """Independent values with mean 0 and SD 1."""
+    if tails == "student-t":
+        return rng.standard_t(3, shape) / math.sqrt(3)
+    if tails == "bimodal":
+        return math.sqrt(0.9) * rng.choice([-1.0, 1.0], shape) + math.sqrt(0.1) * rng.standard_normal(shape)
+    if tails == "lognormal":
+        spread = 0.8**2
+        skewed = np.exp(0.8 * rng.standard_normal(shape)) - math.exp(spread / 2)
+        return np.asarray(skewed / math.sqrt(math.expm1(spread) * math.exp(spread)))
+    return rng.standard_normal(shape)
+
+
+def _steps(noise: Noise, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
+    """Steps that remember the step before (AR(1) along the last axis), with SD 1."""
+    drawn = _standard(noise.tails, shape, rng)
+    drawn[..., 1:] *= math.sqrt(1 - noise.step_autocorrelation**2)
+    return np.asarray(signal.lfilter([1.0], [1.0, -noise.step_autocorrelation], drawn, axis=-1))
+
+
+def _training(seconds: Floats) -> timing.PhaseValues:
+    return timing.PhaseValues("train", tuple((TRAINING_SECONDS * seconds).tolist()), (BATCH,) * len(seconds), WARMUP)
+
+
+def _requests(seconds: Floats) -> timing.PhaseValues:
+    return timing.PhaseValues("inference", tuple((REQUEST_SECONDS * seconds).tolist()), (1,) * len(seconds), WARMUP)
+
+
+def _related(training: timing.PhaseValues, seconds: Floats, run: Floats, metrics: int) -> dict[str, float]:
+    """The metrics of a training, of one series of requests, and of the sensors."""
+    found = timing.summarise_training(training, math.fsum(training.seconds))
+    if not set(METRICS[:metrics]) <= set(found):
+        found |= timing.summarise_requests(_requests(seconds[1]))
+    found |= {name: value * math.exp(run[2 + at]) for at, (name, value) in enumerate(SENSORS.items())}
+    return {name: found[name] for name in METRICS[:metrics]}
+
+
+def _unrelated(training: timing.PhaseValues, seconds: Floats, _run: Floats, metrics: int) -> dict[str, float]:
+    """One metric of a training, and one of each of the series of requests at several batch sizes."""
+    found = {MAIN: timing.summarise_training(training, math.fsum(training.seconds))[MAIN]}
+    for at in range(1, metrics):
+        name = f"inference/batch_{2 ** (at - 1)}"
+        metric = f"{name}/latency_seconds_p50"
+        found[metric] = timing.summarise_requests(_requests(seconds[at]), name)[metric]
+    return found
+
+
+def _table(runs: Sequence[_Run]) -> pd.DataFrame:
+    return query.table(_stored(runs))
+
+
+def _stored(runs: Sequence[_Run]) -> Iterator[StoredRun]:
+    for at, run in enumerate(runs):
+        tags = {"kind": "cell", "campaign": "simulated", "framework": run.cell.treatment, "machine": "simulated", "outcome": "ok"}
+        tags |= {"block": str(run.cell.block), "order_in_block": str(run.cell.order_in_block), "settings_hash": "simulated"}
+        yield StoredRun(run.cell.key, run.cell.key, "FINISHED", at, at + 1, {}, run.metrics, tags)
+
+
+def calibrate(
+    scenarios: Sequence[Noise] = SCENARIOS,
+    *,
+    campaigns: int = 300,
+    blocks: int = 12,
+    metrics: int = 12,
+    steps: int = 100,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Rates]:
+    """The error rates of `compare` under every scenario; the same seed gives the same rates, however many workers there are.
+
+    workers: processes; several start anew, so a script that asks for them needs its `if __name__ == "__main__"`.
+    progress: called with the number of campaigns done and of all there are.
+    """
+    tasks = [
+        (noise, seeds) for noise in scenarios for seeds in np.random.SeedSequence([seed, *noise.name.encode()]).spawn(campaigns)
+    ]
+    one = partial(_judge, blocks=blocks, metrics=metrics, steps=steps)
+    told = []
+    for found in _in_order(one, tasks, workers):
+        told.append(found)
+        if progress:
+            progress(len(told), len(tasks))
+    groups = [told[at : at + campaigns] for at in range(0, len(told), campaigns)]
+    return [_rates(noise, group, blocks, metrics) for noise, group in zip(scenarios, groups, strict=True)]
+
+
+def _in_order(
+    one: Callable[[tuple[Noise, np.random.SeedSequence]], _Told],
+    tasks: Sequence[tuple[Noise, np.random.SeedSequence]],
+    workers: int,
+) -> Iterator[_Told]:
+    if workers < 2:
+        yield from map(one, tasks)
+        return
+    # spawned, not forked: whoever asks may have threads (MLflow does)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(one, tasks, chunksize=10)
+
+
+def _judge(task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: int, steps: int) -> _Told:
+    """Three campaigns: A/A, a true difference, and A/A in the wrong order."""
+    noise, seeds = task
+    rng = np.random.default_rng(seeds)
+    alike = _campaign(noise, blocks, metrics, steps, 1.0, rng)
+    slower = _table(_campaign(noise, blocks, metrics, steps, TRUE_RATIO, rng))
+    ordered = _campaign(noise, blocks, 1, steps, 1.0, rng, shuffled=False)
+    null, report = compare(_table(alike), baseline=BASELINE), compare(slower, baseline=BASELINE)
+    main = _main(report)
+    return _Told(
+        false_alarm=any(finding.different for finding in null.findings),
+        false_verdict=any(finding.row.verdict in finding.outcome.words for finding in null.findings),
+        covered=_covered(report),
+        power=main.row.p is not None and main.row.p <= ALPHA,
+        power_in_report=main.different,
+        steps_false_alarm=_papers_way(alike),
+        ordered_false_alarm=_in_wrong_order(ordered),
+    )
+
+
+def _covered(report: Comparison) -> float:
+    """The share of intervals that hold the true ratio; a rate's is the inverse."""
+    rows = [(row, 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO) for row in report.rows]
+    return sum((row.ci_low or 0.0) <= true <= (row.ci_high or math.inf) for row, true in rows) / len(rows)
+
+
+def _main(report: Comparison) -> Finding:
+    return next(finding for finding in report.findings if finding.row.metric == MAIN)
+
+
+def _papers_way(runs: Sequence[_Run]) -> bool:
+    """Whether a paired signed-rank test on the steps of one run a side calls a and b different."""
+    a, b = (next(run.training.steady[0] for run in runs if run.cell.treatment == side) for side in (BASELINE, OTHER))
+    return significance.signed_rank(np.subtract(b, a)).p <= ALPHA
+
+
+def _in_wrong_order(runs: Sequence[_Run]) -> bool:
+    """Whether the paired t test on run-level figures, sound but for the order of the runs, calls a and b different."""
+    a, b = ([run.metrics[MAIN] for run in runs if run.cell.treatment == side] for side in (BASELINE, OTHER))
+    tested = significance.paired_t(log_ratios(a, b))
+    return tested is not None and tested.p <= ALPHA
+
+
+def _rates(noise: Noise, told: Sequence[_Told], blocks: int, metrics: int) -> Rates:
+    return Rates(
+        noise=noise,
+        campaigns=len(told),
+        blocks=blocks,
+        metrics=metrics,
+        false_alarms=_share([one.false_alarm for one in told]),
+        false_verdicts=_share([one.false_verdict for one in told]),
+        coverage=_share([one.covered for one in told]),
+        power=_share([one.power for one in told]),
+        power_in_report=_share([one.power_in_report for one in told]),
+        steps_false_alarms=_share([one.steps_false_alarm for one in told]),
+        ordered_false_alarms=_share([one.ordered_false_alarm for one in told]),
+    )
+
+
+def _share(found: Sequence[float]) -> Share:
+    """The mean of shares, one a campaign; the interval counts campaigns, since the intervals of one report are alike."""
+    shares = np.asarray(found, dtype=float)
+    value, spread = float(shares.mean()), float(shares.var())
+    worth = len(shares) * value * (1 - value) / spread if spread else len(shares)
+    low, high = proportion_confint(value * worth, worth, method="wilson")
+    return Share(value, float(low), float(high))
+
+
+def meets(rates: Sequence[Rates]) -> list[Claim]:
+    """What is promised, scenario by scenario, and whether it stands."""
+    claims = []
+    for one in rates:
+        scenario = one.noise.name
+        promised = (
+            (f"{scenario}: any false alarm among {one.metrics} metrics", 0.0, MOST_FALSE_ALARMS, one.false_alarms),
+            (f"{scenario}: 95 % intervals hold the true ratio", *COVERAGE, one.coverage),
+            (f"{scenario}: a difference of {100 * (TRUE_RATIO - 1):.0f} % is shown, declared alone", LEAST_POWER, 1.0, one.power),
+        )
+        for claim, least, most, share in promised:
+            claims.append(Claim(claim, _limit(least, most), share, share.high >= least and share.low <= most))
+    return claims
+
+
+def _limit(least: float, most: float) -> str:
+    if least == 0:
+        return f"≤ {100 * most:.0f} %"
+    return f"≥ {100 * least:.0f} %" if most == 1 else f"{100 * least:.0f}–{100 * most:.0f} %"
+
+
+_COLUMNS = (
+    "false alarms",
+    "false verdicts",
+    "coverage",
+    "power",
+    "power in a report",
+    "papers' test on steps",
+    "all a, then all b",
+)
+NOTE = (
+    "In brackets: 95 % Monte-Carlo intervals. False alarms: A/A reports with any difference; false verdicts: with any verdict on "
+    "one. Coverage: 95 % intervals that hold the true ratio. Power: a difference of 5 % in the median step is shown, declared "
+    "alone and in the whole report. The last two columns are false alarms of what this tool does not do: a signed-rank test on "
+    "the steps of one run a side, and runs that are not in random order."
+)
+
+
+def table(rates: Sequence[Rates]) -> Table:
+    """The rates for a terminal; what breaks a promise is red."""
+    drawn = Table(box=box.SIMPLE_HEAD, title=_title(rates), title_justify="left", title_style="bold", caption=NOTE)
+    drawn.caption_justify = "left"
+    drawn.add_column("scenario", min_width=14)
+    for name in _COLUMNS:
+        drawn.add_column(name, justify="right", overflow="fold")
+    broken = [claim.measured for claim in meets(rates) if not claim.holds]
+    for one in rates:
+        cells = [Text(str(share), style="bold red" * any(share is bad for bad in broken)) for share in _shares(one)]
+        drawn.add_row(one.noise.name, *cells)
+    return drawn
+
+
+def as_markdown(rates: Sequence[Rates]) -> str:
+    """The rates, then every promise with whether it stands."""
+    lines = [f"**{_title(rates)}**", "", f"| scenario | {' | '.join(_COLUMNS)} |", f"|---|{'--:|' * len(_COLUMNS)}"]
+    lines += [f"| {one.noise.name} | {' | '.join(map(str, _shares(one)))} |" for one in rates]
+    lines += ["", NOTE, "", "| promise | limit | measured | |", "|---|--:|--:|---|"]
+    lines += [
+        f"| {one.claim} | {one.limit} | {one.measured} | {'holds' if one.holds else '**does not hold**'} |"
+        for one in meets(rates)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _title(rates: Sequence[Rates]) -> str:
+    sizes = {(one.campaigns, one.metrics, one.blocks) for one in rates}
+    return "; ".join(
+        f"{n:,} simulated campaigns a scenario, {metrics} metrics, {blocks} blocks" for n, metrics, blocks in sorted(sizes)
+    )
+
+
+def _shares(one: Rates) -> tuple[Share, ...]:
+    asked = (one.false_alarms, one.false_verdicts, one.coverage, one.power, one.power_in_report)
+    return (*asked, one.steps_false_alarms, one.ordered_false_alarms)

@@ -1,0 +1,140 @@
+"""The campaign: every treatment in random blocks of fresh processes, resumed where it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from experiments.campaign.runner import Ended, Runner, Setup, Work
+from experiments.cell.contract import Job
+from experiments.config import devices
+from experiments.config.console import Display
+from experiments.planning import design, treatments
+from experiments.planning.design import Cell
+from experiments.planning.frontier import Frontier
+from experiments.planning.plan import Plan
+from experiments.planning.treatments import Treatment
+from tracking import journal
+from tracking.errors import EvenhandError
+from tracking.journal import Journal
+from tracking.records import RunClosed, RunKind, RunOpened, RunOutcome, Tags
+
+
+class Campaign:
+    """One launch of a plan. Built by `start` or `resume`; `run` does the work; the runner's `close` ends its run."""
+
+    def __init__(self, setup: Setup, plan: Plan, records: Journal, display: Display):
+        self.setup, self.plan = setup, plan
+        self.settings, self.prepared = setup.settings, setup.prepared
+        self.devices = devices.of(setup.settings)
+        self.runner = Runner(records, display, self.devices[0])
+        self.runner.warnings = list(setup.prepared.warnings)
+        self.treatments = {one.name: one for one in plan.treatments}
+        self._frontier = Frontier(plan.along)
+        self._display = display
+
+    # ---- the whole
+
+    def run(self) -> bool:
+        """What comes before the blocks, then every cell that is not there yet. True if all ended well."""
+        with self.runner.signals():
+            self.runner.check_stop()
+            ended = ended_cells(self.runner.folder)
+            counted = {RunOutcome.OK, RunOutcome.OUT_OF_MEMORY} if self._frontier.along else {RunOutcome.OK}
+            self._done = {key for key, end in ended.items() if end.outcome in counted}
+            cells = self._cells()
+            self._remember_what_did_not_fit(cells, ended)
+            self.runner.warn(self.prepared.warnings)
+            self._display.expect(len(self.prepared.before) + len({cell.key for cell in cells} - self._done))
+            results = []
+            for job in self.prepared.before:
+                results.append(extract(self.runner, self.setup, job))
+                if job.framework == self.settings.frameworks[0] and not results[-1]:
+                    raise EvenhandError("the baseline's feature extraction failed, which all cells need; the reason stands above")
+            self.runner.warn(self._after_extraction())
+            results += [self._cell(cell) for cell in cells]
+        return all(results)
+
+    def _cells(self) -> list[Cell]:
+        rng = np.random.default_rng([self.settings.seed, 1])
+        return design.blocks(treatments.groups(self.treatments.values()), self.settings.blocks, rng)
+
+    def _after_extraction(self) -> tuple[str, ...]:
+        prepare = importlib.import_module(f"experiments.workloads.{self.setup.module.WORKLOAD}.prepare")
+        found: tuple[str, ...] = prepare.after_extraction(self.settings, self.prepared)
+        return found
+
+    # ---- one cell
+
+    def _cell(self, cell: Cell) -> bool:
+        """A cell that is not there yet; and, where it does not fit as a whole, those of its phases that do."""
+        whole = self.treatments[cell.treatment]
+        well = cell.key in self._done or self._try(cell, whole)
+        if alone := self._frontier.alone(whole):
+            part = dataclasses.replace(cell, treatment=alone.name)
+            if part.key not in self._done:
+                self._display.expect_another()
+                well = self._try(part, alone) and well
+        return well
+
+    def _try(self, cell: Cell, treatment: Treatment) -> bool:
+        tags = {
+            "kind": RunKind.CELL,
+            "framework": treatment.framework,
+            "treatment": treatment.name,
+            "block": str(cell.block),
+            "order_in_block": str(cell.order_in_block),
+            "idle": str(self.runner.idle),
+            **({"control": treatment.control} if treatment.control else {}),
+        }
+        name, tags = f"{treatment.name} · block {cell.block}", {**tags, "cell": cell.key}
+        inputs = self.prepared.of_treatment.get(treatment.name, self.prepared.inputs)
+        work = Work(treatment, cell.key, name, tags, inputs, cell.block)
+        reason, phase = self._frontier.implied(treatment)
+        if reason:
+            self.runner.leave_out(self.setup, dataclasses.replace(work, tags={**tags, "phase": phase}), reason)
+            return True
+        if cooled := self.runner.cool_down(name, self.settings.cool_down_seconds):
+            work = dataclasses.replace(work, tags={**tags, "cool_down": cooled})
+        ended = self.runner.measure(self.setup, work)
+        if ended.outcome == RunOutcome.OUT_OF_MEMORY:
+            self._frontier.note(treatment, ended.phase)
+            return bool(self._frontier.along)
+        return ended.outcome == RunOutcome.OK
+
+    def _remember_what_did_not_fit(self, cells: Iterable[Cell], ended: Mapping[str, Ended]) -> None:
+        for cell in cells:
+            treatment: Treatment | None = self.treatments[cell.treatment]
+            while treatment:
+                end = ended.get(dataclasses.replace(cell, treatment=treatment.name).key)
+                if end and end.outcome == RunOutcome.OUT_OF_MEMORY:
+                    self._frontier.note(treatment, end.phase)
+                treatment = self._frontier.alone(treatment)
+
+
+def extract(runner: Runner, setup: Setup, job: Job) -> bool:
+    """A piece of work that cells need, in a process of its own."""
+    tags = {"kind": RunKind.EXTRACTION, "framework": job.framework}
+    treatment = Treatment(job.framework, job.framework, job.stage)
+    work = Work(treatment, f"extraction-{job.framework}", f"features · {job.framework}", tags, job.inputs)
+    return runner.measure(setup, work).outcome == RunOutcome.OK
+
+
+def ended_cells(folder: Path) -> dict[str, Ended]:
+    """Key of every cell that has a closed run in the journal -> how it ended; well, where one of several did."""
+    keys: dict[str, str] = {}
+    phases: dict[str, str] = {}
+    ends: list[tuple[str, Ended]] = []
+    for record in journal.read_all(folder):
+        if isinstance(record, RunOpened):
+            keys[record.run] = record.tags.get("cell", "")
+        elif isinstance(record, Tags):
+            phases[record.run] = record.values.get("phase", phases.get(record.run, ""))
+        elif isinstance(record, RunClosed) and record.outcome in set(RunOutcome):
+            ends.append((keys.get(record.run, ""), Ended(RunOutcome(record.outcome), phases.get(record.run, ""))))
+    ok = [(key, end) for key, end in ends if end.outcome == RunOutcome.OK]
+    return {key: end for key, end in (*ends, *ok) if key}

@@ -1,0 +1,89 @@
+"""Whether what a campaign compares is the same network: the parity gate before anything is measured, remembered by its code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import models
+from experiments.cell.contract import Progress
+from models.contract import ModelError
+from models.frameworks import distributions
+from models.parity import ParityRequest, Row, gate
+from tracking import provenance
+from tracking.errors import WrongCall
+
+
+def rows(asked: ParityRequest, frameworks: Sequence[str], cache: Path, progress: Progress) -> list[Row]:
+    """Every framework against the first, as `models.parity.gate` judges; what was judged by this very code is read back.
+
+    Raises WrongCall where a framework cannot compute the model at all.
+    """
+    found, missing = {}, []
+    for name in frameworks[1:]:
+        kept = _file(asked, frameworks[0], name, cache)
+        found[name] = _read(kept)
+        missing += [] if found[name] else [name]
+    if missing:
+        progress("parity", 0, len(missing) + 1)
+        try:
+            judged = gate(asked, [frameworks[0], *missing], progress=lambda done, of: progress("parity", done, of))
+        except ModelError as error:
+            raise WrongCall(str(error)) from None
+        for name in missing:
+            found[name] = [row for row in judged if row.framework == name]
+            _write(_file(asked, frameworks[0], name, cache), found[name])
+    return [row for name in frameworks[1:] for row in found[name]]
+
+
+def differences(found: Sequence[Row]) -> list[str]:
+    """What is not equal, a line a model and framework."""
+    told: dict[str, list[str]] = {}
+    for row in found:
+        if not row.equal:
+            who = f"{row.model} of {row.framework} is not equal to that of {row.reference}"
+            told.setdefault(who, []).append(f"{row.quantity} of {row.tensor} differs by {row.error:.0e} (limit {row.limit:.0e})")
+    return [f"{who}: {'; '.join(parts)}" for who, parts in told.items()]
+
+
+def _file(asked: ParityRequest, reference: str, name: str, cache: Path) -> Path:
+    known = {**asdict(asked), "frameworks": [reference, name], "packages": provenance.packages(distributions()), "code": _code()}
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    return cache / "parity" / f"{asked.model}-{digest}.json"
+
+
+def _code() -> str:
+    """A digest of everything that decides what a model computes."""
+    total = hashlib.sha256()
+    for path in _sources():
+        total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def _sources() -> Iterator[Path]:
+    yield from sorted(Path(models.__file__).parent.rglob("*.py"))
+
+
+def _read(path: Path) -> list[Row]:
+    try:
+        return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):  # not there, or cut off by a power loss: judged again
+        return []
+
+
+def _write(path: Path, found: Sequence[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(as_json(found), encoding="utf-8")
+    partial.replace(path)
+
+
+def as_json(found: Sequence[Row]) -> str:
+    """A list of rows, an object each; an error of `Infinity` means that one side lacks the tensor or it is not finite."""
+    return json.dumps([asdict(row) for row in found], indent=1)
+
+
+__all__ = ["as_json", "differences", "rows"]

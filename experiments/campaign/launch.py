@@ -1,0 +1,307 @@
+"""How a campaign begins, new or resumed: whatever can be wrong is found before any minute of compute."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments import studies
+from experiments.campaign import equality, readiness
+from experiments.campaign.campaign import Campaign
+from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
+from experiments.campaign.process import Child
+from experiments.campaign.readiness import MachineState
+from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags
+from experiments.cell.contract import CellSpec, Prepared
+from experiments.config import devices, memory
+from experiments.config import settings as settings_
+from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
+from experiments.config.stopping import STOP
+from experiments.planning import plan as plan_
+from experiments.planning import treatments
+from experiments.planning.plan import Plan
+from models import frameworks
+from models.parity import ParityRequest
+from tracking import accounts, journal, whereabouts
+from tracking.errors import WrongCall
+from tracking.journal import Journal, JournalError
+from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
+from tracking.store import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """Everything that can be wrong was looked at: what cells need is there, and who runs them where."""
+
+    setup: Setup
+    store: Store
+    idle: MachineState
+    plan: Plan
+    experiment: str
+    launches: str
+
+
+def start(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None, within: str = "") -> Campaign:
+    """Checks everything, then opens the campaign's run. Raises WrongCall.
+
+    plan: what is compared where that is not the study's own design. within: id of the run whose work the campaign is part of.
+    """
+    ready = make_ready(study, settings, display, plan)
+    kept = {"plan": plan_.to_values(plan)} if plan else {}
+    tags = {**ready.plan.tags, "kind": RunKind.CAMPAIGN}
+    name = f"{study} {settings.preset}" + (f" · {ready.plan.title}" if plan else "")
+    opening = Opening(name, tags, within)
+    records = open_parent(ready, opening, kept)
+    campaign = Campaign(ready.setup, ready.plan, records, display)
+    keep_what_was_found(campaign.runner, ready)
+    return campaign
+
+
+def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, display: Display) -> Campaign:
+    """A campaign with the settings it began with. Raises WrongCall if it is not to be found or other settings are given."""
+    folder = find(study, wanted, root)
+    kept = journal.read_campaign(folder)
+    settings = same_settings(study, kept["settings"], given)
+    ready = make_ready(study, settings, display, plan_.from_values(kept["plan"]) if "plan" in kept else None)
+    records = Journal(folder)
+    reopen_parent(ready.store, kept, records)
+    return Campaign(ready.setup, ready.plan, records, display)
+
+
+def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str]) -> CampaignSettings:
+    """Settings as they were, but for where their folders are now. Raises WrongCall for others than those kept."""
+    module = studies.load(study)
+    settings: CampaignSettings = settings_.from_values(module.Settings, kept)
+    wanted_now = settings_.parse(module.Settings, module.PRESETS, given)
+    for name in set(given) - settings_.silent(settings):
+        before, now = getattr(settings, name), getattr(wanted_now, name)
+        if before != now:
+            was = settings_.to_text(before)
+            raise WrongCall(f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew")
+    return dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in set(given) & {"cache", "journal"}})
+
+
+def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
+    """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
+    look = readiness.MachineProbe(devices.of(settings)[0])
+    prepared = prepare(study, settings, display)
+    wanted = plan or plan_.of_study(studies.load(study), settings)
+    if wanted.own_inputs:
+        prepared = _with_own_inputs(study, settings, prepared, wanted, display)
+    store = Store()
+    store.check()
+    account = accounts.current(store)
+    settings = dataclasses.replace(settings, team=accounts.team_of(account, settings.team))
+    idle = look.idle()
+    if settings.strict and idle.troubles:
+        raise WrongCall(f"strict=true: {idle.troubles[0]}; try again when it is free, or with strict=false")
+    preflight(study, settings, prepared, display)
+    prepared = proven(study, settings, prepared, display)
+    warnings = (*prepared.warnings, *idle.troubles, *filter(None, [wanted.rates_only]))
+    prepared = dataclasses.replace(prepared, warnings=warnings, tags={**prepared.tags, **accounts.tags(account)})
+    places = (accounts.place(account, settings.team, study), accounts.launches(account, settings.team))
+    return Ready(Setup(study, settings, prepared), store, idle, wanted, *places)
+
+
+def _with_own_inputs(study: str, settings: CampaignSettings, prepared: Prepared, plan: Plan, display: Display) -> Prepared:
+    """What treatments with settings of their own are told, and what has to be made for them first."""
+    before, inputs = {repr(job): job for job in prepared.before}, {}
+    for one in plan.treatments:
+        own = prepare(study, dataclasses.replace(settings, **one.settings), display)
+        inputs[one.name] = own.inputs
+        before |= {repr(job): job for job in own.before if job.framework == settings.frameworks[0]}
+    return dataclasses.replace(prepared, before=tuple(before.values()), of_treatment=inputs)
+
+
+def find(study: str, wanted: str, root: Path) -> Path:
+    """The journal folder of a campaign: by its run id, or the last one of this study."""
+    mine = [folder for folder, kept in journal.descriptions(root, wanted) if kept["study"] == study]
+    if not mine:
+        raise WrongCall(f"resume: no campaign of {study} has its journal in {root}; give journal=DIR of the machine that ran it")
+    if wanted == "last":
+        return mine[-1]
+    for folder in mine:
+        if folder.name == wanted:
+            return folder
+    raise WrongCall(f"resume: no campaign {wanted} in {root}; have {', '.join(folder.name for folder in mine[-5:])}")
+
+
+def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepared:
+    module = studies.load(study)
+    for name in settings.frameworks:
+        frameworks.check(name)
+        if missing := frameworks.missing(name):
+            raise WrongCall(missing)
+    memory.size(settings.memory_limit)
+    for folder in (settings.journal, settings.cache):
+        settings_.require_writable(Path(folder), "journal=DIR, cache=DIR")
+    workload = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare")
+    prepared: Prepared = workload.prepare(settings, display.step)
+    treatments.of(module, settings)  # raises for what it does not know
+    warnings = getattr(module, "warnings", None)
+    return dataclasses.replace(prepared, warnings=(*prepared.warnings, *warnings(settings))) if warnings else prepared
+
+
+def preflight(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> None:
+    """Each framework opens on the device, in a process of its own; two at a time, since nothing is measured yet."""
+
+    module = studies.load(study)
+    silent = settings_.silent(settings)
+    values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in silent}
+    with tempfile.TemporaryDirectory() as folder:
+        waiting = [
+            CellSpec(
+                *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
+                *(folder, f"{name}-{device}", f"{folder}/none"),
+            )
+            for device in devices.of(settings)
+            for name in settings.frameworks
+        ]
+        display.begin("check")
+        for number in range(0, len(waiting), 2):
+            pair = waiting[number : number + 2]
+            display.step(f"check {', '.join(spec.framework for spec in pair)}", number, len(waiting))
+            children = [(spec, Child(spec, spec.path / "output.log")) for spec in pair]
+            for spec, child in children:
+                closed = _drain(child)
+                if closed.outcome != RunOutcome.OK:
+                    for _, other in children:
+                        other.stop()
+                    raise WrongCall(f"{spec.framework}: {closed.reason}")
+
+
+def proven(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> Prepared:
+    """What is compared has passed the parity gate, or the report will say that it has not. Raises WrongCall."""
+    if len(settings.frameworks) < 2:
+        return prepared
+    module = studies.load(study)
+    optimizer, names = getattr(settings, "optimizer", "adam"), treatments.models_of(module, settings)
+    found = []
+    for name in names:
+        display.begin(f"parity of {name}")
+        found += equality.rows(ParityRequest(name, optimizer), settings.frameworks, Path(settings.cache), display.step)
+    different = equality.differences(found)
+    if different and not settings.allow_unequal:
+        raise WrongCall(f"{different[0]}; allow_unequal=true measures them all the same and marks the report")
+    return dataclasses.replace(
+        prepared,
+        warnings=(*prepared.warnings, *(f"UNEQUAL: {line}" for line in different)),
+        tags={**prepared.tags, "parity": "unequal" if different else "equal"},
+        files={**prepared.files, "parity.json": equality.as_json(found)},
+    )
+
+
+def _drain(child: Child) -> RunClosed:
+    closed = None
+    while child.open:
+        for message in child.listen(1.0):
+            closed = message if isinstance(message, RunClosed) else closed
+    ended = child.ended()
+    return closed or ended
+
+
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """The run that cells will belong to. within: the run whose part it is, empty for a launch. params: beside the settings."""
+
+    name: str
+    tags: Mapping[str, str]
+    within: str = ""
+    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def open_parent(ready: Ready, opening: Opening, kept: Mapping[str, Any]) -> Journal:
+    """Opens the run and its journal. kept: what a resumption needs beside the settings. Raises WrongCall.
+
+    From here on signals are held: the runner, whose run it becomes, ends it in order.
+    """
+    STOP.hold()
+    run, study, settings = uuid.uuid4().hex, ready.setup.study, ready.setup.settings
+    opened, run_id = _open_run(ready, opening, run)
+    if not opening.within:
+        link_launch(ready.store, opened.experiment, run_id)
+    description = {
+        "study": study,
+        "run": run,
+        "run_id": run_id,
+        "experiment": opened.experiment,
+        "settings": dataclasses.asdict(settings),
+        "idle": dataclasses.asdict(ready.idle),
+        **kept,
+    }
+    try:
+        records = Journal(Path(settings.journal).resolve() / run_id)
+        journal.write_campaign(records.folder, description)
+        records.append(opened)
+        for name, text in ready.setup.prepared.files.items():
+            (records.folder / name).write_text(text, encoding="utf-8")
+    except (OSError, JournalError) as error:
+        reason = f"no journal can be kept in {settings.journal}: {error}"
+        ready.store.apply([RunClosed(run, now_ms(), RunOutcome.FAILED, reason)], Path())
+        STOP.release()
+        raise WrongCall(f"{reason}; choose another folder for it (journal=DIR)") from None
+    return records
+
+
+def keep_what_was_found(runner: Runner, ready: Ready) -> None:
+    """The files and figures from before the first cell, as the run's own."""
+    for name in ready.setup.prepared.files:
+        runner.keep_file(runner.folder / name)
+    runner.keep_metrics(ready.idle.metrics)
+
+
+def reopen_parent(store: Store, kept: Mapping[str, Any], records: Journal) -> None:
+    """Sets the run back to running, with signals held from here on; what its last process left open ends."""
+    STOP.hold()
+    store.adopt(kept["run_id"], kept["run"])
+    store.tag(kept["run_id"], whereabouts.here())  # first, lest a campaign that begins now takes it for a dead one's
+    store.reopen(kept["run_id"])
+    link_launch(store, kept["experiment"], kept["run_id"])
+    _close_unfinished(records, store)
+
+
+def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]:
+    store, setup = ready.store, ready.setup
+    experiment = chosen_experiment(store, ready.experiment)
+    store.experiment_id(experiment)
+    describe(store, experiment, setup.module)
+    for place in {experiment, ready.launches}:
+        store.close_stale(place)
+    tags = {
+        "dataset": setup.prepared.dataset.name,
+        "model": ",".join(treatments.models_of(setup.module, setup.settings)),
+        **origin_tags(setup.study, setup.settings),
+        **setup.prepared.tags,
+        **whereabouts.here(),
+        **opening.tags,
+    }
+    silent = settings_.silent(setup.settings)
+    params = {name: text for name, text in settings_.as_text(setup.settings).items() if name not in silent and text}
+    params |= opening.params
+    wanted = RunOpened(run, now_ms(), experiment, opening.name, tags, params)
+    return open_run(store, wanted, adopt=not opening.within)
+
+
+def _close_unfinished(records: Journal, store: Store) -> None:
+    """Runs that are open in the journal end as the server knows, which a full disk does not stop; else by their kind."""
+    open_runs: dict[str, RunOutcome] = {}
+    for record in journal.read_all(records.folder):
+        kind = record.tags.get("kind", RunKind.CELL) if isinstance(record, RunOpened) else ""
+        if isinstance(record, RunOpened) and kind not in (RunKind.CAMPAIGN, RunKind.SWEEP):
+            open_runs[record.run] = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED
+        elif isinstance(record, RunClosed):
+            open_runs.pop(record.run, None)
+    for run, otherwise in open_runs.items():
+        run_id = store.run_id(run)
+        known = store.run(run_id) if run_id else None
+        if known and known.end_ms:
+            outcome, reason = known.tags.get("outcome", RunOutcome.FAILED), known.tags.get("outcome_reason", "")
+            records.append(RunClosed(run, known.end_ms, outcome, reason))
+        else:
+            records.append(RunClosed(run, now_ms(), otherwise, VANISHED))

@@ -1,0 +1,110 @@
+"""A child process that runs one cell: started, listened to, and ended for certain."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from experiments.cell.contract import CellSpec
+from experiments.config import memory
+from tracking.records import Record, RunClosed, RunOutcome, from_line
+
+ROOT = Path(__file__).resolve().parents[2]
+GRACE_SECONDS = 5.0
+LINES_OF_AN_ERROR = 40
+# What native code that does not check its allocations dies of.
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+
+
+class Child:
+    """`python -m experiments.cell` in a session of its own, so that Ctrl-C reaches the parent alone."""
+
+    def __init__(self, spec: CellSpec, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
+        self._kills_before = memory.kernel_kills()
+        # The runner's run is the parent's: MLflow's own autologging in the child would continue it.
+        inherited = {name: text for name, text in os.environ.items() if name not in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")}
+        environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                # -P: not from the working folder, whose `models` may be the user's
+                [sys.executable, "-P", "-m", "experiments.cell"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment,
+                start_new_session=True,
+            )
+        self._run = spec.run
+        self._limit_bytes = memory.size(spec.settings.get("memory_limit", "none"))
+        self._most_bytes = 0
+        self.pid = self._process.pid
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(dataclasses.asdict(spec)).encode())
+            self._process.stdin.close()
+        except BrokenPipeError:  # it died at once; its exit says why
+            pass
+        self._pipe = self._process.stdout
+        os.set_blocking(self._pipe.fileno(), False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pipe, selectors.EVENT_READ)
+        self._buffer = b""
+        self.open = True
+
+    def listen(self, timeout_seconds: float) -> list[Record | dict[str, Any]]:
+        """What the child has said meanwhile: records, and messages as dictionaries. `open` turns False at its end."""
+        if self._limit_bytes:
+            self._most_bytes = max(self._most_bytes, memory.allocated(self.pid))
+        if not self._selector.select(timeout_seconds):
+            return []
+        data = self._pipe.read()
+        if data == b"":
+            self.open = False
+        *lines, self._buffer = (self._buffer + (data or b"")).split(b"\n")
+        return [_understood(line.decode()) for line in lines]
+
+    def stop(self) -> None:
+        """Asks, waits, then kills."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                os.killpg(self.pid, number)
+            try:
+                self._process.wait(GRACE_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+    def ended(self) -> RunClosed:
+        """How it ended, for a child that did not say so itself."""
+        code = self._process.wait()
+        self._selector.close()
+        self._pipe.close()
+        last = self._log.read_text(errors="replace").strip().splitlines()[-LINES_OF_AN_ERROR:] or ["no output"]
+        exhausted = memory.ran_out("\n".join(last))
+        if code == -signal.SIGKILL and memory.kernel_kills() > self._kills_before:
+            exhausted = "the kernel killed the process for memory"
+        if -code in CRASHES and self._most_bytes > memory.NEAR * self._limit_bytes > 0:
+            used, of = self._most_bytes / 1e6, self._limit_bytes / 1e6
+            exhausted = f"{signal.Signals(-code).name} after {used:,.0f} of the {of:,.0f} MB that memory_limit allows"
+        if code < 0:
+            reason = f"the process was killed by {signal.Signals(-code).name}"
+        else:
+            reason = f"the process ended with code {code}: {last[-1][:300]}"
+        outcome = RunOutcome.OUT_OF_MEMORY if exhausted else RunOutcome.FAILED
+        return RunClosed(self._run, int(time.time() * 1_000), outcome, exhausted or reason)
+
+
+def _understood(line: str) -> Record | dict[str, Any]:
+    message = json.loads(line)
+    return from_line(line) if "record" in message else message

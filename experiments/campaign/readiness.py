@@ -1,0 +1,137 @@
+"""Whether the machine is free and cool enough to measure on: others' work at the start, the idle baseline, cool-down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from tracking.sensors import Sensors
+
+LOOK_SECONDS = 0.5
+BASELINE_SECONDS = 2.0  # where there is a counter of energy; NVIDIA's move ten times a second or so
+LOADED_PERCENT = 10.0
+BAND_CELSIUS = 3.0
+TEMPERATURE = "_temperature_celsius"
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """The machine before the first cell.
+
+    others_percent: of all cores, used by others; `busiest` is the process that used most. on_gpu: who computes there.
+    celsius, watts: by sensor; empty where there is none.
+    """
+
+    others_percent: float = 0.0
+    busiest: str = ""
+    on_gpu: tuple[str, ...] = ()
+    celsius: Mapping[str, float] = field(default_factory=dict)
+    watts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What makes measuring here doubtful, a line each."""
+        found = []
+        if self.others_percent > LOADED_PERCENT:
+            who = f", most of it by {self.busiest}" if self.busiest else ""
+            found.append(f"the CPU was not free at the start: others used {self.others_percent:.0f} % of all cores{who}")
+        if self.on_gpu:
+            found.append(f"the GPU was not free at the start: {', '.join(self.on_gpu)} computed there")
+        return tuple(found)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """As the campaign's run keeps them."""
+        found = {"idle/others_cpu_percent": self.others_percent}
+        found |= {f"idle/{name}/temperature_celsius": value for name, value in self.celsius.items()}
+        return found | ({"idle/watts": sum(self.watts.values())} if self.watts else {})
+
+    def __str__(self) -> str:
+        parts = [f"CPU {self.others_percent:.0f} % used by others"]
+        parts += [f"{name} {value:.0f} °C" for name, value in self.celsius.items()]
+        parts += [f"{name} {value:.1f} W" for name, value in self.watts.items()]
+        return ", ".join(parts)
+
+
+class MachineProbe:
+    """Watches the machine from its making to `idle`; what this process does meanwhile is not counted as others'."""
+
+    def __init__(self, device: str) -> None:
+        self._sensors = Sensors(device=device)
+        self._began = time.monotonic()
+        self._all, self._each = _busy_seconds(), _by_process()
+
+    def idle(self) -> MachineState:
+        """Waits until half a second has passed, and 2 s more where there is a counter of energy."""
+        time.sleep(max(0.0, self._began + LOOK_SECONDS - time.monotonic()))
+        passed = time.monotonic() - self._began
+        each = {pid: (name, used - self._each.get(pid, ("", 0.0))[1]) for pid, (name, used) in _by_process().items()}
+        ours = each.pop(psutil.Process().pid, ("", 0.0))[1]
+        others = max(0.0, _busy_seconds() - self._all - ours)
+        name, most = max(each.values(), key=lambda one: one[1], default=("", 0.0))
+        on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in self._sensors.on_gpu())
+        percent = min(100.0, 100 * others / passed / (psutil.cpu_count() or 1))
+        return MachineState(percent, name if most > others / 4 else "", on_gpu, celsius(self._sensors), self._watts())
+
+    def _watts(self) -> dict[str, float]:
+        before, began = self._sensors.counters(), time.monotonic()
+        if not before:
+            return {}
+        time.sleep(BASELINE_SECONDS)
+        after, seconds = self._sensors.counters(), time.monotonic() - began
+        return {name: (after[name] - before[name]) / seconds for name in before if after.get(name, -1.0) > before[name]}
+
+
+def celsius(sensors: Sensors) -> dict[str, float]:
+    """Temperature by sensor: `cpu`, `gpu_0`."""
+    return {key.removesuffix(TEMPERATURE): value for key, value in sensors.values().items() if key.endswith(TEMPERATURE)}
+
+
+def cool_down(start: Mapping[str, float], sensors: Sensors, limit_seconds: float, go_on: Callable[[str, float], bool]) -> str:
+    """Waits until every sensor is at most 3 °C above its start, and says how that went; nothing where nothing was too warm.
+
+    go_on(what is too warm, seconds waited) is asked twice a second.
+    """
+    began, first = time.monotonic(), ""
+    while warm := _too_warm(start, celsius(sensors)):
+        first, waited = first or warm, time.monotonic() - began
+        if waited >= limit_seconds or not go_on(warm, waited):
+            return f"still {warm} after {waited:.0f} s"
+        time.sleep(0.5)
+    return f"{first}, waited {time.monotonic() - began:.0f} s" if first else ""
+
+
+def _too_warm(start: Mapping[str, float], now: Mapping[str, float]) -> str:
+    warm = [name for name, value in now.items() if name in start and value > start[name] + BAND_CELSIUS]
+    return ", ".join(f"{name} {now[name]:.0f} °C (started at {start[name]:.0f})" for name in warm)
+
+
+def from_values(values: Mapping[str, Any]) -> MachineState:
+    """As the journal keeps it."""
+    return MachineState(**{**values, "on_gpu": tuple(values.get("on_gpu", ()))})
+
+
+def _busy_seconds() -> float:
+    """Seconds that all cores together have worked for anyone; on a virtual machine also what the host took away."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
+
+
+def _by_process() -> dict[int, tuple[str, float]]:
+    """Process -> its name and the processor seconds that it and its ended children have used."""
+    found = {}
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        if times := process.info["cpu_times"]:
+            found[process.pid] = (f"{process.info['name']} ({process.pid})", float(sum(times[:4])))
+    return found
+
+
+def _name(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        return "a process"

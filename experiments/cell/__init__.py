@@ -1,0 +1,1 @@
+"""The child: one cell in one process with one framework."""

@@ -1,0 +1,126 @@
+"""The child: one cell in one process with one framework. A JSON in on standard input, records out on standard output.
+
+MLflow is not imported here unless its own autologging is asked for; whatever the frameworks print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TextIO
+
+from experiments.cell.contract import CellSpec
+from experiments.cell.lifetime import die_with_parent
+from experiments.config import memory
+from models import frameworks
+from models.contract import ModelError
+from tracking.errors import EvenhandError
+from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOutcome, to_line
+
+PROGRESS_SECONDS = 0.2
+
+
+class Emitter:
+    """Records and progress as JSON lines."""
+
+    def __init__(self, spec: CellSpec, stream: TextIO) -> None:
+        self._spec = spec
+        self._stream = stream
+        self._next_progress = 0.0
+
+    def record(self, record: Record) -> None:
+        self._stream.write(to_line(record) + "\n")
+        self._stream.flush()
+
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        now = int(time.time() * 1_000)
+        self.record(Metrics(self._spec.run, tuple(Point(key, float(value), step, now) for key, value in values.items())))
+
+    def artifact(self, name: str, folder: str = "") -> None:
+        self.record(Artifact(self._spec.run, f"{self._spec.folder}/{name}", folder))
+
+    def progress(self, phase: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if now >= self._next_progress or done in (0, total):
+            self._next_progress = now + PROGRESS_SECONDS
+            self._say({"progress": phase, "done": done, "total": total})
+
+    def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int, prefix: str = "") -> None:
+        bounds = {"start_seconds": start_seconds, "end_seconds": end_seconds}
+        self._say({"phase": phase, "window": {"prefix": prefix, **bounds, "examples": examples}})
+
+    def _say(self, message: dict[str, object]) -> None:
+        self._stream.write(json.dumps(message) + "\n")
+        self._stream.flush()
+
+
+def run(spec: CellSpec, output: Emitter) -> RunClosed:
+    """Does the stage; every way it can end becomes an outcome with its reason."""
+    try:
+        memory.bound(memory.size(spec.settings.get("memory_limit", "none")))
+        framework = frameworks.open_framework(
+            spec.framework,
+            device=spec.device,
+            threads=spec.threads,
+            precision=spec.settings["precision"],
+            seed=spec.settings["seed"] * 1_000 + spec.block,
+        )
+        stage = importlib.import_module(f"experiments.workloads.{spec.workload}.{spec.stage}")
+        with _autologging(spec):
+            stage.run(spec, framework, output)
+        outcome, reason = RunOutcome.OK, ""
+    except KeyboardInterrupt:
+        outcome, reason = RunOutcome.INTERRUPTED, "stopped while it ran"
+    except (ModelError, EvenhandError) as error:
+        outcome, reason = RunOutcome.FAILED, str(error)
+    except Exception as error:
+        traceback.print_exc()
+        outcome, reason = _classify(error, memory.size(spec.settings.get("memory_limit", "none")))
+    return RunClosed(spec.run, int(time.time() * 1_000), outcome, " ".join(reason.split())[:1_000])
+
+
+def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
+    """MLflow enters this process only where its own autologging is asked for; its cost is then part of what is measured."""
+    if spec.stage not in ("train", "loop") or spec.settings.get("autolog") != "mlflow":
+        return nullcontext()
+    from tracking.store import autologging
+
+    tags = {"kind": RunKind.AUTOLOG, "campaign": spec.campaign, "framework": spec.framework, "block": str(spec.block)}
+    flavour = frameworks.described(spec.framework).autologging
+    return autologging(flavour, spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags)
+
+
+def _classify(error: Exception, limit_bytes: int) -> tuple[RunOutcome, str]:
+    text = f"{type(error).__name__}: {error}"
+    unclear = memory.UNCLEAR in text and memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
+    return (RunOutcome.OUT_OF_MEMORY if unclear or memory.ran_out(text) else RunOutcome.FAILED), text
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    records = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    fields = json.load(sys.stdin)
+    spec = CellSpec(**{field.name: fields[field.name] for field in dataclasses.fields(CellSpec)})
+    output = Emitter(spec, records)
+    closed = run(spec, output)
+    output.record(closed)
+    return 0 if closed.outcome == RunOutcome.OK else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

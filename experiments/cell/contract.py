@@ -1,0 +1,123 @@
+"""What a workload promises to the campaign (in the parent) and to the measurement (in the child)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from experiments.cell.checkpoint import TrainingState
+from models.contract import Batch, Framework, Weights
+from tracking.records import Record
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A piece of work of its own process: the stage's name, its framework and what only it is told."""
+
+    stage: str
+    framework: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What MLflow's dataset panel shows; `counts` becomes its profile, `columns` its schema (name → MLflow type)."""
+
+    name: str
+    digest: str
+    source: str
+    counts: Mapping[str, int]
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the parent found out. `inputs` go to every cell; `before` run once, ahead of the blocks.
+
+    `warnings` are said in the terminal, in the tag `warnings` and on top of the report.
+    `files`: name → text, the campaign's artifacts. `of_treatment`: inputs of the treatments whose settings change their data.
+    """
+
+    dataset: DatasetInfo
+    inputs: Mapping[str, Any]
+    before: tuple[Job, ...] = ()
+    warnings: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    of_treatment: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """All that a child is told, as JSON. Paths are absolute but for what records carry: those are relative to `journal`."""
+
+    run: str
+    workload: str
+    stage: str
+    framework: str
+    device: str
+    threads: int
+    block: int
+    settings: dict[str, Any]
+    inputs: dict[str, Any]
+    journal: str
+    folder: str
+    checkpoint: str
+    experiment: str = ""
+    campaign: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Where this run's own files go."""
+        return Path(self.journal) / self.folder
+
+
+class Output(Protocol):
+    """The child's way to its parent."""
+
+    def record(self, record: Record) -> None: ...
+
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None: ...
+
+    def artifact(self, name: str, folder: str = "") -> None: ...
+
+    def progress(self, phase: str, done: int, total: int | None) -> None: ...
+
+    def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int, prefix: str = "") -> None:
+        """What was timed when, for the sensors; `prefix` goes before the names of their metrics."""
+
+
+class Task(Protocol):
+    """A training as the measurement sees it: NumPy in, NumPy out, the same for every framework."""
+
+    model: str
+    spec: Any
+    steps_per_epoch: int
+    examples_a_step: int
+    parameters: tuple[int, int]
+
+    def initial_weights(self) -> Weights: ...
+
+    def training(self, epoch: int, framework: Framework) -> Iterable[Batch]: ...
+
+    def validation(self) -> Iterable[Batch]: ...
+
+    def learning_rate(self, epoch: int) -> float | None:
+        """For this epoch, from 0; None where it stays what it was."""
+
+    def validate(self, framework: Framework, network: Any) -> dict[str, float]:
+        """Metrics after every epoch, `val/loss` among them."""
+
+    def request(self, batch_size: int, index: int) -> Any: ...
+
+    def answer(self, framework: Framework, network: Any, request: Any) -> Any: ...
+
+    def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]: ...
+
+    def quality(self, framework: Framework, network: Any) -> dict[str, float]: ...
+
+    def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None: ...

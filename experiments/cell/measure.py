@@ -1,0 +1,216 @@
+"""The way of one measurement: build, check, time every step, evaluate, time inference; the same for every task and framework."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.cell import timing
+from experiments.cell.checkpoint import Checkpoint, TrainingState
+from experiments.cell.contract import CellSpec, Output, Task
+from experiments.cell.profile import profile
+from experiments.cell.timing import PhaseValues, Stopwatch
+from models.contract import Framework, OptimizerConfig
+from models.frameworks import distributions
+from tracking import provenance, tables
+from tracking.errors import EvenhandError
+
+LIVE_SECONDS = 1.0
+
+
+def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) -> Any:
+    """Trains and measures a task, emits every metric and file, and returns the trained network."""
+    spec.path.mkdir(parents=True, exist_ok=True)
+    settings = spec.settings
+    network = framework.build(task.model, task.spec)
+    parameters = check_parameters(task.model, task.parameters, framework, network)
+    framework.load_weights(network, task.initial_weights())
+    optimizer = framework.optimizer(network, optimizer_config(settings))
+    output.metrics({**parameters, "check/initial_loss": mean_loss(framework, network, [next(iter(task.validation()))])})
+
+    state = _train(task, spec, framework, network, optimizer, output)
+    training = PhaseValues(
+        "train",
+        tuple(state.seconds),
+        (task.examples_a_step,) * len(state.seconds),
+        settings["warmup_steps"],
+        tuple(state.starts),
+        tuple(state.ended),
+    )
+    summary = timing.summarise_training(training, state.total_seconds) | timing.summarise_epochs(state)
+    summary |= task.derived(summary, state) | peak_memory(framework, state.peak_rss_bytes)
+    output.metrics(summary, step=len(state.seconds))
+
+    answers = _infer(task, spec, framework, network, output)
+    output.progress("quality", 0, None)
+    output.metrics(task.quality(framework, network), step=settings["epochs"])
+    task.save_artifacts(framework, network, output)
+    write_run_files(spec, framework, [training, *answers], summary, output)
+    if settings.get("profile"):
+        profile(task, spec, framework, network, optimizer, output)
+    return network
+
+
+def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
+    """How weights are updated, as the settings say."""
+    return OptimizerConfig(
+        settings["optimizer"], settings["learning_rate"], settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
+    )
+
+
+def check_parameters(model: str, expected: tuple[int, int], framework: Framework, network: Any) -> dict[str, float]:
+    """The counts as metrics. Raises EvenhandError where they are not those expected of the model."""
+    counted = framework.parameter_counts(network)
+    if counted != expected:
+        raise EvenhandError(f"{model} has {counted} (trainable, other) parameters in {framework.name}, should have {expected}")
+    return {"model/trainable_parameters": counted[0], "model/non_trainable_parameters": counted[1]}
+
+
+def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output) -> TrainingState:
+    epochs = spec.settings["epochs"]
+    delay = spec.settings["inject_delay"]
+    checkpoint = Checkpoint(Path(spec.checkpoint), spec.settings)
+    state = checkpoint.load(framework, network, optimizer)
+    for step, values in enumerate(state.by_epoch, start=1):
+        output.metrics(values, step=step)
+    began, already = time.time(), len(state.seconds)
+    state.starts.append(already)
+    for epoch in range(len(state.by_epoch), epochs):
+        if (rate := task.learning_rate(epoch)) is not None:
+            framework.set_learning_rate(optimizer, rate)
+        losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, output)
+        validating = time.perf_counter()
+        values = task.validate(framework, network)
+        state.validation_seconds += time.perf_counter() - validating
+        state.by_epoch.append({"train/loss": float(np.mean(losses)), **values})
+        state.epoch_seconds.append(seconds)
+        state.total_seconds += seconds
+        state.peak_rss_bytes = max(state.peak_rss_bytes, peak_rss_bytes())
+        if np.isfinite(values["val/loss"]):
+            checkpoint.save(framework, network, optimizer, state)
+        output.metrics(state.by_epoch[-1], step=epoch + 1)  # told once it is kept: a resumed cell trains no told epoch again
+        if not np.isfinite(values["val/loss"]):
+            loss = values["val/loss"]
+            raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
+    output.window("train", began, time.time(), (len(state.seconds) - already) * task.examples_a_step)
+    return state
+
+
+def _epoch(
+    task: Task,
+    epoch: int,
+    epochs: int,
+    framework: Framework,
+    network: Any,
+    optimizer: Any,
+    state: TrainingState,
+    delay: float,
+    output: Output,
+) -> tuple[list[float], float]:
+    last_live = time.monotonic()
+    done_before = len(state.seconds)
+
+    def on_step(step: int, loss: float) -> None:
+        nonlocal last_live
+        output.progress(f"epoch {epoch + 1}/{epochs}", step, task.steps_per_epoch)
+        if time.monotonic() - last_live >= LIVE_SECONDS:
+            last_live = time.monotonic()
+            rate = task.examples_a_step / watch.seconds[-1]
+            output.metrics({"live/loss": loss, "live/examples_per_second": rate}, step=done_before + step)
+
+    watch = Stopwatch(on_step, delay)
+    feed = timing.Feed(task.training(epoch, framework))
+    began = time.perf_counter()
+    framework.train_epoch(network, optimizer, feed, watch)
+    seconds = time.perf_counter() - began
+    state.seconds.extend(watch.seconds)
+    state.ended.extend(watch.ended)
+    if not framework.fetches_itself:
+        state.input_seconds += feed.seconds
+    return watch.losses, seconds
+
+
+def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
+    sums = np.sum([framework.evaluate(network, batch) for batch in batches], axis=0)
+    return float(sums[0] / sums[1])
+
+
+def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, output: Output) -> list[PhaseValues]:
+    """Requests one after the other, each timed until its answer is in host memory; the first batch size gives the plain keys."""
+    found: list[PhaseValues] = []
+    count = spec.settings["inference_requests"]
+    for size in spec.settings["inference_batch_sizes"]:
+        began = time.time()
+        seconds: list[float] = []
+        for index in range(count + 1):
+            request = task.request(size, index)
+            framework.synchronise()
+            start = time.perf_counter()
+            task.answer(framework, network, request)
+            timing.hold_up(start, spec.settings["inject_delay"])
+            seconds.append(time.perf_counter() - start)
+            output.progress(f"inference, batch {size}", index, count)
+        values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), 1)
+        prefix = "inference" if not found else f"inference/batch_{size}"
+        output.metrics(timing.summarise_requests(values, prefix))
+        output.window("inference", began, time.time(), size * len(seconds), f"{prefix}/")
+        found.append(values)
+    return found
+
+
+def peak_memory(framework: Framework, rss_bytes: float) -> dict[str, float]:
+    """The peaks as metrics; that of the device where there is one."""
+    device = framework.peak_device_bytes()
+    return {"memory/peak_rss_bytes": rss_bytes} | ({} if device is None else {"memory/peak_device_bytes": device})
+
+
+def peak_rss_bytes() -> float:
+    """Peak resident set of this program. (getrusage would include what the parent held when it started us.)"""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1_024
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024.0
+
+
+def write_run_files(
+    spec: CellSpec, framework: Framework, phases: list[PhaseValues], summary: Mapping[str, float], output: Output
+) -> None:
+    """What stays of a run beside its metrics: raw values, the environment, the settings with the summary."""
+    write_values(spec.path / "values.parquet", phases)
+    write_environment(spec.path / "environment.json", framework, spec.threads)
+    record = {
+        "run": spec.run,
+        "framework": spec.framework,
+        "block": spec.block,
+        "settings": spec.settings,
+        "metrics": dict(summary),
+    }
+    (spec.path / "record.json").write_text(json.dumps(record, indent=1))
+    for name in ("values.parquet", "environment.json", "record.json"):
+        output.artifact(name)
+
+
+def write_environment(path: Path, framework: Framework, threads: int) -> None:
+    """On what, and with what, this process measured."""
+    path.write_text(json.dumps(provenance.environment(framework.versions(), distributions(), threads), indent=1))
+
+
+def write_values(path: Path, phases: list[PhaseValues]) -> None:
+    """Raw values, a row a step: phase, step, seconds, examples, warmup, ended_ms (null where the clock was not read)."""
+    columns: dict[str, list[Any]] = {"phase": [], "step": [], "seconds": [], "examples": [], "warmup": [], "ended_ms": []}
+    for values in phases:
+        count = len(values.seconds)
+        columns["phase"] += [values.phase] * count
+        columns["step"] += range(count)
+        columns["seconds"] += values.seconds
+        columns["examples"] += values.examples
+        columns["warmup"] += values.is_warmup
+        columns["ended_ms"] += (1_000 * ended for ended in values.ended) if len(values.ended) == count else [None] * count
+    tables.write(path, columns)

@@ -1,0 +1,169 @@
+"""Finished runs of a tracking server, whoever made them: selected, judged, and the report logged as a run of its own."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments import studies
+from experiments.campaign.opening import announce, keep
+from experiments.config import settings as settings_
+from experiments.config.commands import Compare
+from tracking import accounts, provenance
+from tracking.errors import EvenhandError, WrongCall
+from tracking.records import Artifact, Record, RunClosed, RunKind, RunOpened, RunOutcome, StoredRun, Tags
+from tracking.store import Rejected, Store, Unreachable, note, source
+
+if TYPE_CHECKING:
+    from experiments.comparison.judgement import ComparisonResult
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Experiments by name, and what MLflow is asked to filter their runs by: whatever matches one of `conditions`."""
+
+    experiments: tuple[str, ...]
+    conditions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The answer, and the run that holds it: its page in the UI, or why the server does not have it."""
+
+    answer: ComparisonResult
+    page: str
+    trouble: str = ""
+
+
+def compare(settings: Compare, progress: Progress) -> Compared:
+    """Raises WrongCall for a call or a selection that cannot be compared, Unreachable if the server goes away."""
+    began_ms = int(time.time() * 1_000)
+    store = Store()
+    store.check()
+    selection = select(store, settings)
+    with ThreadPoolExecutor(1) as beside:
+        tools = beside.submit(_import_tools)  # two seconds of imports, while the server looks for runs
+        found = read(store, selection, progress)
+        tools.result()
+    answer = _judged(settings, store, found, progress)
+    if answer.report is None:
+        raise EvenhandError(f"{answer.trouble}; choose another folder (output=DIR)")
+    try:
+        return Compared(answer, _logged(store, settings, selection, answer, began_ms))
+    except (Unreachable, Rejected) as error:
+        return Compared(answer, "", str(error))
+
+
+def _judged(settings: Compare, store: Store, runs: Sequence[StoredRun], progress: Progress) -> ComparisonResult:
+    from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+    from experiments.comparison.runs import raw
+    from experiments.comparison.runs.query import table
+
+    spec = ComparisonSpec(
+        factor=settings.factor,
+        baseline=settings.baseline or None,
+        outcomes=settings.outcomes or None,
+        margin=settings.margin,
+        strata=settings.strata,
+        allowed_to_differ=studies.immaterial(),
+        all_pairs=settings.all_pairs,
+        protocol=settings.protocol,
+    )
+    folder = Path(settings.output).resolve() / uuid.uuid4().hex
+    steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
+    return answer(spec, table(runs), folder, ReportOptions(f"Comparison: {_title(settings)}"), steps)
+
+
+def _title(settings: Compare) -> str:
+    return f"{', '.join(settings.experiment)} by {settings.factor.removeprefix('tags.').removeprefix('params.')}"
+
+
+def _import_tools() -> None:
+    for name in ("judgement", "verdicts.verdict", "verdicts.controls", "verdicts.steadiness", "report.figures"):
+        importlib.import_module(f"experiments.comparison.{name}")
+
+
+def select(store: Store, settings: Compare) -> Selection:
+    """The experiments and the filter behind the names and run ids that were given. Raises WrongCall for one that is not there."""
+    names: list[str] = []
+    campaigns: list[str] = []
+    for wanted in settings.experiment:
+        if not _RUN_ID.fullmatch(wanted):
+            names.append(wanted)
+            continue
+        if store.run(wanted) is None:
+            raise WrongCall(f"no run {wanted} on {store.uri}; give a campaign's run id, or experiments by name")
+        campaigns.append(wanted)
+        names.append(store.experiment_name(wanted))
+    if campaigns and len(campaigns) < len(settings.experiment):
+        raise WrongCall("experiment: names and campaigns' run ids do not mix; give one kind, and narrow names down with filter")
+    store.experiment_ids(names)
+    own = [settings.filter] if settings.filter else []
+    conditions = tuple(" and ".join([f"tags.campaign = '{run_id}'", *own]) for run_id in campaigns) or ("".join(own),)
+    return Selection(tuple(dict.fromkeys(names)), conditions)
+
+
+def read(store: Store, selection: Selection, progress: Progress) -> list[StoredRun]:
+    """All selected runs. Raises WrongCall if the filter does not parse or nothing matches."""
+    found: list[StoredRun] = []
+    progress("runs", 0, None)
+    for condition in selection.conditions:
+        before = len(found)
+        told = partial(_tell, progress, before)
+        try:
+            found.extend(store.runs(selection.experiments, condition, progress=told))
+        except Rejected as error:
+            example = "tags.team = 'vision' and params.batch_size = '32'"
+            raise WrongCall(f"filter {condition}: {error}; write it in MLflow's language: {example}") from None
+        if len(found) == before:
+            which = f" matches {condition}" if condition else " is there at all"
+            raise WrongCall(f"no run in {', '.join(selection.experiments)} on {store.uri}{which}; nothing to compare")
+    return found
+
+
+def _tell(progress: Progress, before: int, done: int, total: int | None) -> None:
+    progress("runs", before + done, total)
+
+
+def _logged(store: Store, settings: Compare, selection: Selection, found: ComparisonResult, began_ms: int) -> str:
+    """The comparison as a run of the first experiment, with its report; returns its page."""
+    assert found.report is not None
+    origin, title = found.report.parent.name, _title(settings)
+    account = accounts.current(store)
+    team = accounts.team_of(account, settings.team)
+    tags = {
+        "kind": RunKind.COMPARISON,
+        "machine": provenance.fingerprint(),
+        **({"team": team} if team else {}),
+        **source("compare", provenance.commit()),
+        **accounts.tags(account),
+    }
+    params = {name: text for name, text in settings_.as_text(settings).items() if text and name not in ("output", "format")}
+    first = selection.experiments[0]
+    own = account is None or not team or first.startswith(f"{team}/")
+    place = first if own else accounts.place(account, team, "comparisons")
+    wanted = RunOpened(origin, began_ms, place, f"comparison: {title}", tags, params)
+    text = "\n".join(["### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."])
+    records: list[Record] = [
+        Artifact(origin, ".", ""),
+        Tags(origin, {"verdict": " ".join(found.sentences)[:1_000], **note(text)}),
+        RunClosed(origin, int(time.time() * 1_000), RunOutcome.OK, ""),
+    ]
+    page = keep(store, wanted, records, found.report.parent, "comparison")
+    run_id = store.run_id(origin) or ""
+    announce(store, store.experiment_name(run_id), run_id, wanted.name, found.sentences)
+    return page
+
+
+__all__ = ["Compared", "Selection", "compare", "read", "select"]

@@ -1,0 +1,151 @@
+"""The parity gate asked by name: every model in every framework, a table of errors, and a run in MLflow."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import models
+from experiments.campaign import equality
+from experiments.campaign.opening import keep
+from experiments.cell.contract import Progress
+from experiments.config import settings as settings_
+from experiments.config.commands import Parity
+from experiments.config.console import Table, box
+from models import frameworks
+from models.contract import ModelError
+from models.parity import STEPS, ParityRequest, Row, gate
+from tracking import provenance, spreadsheet
+from tracking.errors import WrongCall
+from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, Tags
+from tracking.store import Store, note, source
+
+HEADS = {"count": "parameters", "forward": "forward", "loss": "loss", "gradient": "gradients", "step": f"{STEPS} steps"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All rows, and why what has none could not be computed."""
+
+    rows: Sequence[Row]
+    failed: Sequence[str]
+
+    @property
+    def equal(self) -> bool:
+        return not self.troubles
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is not equal, and what could not be computed, a line each."""
+        return [*equality.differences(self.rows), *self.failed]
+
+
+def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
+    """Judges every model asked for; what was found, and the page of the run that holds it.
+
+    Raises WrongCall for a model or framework that is not there.
+    """
+    wanted = tuple(models.available()) if settings.models in ((), ("all",)) else settings.models
+    for name in wanted:
+        models.spec(name)
+    for name in settings.frameworks:
+        frameworks.check(name)
+        if missing := frameworks.missing(name):
+            raise WrongCall(missing)
+    if len(settings.frameworks) < 2:
+        raise WrongCall(f"frameworks={settings.frameworks[0]} is one side only; name the reference, then the others")
+    store = Store()
+    store.check()
+    began_ms = _now_ms()
+    found: list[Row] = []
+    failed: list[str] = []
+    for done, model in enumerate(wanted):
+        progress(f"parity · {model}", done, len(wanted))
+        asked = ParityRequest(model, settings.optimizer, settings.full, settings.seed)
+        try:
+            found += gate(asked, settings.frameworks, at_once=1 if settings.full else 2)
+        except ModelError as error:
+            failed.append(str(error))
+    judged = Judged(found, failed)
+    return judged, _kept(store, settings, judged, began_ms)
+
+
+def table(judged: Judged) -> Table:
+    """A line a model and framework: the worst relative L2 error of each quantity."""
+    shown = Table(box=box.SIMPLE_HEAD, title="Relative L2 error in float64, the worst tensor", title_justify="left")
+    for head in ("model", "framework", "against", *HEADS.values(), "verdict"):
+        shown.add_column(head, justify="right" if head in HEADS.values() else "left", no_wrap=True)
+    for line in _lines(judged.rows):
+        shown.add_row(*line, style="" if line[-1] == "equal" else "bold red")
+    return shown
+
+
+def as_markdown(found: Sequence[Row]) -> str:
+    """The same as a Markdown table."""
+    heads = ("model", "framework", "against", *HEADS.values(), "verdict")
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * 3}{'--:|' * len(HEADS)}---|"]
+    return "\n".join([*lines, *(f"| {' | '.join(line)} |" for line in _lines(found))]) + "\n"
+
+
+def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
+    by_pair: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in found:
+        by_pair.setdefault((row.model, row.framework, row.reference), {})[row.quantity] = row
+    return [(*pair, *_errors(of_pair), _verdict(of_pair)) for pair, of_pair in by_pair.items()]
+
+
+def _errors(by_quantity: Mapping[str, Row]) -> list[str]:
+    errors = [by_quantity[quantity].error for quantity in HEADS]
+    return ["equal" if not errors[0] else "DIFFERENT", *(f"{error:.1e}" for error in errors[1:])]
+
+
+def _verdict(of_pair: Mapping[str, Row]) -> str:
+    return "equal" if all(row.equal for row in of_pair.values()) else "DIFFERENT"
+
+
+def _kept(store: Store, settings: Parity, judged: Judged, began_ms: int) -> str:
+    """The run in MLflow: errors as metrics, the table as files and in its description."""
+    origin, told = uuid.uuid4().hex, judged.troubles or ["every network computes the same in every framework"]
+    tags = {"kind": RunKind.PARITY, "parity": "equal" if judged.equal else "unequal", "machine": provenance.fingerprint()}
+    tags |= provenance.environment_tags(frameworks.distributions()) | source("parity", provenance.commit())
+    params = {name: text for name, text in settings_.as_text(settings).items() if text}
+    text = "\n".join(["### Found", *(f"- {line}" for line in told), "", as_markdown(judged.rows)])
+    points = tuple(Point(_key(row), row.error, 0, _now_ms()) for row in judged.rows if math.isfinite(row.error))
+    records: list[Record] = [
+        Metrics(origin, points),
+        Artifact(origin, ".", ""),
+        Tags(origin, {"verdict": "; ".join(told)[:1_000], **note(text)}),
+        RunClosed(origin, _now_ms(), RunOutcome.FAILED if judged.failed else RunOutcome.OK, "; ".join(judged.failed)[:1_000]),
+    ]
+    files = {
+        "parity.md": as_markdown(judged.rows),
+        "parity.csv": _as_csv(judged.rows),
+        "parity.json": equality.as_json(judged.rows),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, written in files.items():
+            (Path(folder) / name).write_text(written, encoding="utf-8")
+        return keep(store, RunOpened(origin, began_ms, "parity", "parity", tags, params), records, Path(folder), "parity")
+
+
+def _key(row: Row) -> str:
+    """MLflow's names of metrics know no plus sign."""
+    return f"parity/{row.model}/{row.framework.replace('+', '.')}/{row.quantity}"
+
+
+def _as_csv(found: Sequence[Row]) -> str:
+    header = ("model", "framework", "reference", "quantity", "tensor", "error", "limit", "equal")
+    rows = ((r.model, r.framework, r.reference, r.quantity, r.tensor, r.error, r.limit, r.equal) for r in found)
+    return spreadsheet.as_csv([header, *rows])
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1_000)
+
+
+__all__ = ["Judged", "as_markdown", "parity", "table"]

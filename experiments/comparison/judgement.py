@@ -1,0 +1,123 @@
+"""From finished runs to a verdict and its report: the call that every campaign ends with, and `compare` is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.comparison import compare
+from experiments.comparison.report import remarks, tables, wording, writing
+from experiments.comparison.report.sections import Section
+from experiments.comparison.runs import raw
+from experiments.comparison.runs.raw import RawRun, ShownRun
+from experiments.comparison.verdicts import batch_sizes, learning, papers
+from experiments.comparison.verdicts.findings import Comparison
+from experiments.config.console import Table
+from experiments.config.outcomes import Outcome
+from tracking.errors import EvenhandError
+
+Steps = Callable[[Sequence[ShownRun]], list[RawRun]]
+TEXTS = {"markdown": "report.md", "csv": "comparison.csv", "json": "comparison.json"}
+
+
+@dataclass(frozen=True)
+class ComparisonSpec:
+    """What is asked of the runs, in `compare`'s words. protocol: `paper` shows the published procedure beside the verdicts."""
+
+    factor: str = "framework"
+    baseline: str | None = None
+    outcomes: Sequence[str | Outcome] | None = None
+    margin: float = 0.03
+    strata: Sequence[str] = ()
+    allowed_to_differ: Sequence[str] = ()
+    all_pairs: bool = False
+    protocol: str = "sound"
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a study adds to its verdicts: sentences, tables for the terminal, files (name → text) beside the report, metrics.
+
+    sections: tables of its own in the report.
+    """
+
+    sentences: list[str]
+    tables: Sequence[Table] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    sections: Sequence[Section] = ()
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """How a report is headed, and what it sets beside the verdicts. `also`: what a study has to add to them."""
+
+    title: str
+    published: Sequence[Mapping[str, str]] = ()
+    source: str = ""
+    also: Callable[[Comparison], Extra] | None = None
+
+
+@dataclass(frozen=True)
+class ComparisonResult:
+    """What was found. `report`: the HTML file, None if it could not be written (`trouble` says why)."""
+
+    comparison: Comparison
+    sentences: list[str]
+    report: Path | None
+    extra: Extra
+    trouble: str = ""
+
+    def text(self, form: str) -> str:
+        """The report as `markdown`, `csv` or `json`."""
+        assert self.report is not None
+        return (self.report.parent / TEXTS[form]).read_text(encoding="utf-8")
+
+
+def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: ReportOptions, steps: Steps) -> ComparisonResult:
+    """Judges a table of runs and writes the report into the folder. Raises WrongCall where there is nothing to compare.
+
+    steps: fetches what lies behind the metrics, for the few runs that figures show.
+    """
+    with ThreadPoolExecutor(1) as meanwhile:
+        fetching = meanwhile.submit(_steps, steps, spec, runs)
+        comparison = compare(runs, **{name: value for name, value in vars(spec).items() if name != "protocol"})
+        shown, missing = fetching.result()
+    if spec.protocol == "paper":
+        comparison = replace(comparison, papers=papers.rows(comparison, shown))
+    loud, alike = remarks.on_learning(learning.agreements(shown, comparison.baseline))
+    comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
+    extra = options.also(comparison) if options.also else Extra([])
+    tested = map(remarks.on_control, comparison.controls)
+    found = [*loud, *wording.sentences(comparison), *tested, *alike, *extra.sentences]
+    if spec.factor.rpartition(".")[2] == "batch_size":
+        found += remarks.on_batches(batch_sizes.curves(comparison))
+    try:
+        path = writing.write(
+            comparison,
+            folder,
+            title=options.title,
+            runs=runs,
+            published=options.published,
+            published_source=options.source,
+            notes=[*alike, *extra.sentences, *missing],
+            raw=shown,
+            sections=[*extra.sections, *tables.times_to_accuracy(comparison), *tables.profiles(comparison, runs)],
+        )
+        for name, text in extra.files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        return ComparisonResult(comparison, found, None, extra, f"No report: {error.strerror}: {folder}")
+    return ComparisonResult(comparison, found, path, extra)
+
+
+def _steps(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[list[RawRun], list[str]]:
+    """The steps of the runs that figures show; without them the verdicts stand, and the report says what is missing."""
+    try:
+        return steps(raw.shown(runs, factor=spec.factor, strata=spec.strata)), []
+    except EvenhandError as error:
+        return [], [f"Figures of single steps and sensors are missing: {error}"]

@@ -1,0 +1,28 @@
+"""The report's figures, drawn from findings and raw values; the only importer of matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.comparison.report.figures import intervals, learning, runs, steps, tradeoffs
+from experiments.comparison.report.figures.canvas import Figure, Scene, colours_of
+from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.verdicts.batch_sizes import Curve
+from experiments.comparison.verdicts.findings import Comparison
+
+MAKERS = (
+    *(intervals.forest, intervals.differences, learning.curves, learning.times, runs.by_level, steps.latencies),
+    *(tradeoffs.batches, tradeoffs.memory, tradeoffs.frontier, intervals.ranks, runs.in_order, steps.sensors),
+)
+
+
+def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> list[Figure]:
+    """Every figure that there is something to show in.
+
+    raw: the runs whose steps and sensors are shown; curves: `batches.curves`.
+    """
+    scene = Scene(comparison, colours_of(comparison.levels), raw, curves)
+    return [figure for maker in MAKERS if (figure := maker(scene)) is not None]
+
+
+__all__ = ["Figure", "draw"]

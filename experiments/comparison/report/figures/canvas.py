@@ -1,0 +1,211 @@
+"""One figure as an SVG element and a PNG: style, colours, panels, legend."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.verdicts.batch_sizes import Curve
+from experiments.comparison.verdicts.findings import Comparison
+from experiments.config.outcomes import Outcome
+
+INK, SOFT, GRID, BAND, JOIN = "#1c2430", "#5a6675", "#e4e9ef", "#eaf1f8", "#c3ccd6"
+LEVELS = ("#2f6db3", "#d9792b", "#3a9a6b", "#8d5fb0", "#b8434e", "#6b7785", "#b59a1f", "#2aa1b3")
+GOOD, BAD, NEUTRAL = "#1d7f4e", "#b3362b", "#5a6675"
+WIDTH_INCHES = 9.2
+DOTS_AN_INCH = 160
+PANELS_A_ROW = 3
+MAXIMUM_PANELS = 12
+LABEL_WIDTH = 34
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "svg.fonttype": "path",
+}
+Colours = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: `svg` is an element that can stand inside a page, `png` a picture for slides."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    png: bytes
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that figures are drawn from."""
+
+    comparison: Comparison
+    colours: Colours
+    raw: Sequence[RawRun] = ()
+    curves: Sequence[Curve] = field(default=())
+
+    @property
+    def of_runs(self) -> str:
+        """How many runs the steps come from: `all 12 runs`, `48 of 1,000 runs`."""
+        shown, of = len(self.raw), max(self.comparison.n_runs, len(self.raw))
+        return f"all {of:,} runs" if shown == of else f"{shown:,} of {of:,} runs, taken evenly over time,"
+
+
+def colours_of(levels: Sequence[str]) -> Colours:
+    if len(levels) <= len(LEVELS):
+        return dict(zip(levels, LEVELS, strict=False))
+    return {
+        level: to_hex(mpl.colormaps["turbo"](at)) for level, at in zip(levels, np.linspace(0.05, 0.95, len(levels)), strict=True)
+    }
+
+
+def made(name: str, title: str, caption: str, height_inches: float, paint: Callable[[Canvas], None]) -> Figure:
+    with mpl.rc_context({**STYLE, "svg.hashsalt": hashlib.sha256(name.encode()).hexdigest()}):
+        canvas = Canvas(figsize=(WIDTH_INCHES, height_inches), dpi=DOTS_AN_INCH, layout="constrained")
+        paint(canvas)
+        # laid out once, then printed by the backends themselves: `savefig` would lay out and draw again for each file
+        layout = canvas.get_layout_engine()
+        assert layout is not None
+        layout.execute(canvas)
+        canvas.set_layout_engine("none")
+        svg, png = io.StringIO(), io.BytesIO()
+        FigureCanvasAgg(canvas).print_png(  # type: ignore[no-untyped-call]
+            png, metadata={"Software": None}, pil_kwargs={"compress_level": 2}
+        )
+        FigureCanvasSVG(canvas).print_svg(  # type: ignore[no-untyped-call]
+            svg, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+    return Figure(name, title, caption, _element(svg.getvalue(), name, title), png.getvalue())
+
+
+def _element(svg: str, name: str, title: str) -> str:
+    """Only the element, with ids of its own: several stand in one page, and one must not look up another's glyphs."""
+    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    body = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in wanted else "", body)
+    for reference in ('id="', 'href="#', "url(#"):
+        body = body.replace(reference, f"{reference}{name}-")
+    head = body[: body.index(">") + 1]
+    box = re.search(r'viewBox="[^"]*"', head)
+    assert box is not None
+    inside = body[len(head) :].replace("xlink:href", "href").strip()
+    return f'<svg {box[0]} role="img" aria-label="{html.escape(title)}">\n{inside}'
+
+
+def paneled(
+    name: str,
+    title: str,
+    caption: str,
+    colours: Colours,
+    panels: Sequence[Callable[[Axes], None]],
+    *,
+    panel_inches: float = 1.9,
+    a_row: int = PANELS_A_ROW,
+    maximum: int = MAXIMUM_PANELS,
+) -> Figure | None:
+    """Small multiples with one legend; None without a panel. What is left out is told."""
+    if not panels:
+        return None
+    rows = -(-min(len(panels), maximum) // a_row)
+
+    def on(canvas: Canvas) -> None:
+        grid = canvas.subplots(rows, a_row, squeeze=False)
+        for axes, paint in zip(grid.flat, panels[:maximum], strict=False):
+            paint(axes)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        legend(canvas, colours)
+
+    left_out = f" The first {maximum} of {len(panels)} panels." if len(panels) > maximum else ""
+    return made(name, title, caption + left_out, 0.6 + panel_inches * rows, on)
+
+
+def frame(axes: Axes, title: str, stratum: str, unit: str, *, margin: float = 0.12) -> None:
+    axes.set_title("\n".join(wrapped(title) + where(stratum)))
+    axes.set_ylabel(unit)
+    if axes.get_yscale() == "linear":
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+        axes.ticklabel_format(axis="y", useOffset=False)
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.margins(y=margin)
+
+
+def label(outcome: Outcome, stratum: str) -> str:
+    return "\n".join(wrapped(outcome.label) + where(stratum))
+
+
+def where(stratum: str) -> list[str]:
+    """Which stratum a label is of: in full, or by its values alone where that is too long."""
+    if len(stratum) > LABEL_WIDTH:
+        stratum = ", ".join(part.rpartition("=")[2] for part in stratum.split(", "))
+    return [f"[{shortened(stratum, LABEL_WIDTH)}]"] if stratum else []
+
+
+def wrapped(text: str) -> list[str]:
+    """Long metric names break at their slashes and underscores too."""
+    if len(text) <= LABEL_WIDTH:
+        return [text]
+    return [line.replace("\u200b ", "") for line in textwrap.wrap(re.sub(r"([/_])", "\\1\u200b ", text), LABEL_WIDTH)]
+
+
+def shortened(text: str, width: int) -> str:
+    """Cut inside a word where there is no space to cut at."""
+    return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
+
+
+def plain_ticks(axis: Any, ticks: Iterable[float], form: str = "{:g}") -> None:
+    """These ticks and no others, in plain numbers, whatever the scale."""
+    axis.set_major_locator(FixedLocator(list(ticks)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: form.format(value)))
+    axis.set_minor_locator(NullLocator())
+
+
+def log_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers between low and high, so many that they can be read."""
+    for steps in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        ticks = [float(step * 10.0**decade) for decade in decades for step in steps]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= count:
+            return ticks
+    return ticks[:: -(-len(ticks) // count)]
+
+
+def legend(canvas: Canvas, colours: Colours) -> None:
+    handles = [
+        Line2D([], [], marker="o", linestyle="", markersize=5, color=colour, label=shortened(level, 48))
+        for level, colour in colours.items()
+    ]
+    columns = max(1, min(len(handles), 140 // (6 + max(len(str(handle.get_label())) for handle in handles))))
+    canvas.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False, fontsize=8)

@@ -1,0 +1,75 @@
+"""Learning curves with bands over blocks, and the share of runs that have reached an accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from experiments.comparison.report.figures.canvas import Colours, Figure, Scene, frame, paneled
+from experiments.comparison.statistics.estimates import Floats
+from experiments.comparison.verdicts import learning, survival
+from experiments.comparison.verdicts.survival import Reached
+from experiments.config.outcomes import outcome
+
+
+def curves(scene: Scene) -> Figure | None:
+    panels = [
+        partial(_curves, runs=learning.of_runs(scene.raw, metric, stratum), colours=scene.colours, metric=metric, stratum=stratum)
+        for metric, stratum in learning.shown_curves(scene.raw)
+    ]
+    caption = (
+        f"After every epoch: the mean over blocks and, around it, from the least to the greatest run; {scene.of_runs} are shown."
+    )
+    return paneled("learning", "Learning curves", caption, scene.colours, panels, panel_inches=2.3)
+
+
+def _curves(axes: Axes, runs: Mapping[str, Mapping[str, Floats]], colours: Colours, metric: str, stratum: str) -> None:
+    for level, of_blocks in runs.items():
+        length = min(map(len, of_blocks.values()))
+        values, epochs = np.array([one[:length] for one in of_blocks.values()]), np.arange(1, length + 1)
+        axes.fill_between(epochs, values.min(0), values.max(0), color=colours[level], alpha=0.18, linewidth=0)
+        axes.plot(epochs, values.mean(0), color=colours[level], linewidth=1.5, marker="o" if length < 20 else "", markersize=3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.set_xlabel("epoch")
+    frame(axes, outcome(metric).label, stratum, outcome(metric).unit)
+
+
+def times(scene: Scene) -> Figure | None:
+    found = survival.reached(scene.comparison)
+    panels = [
+        partial(
+            _steps,
+            sides=[one for one in found if (one.percent, one.stratum) == (percent, stratum)],
+            colours=scene.colours,
+            title=f"{percent} % accuracy",
+            stratum=stratum,
+        )
+        for percent, stratum in survival.thresholds(found)
+    ]
+    caption = (
+        "The share of runs that have reached an accuracy, by seconds of training without validation (Kaplan-Meier). "
+        "A tick is a run that ended without."
+    )
+    return paneled("times_to_accuracy", "Time to accuracy", caption, scene.colours, panels, panel_inches=2.1)
+
+
+def _steps(axes: Axes, sides: Sequence[Reached], colours: Colours, title: str, stratum: str) -> None:
+    from statsmodels.duration.survfunc import SurvfuncRight
+
+    end = max(float(one.seconds.max()) for one in sides)
+    for one in sides:
+        xs, shares = [0.0], [0.0]
+        if one.reached.any():
+            curve = SurvfuncRight(one.seconds, one.reached.astype(int))
+            xs, shares = [0.0, *curve.surv_times], [0.0, *(1 - curve.surv_prob)]
+        axes.step([*xs, end], [*shares, shares[-1]], where="post", color=colours[one.level], linewidth=1.5)
+        without = one.seconds[~one.reached]
+        at = [shares[int(np.searchsorted(xs, second, side="right")) - 1] for second in without]
+        axes.plot(without, at, marker="|", markersize=8, linestyle="", color=colours[one.level])
+    axes.set_ylim(-0.03, 1.05)
+    axes.set_xlabel("s of training")
+    frame(axes, title, stratum, "share of runs")

@@ -1,0 +1,138 @@
+"""A report as a page and as Markdown (by Jinja) and in a terminal: one function a format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from experiments.comparison.report.sections import Cell, Section
+from experiments.config.console import Table, Text, box
+
+if TYPE_CHECKING:
+    from experiments.comparison.report.figures import Figure
+
+_TERMINAL_STYLE = {
+    "better": "bold green",
+    "worse": "bold red",
+    "differs": "bold",
+    "alike": "cyan",
+    "open": "yellow",
+    "none": "dim",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A headline: what, the effect, and the verdict on it. style: as a cell's."""
+
+    label: str
+    effect: str
+    verdict: str
+    style: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report. sentences: what was found, the most important first; many: none of them stands out. notes: at its end."""
+
+    title: str
+    subtitle: str
+    warnings: Sequence[str]
+    sentences: Sequence[str]
+    many: bool
+    cards: Sequence[Card]
+    body: Sequence[Section | Figure]
+    notes: Sequence[str]
+
+
+def page(document: Document) -> str:
+    """One HTML file that needs nothing from outside."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["markup"] = Markup
+    return environment.get_template("report.html.j2").render(document=document)
+
+
+def markdown(document: Document) -> str:
+    """Markdown; figures are those in `figures/`."""
+    parts = [f"# {_escaped(document.title)}", _escaped(document.subtitle)]
+    parts += [f"> **{_escaped(line)}**" for line in document.warnings]
+    parts.append("\n".join(f"- {_escaped(line)}" for line in document.sentences))
+    for one in document.body:
+        if isinstance(one, Section):
+            parts += _markdown_section(one)
+        else:
+            parts += [f"![{one.title}](figures/{one.name}.png)", _escaped(one.caption)]
+    return "\n\n".join([*parts, *map(_escaped, document.notes)]) + "\n"
+
+
+def _markdown_section(section: Section) -> list[str]:
+    if section.folded or section.page_only:
+        return []
+    parts = [f"{'#' * section.level} {_escaped(section.title)}"]
+    parts += [f"> **{_escaped(section.warning)}**"] if section.warning else []
+    parts += [_escaped(section.caption)] if section.caption else []
+    return [*parts, _markdown_table(section)] if section.rows else parts
+
+
+def _markdown_table(section: Section) -> str:
+    """All columns but those without a text in any line."""
+    lines = list(section.lines(once=False))
+    rows = [line for line in lines if not isinstance(line, str)]
+    shown = [(at, column) for at, column in enumerate(section.columns) if not column.under or any(row[at].text for row in rows)]
+    texts = [_markdown_row([column.name for _, column in shown])]
+    texts.append("|" + "".join("--:|" if column.numeric else "---|" for _, column in shown))
+    for line in lines:
+        if isinstance(line, str):
+            texts.append(_markdown_row([line, *[""] * (len(shown) - 1)]))
+        else:
+            texts.append(_markdown_row([line[at].text for at, _ in shown]))
+    return "\n".join(texts)
+
+
+def _markdown_row(texts: Sequence[str]) -> str:
+    return "|" + "".join(f" {_escaped(text)} |" for text in texts)
+
+
+def _escaped(text: str) -> str:
+    """Text that cannot break out of a Markdown table cell."""
+    escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    for mark in "`[]*_":
+        escaped = escaped.replace(mark, f"\\{mark}")
+    return escaped
+
+
+def terminal(section: Section, title: str) -> Table:
+    """The columns of a section that a terminal has room for."""
+    shown = [at for at, column in enumerate(section.columns) if column.terminal]
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for at in shown:
+        column = section.columns[at]
+        table.add_column(
+            column.name,
+            justify="right" if column.numeric else "left",
+            overflow="fold",
+            min_width=column.terminal,
+            max_width=36,
+        )
+    for line in section.lines():
+        if isinstance(line, str):
+            table.add_section()
+            table.add_row(Text(line, style="bold"))
+        else:
+            table.add_row(*(_styled(line[at]) for at in shown))
+    return table
+
+
+def _styled(cell: Cell) -> Text:
+    return Text(cell.text, style=_TERMINAL_STYLE.get(cell.style, ""))

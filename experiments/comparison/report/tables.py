@@ -1,0 +1,366 @@
+"""The tables of a report, in the order in which they are read. No arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from experiments.comparison.report import remarks, wording
+from experiments.comparison.report.sections import Cell, Column, Header, Line, Section
+from experiments.comparison.runs.environment import medians
+from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.verdicts import survival
+from experiments.comparison.verdicts.batch_sizes import Curve
+from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.findings import Comparison, Control, Finding, PaperRow
+from experiments.comparison.verdicts.steadiness import KINDS, RunSteadiness, by_level
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NONE = wording.NONE
+PARTS = {"compute": "computing", "copy": "copying", "launch": "launching and waiting", "input": "input"}
+
+
+def number(name: str, **more: int) -> Column:
+    return Column(name, numeric=True, **more)  # type: ignore[arg-type]
+
+
+def under(name: str, **more: int) -> Column:
+    return Column(name, under=True, **more)  # type: ignore[arg-type]
+
+
+def style(finding: Finding) -> str:
+    """How a verdict is coloured."""
+    if finding.decision is Decision.NOT_COMPARABLE:
+        return "none"
+    if not finding.judged:
+        return "open"
+    if finding.decision is not Decision.DIFFERENT:
+        return "alike"
+    return {True: "better", False: "worse", None: "differs"}[finding.good]
+
+
+def several(comparison: Comparison) -> bool:
+    """Whether there are more comparisons than one: every line then names its level."""
+    return len({(finding.row.a, finding.row.b) for finding in comparison.findings}) > 1
+
+
+def versus(comparison: Comparison) -> str:
+    return f"{wording.joined(comparison.levels[1:])} against {comparison.baseline}"
+
+
+def _side_names(comparison: Comparison) -> tuple[str, str]:
+    baselines = {finding.row.a for finding in comparison.findings} or {comparison.baseline}
+    a = baselines.pop() if len(baselines) == 1 else "baseline"
+    return (a, "value") if several(comparison) else (a, comparison.levels[1])
+
+
+def glance(comparison: Comparison) -> list[Section]:
+    """Every level's effect on every outcome, where there are several levels and all have the same baseline."""
+    if not several(comparison) or len({finding.row.a for finding in comparison.findings}) > 1:
+        return []
+    table: dict[str, dict[str, Finding]] = {}
+    for finding in comparison.findings:
+        table.setdefault(wording.named(finding), {})[finding.row.b] = finding
+    levels = comparison.levels[1:]
+    rows: list[Line] = [(name, *(_effect_in_colour(by_level.get(level)) for level in levels)) for name, by_level in table.items()]
+    caption = "Green: better; red: worse; blue: equivalent, deterministic, or different within the margin; amber: inconclusive."
+    return [Section("", caption, (f"against {comparison.baseline}", *levels), rows, page_only=True)]
+
+
+def _effect_in_colour(finding: Finding | None) -> Cell:
+    if finding is None:
+        return Cell("")
+    return Cell(wording.effect(finding) if finding.row.estimate is not None else finding.row.verdict, style(finding))
+
+
+def verdicts(comparison: Comparison) -> Section:
+    """A row a finding; strata under headings of their own."""
+    many, (first, second) = several(comparison), _side_names(comparison)
+    header: Header = (
+        Column("outcome", once=True, terminal=16),
+        *([Column(comparison.factor, terminal=8), under("")] if many else []),
+        *(number(name, terminal=1) for name in (first, second)),
+        *(Column("effect", terminal=1), under("95 % interval", terminal=1)),
+        *(Column("verdict", pill=True, terminal=14), under("reason")),
+        *(number("p (Holm)", terminal=8), number("A12"), number("could detect"), number("blocks", terminal=6)),
+    )
+    rows: list[Line] = []
+    stratum, one_reason = "", len({finding.row.reason for finding in comparison.findings}) == 1
+    for finding in comparison.findings:
+        row = finding.row
+        if row.stratum != stratum:
+            stratum = row.stratum
+            rows.append(stratum)
+        against = f"against {row.a}" if row.a != comparison.baseline else ""
+        rows.append(
+            (
+                finding.outcome.label,
+                *((row.b, against) if many else ()),
+                *_sides(finding),
+                *_effect(finding, quiet=one_reason),
+                *(wording.p_value(row.p_holm), _decimal(row.effect_size), wording.detectable(finding), str(row.n_blocks)),
+            )
+        )
+    whom = " (or the baseline named in the line)" if many else ""
+    whose = "those of the baseline and of the level" if many else "those of each side"
+    caption = (
+        f"Every line is said of {wording.joined(comparison.levels[1:])} against the baseline {comparison.baseline}{whom}. "
+        f"Values are {whose}: geometric means over blocks for ratios, means for differences."
+    )
+    return Section("Verdicts", caption, header, rows)
+
+
+EFFECT: Header = ("effect", under("95 % interval"), Column("verdict", pill=True), under("reason"))
+
+
+def _effect(finding: Finding, *, quiet: bool = False) -> tuple[str | Cell, ...]:
+    """As `EFFECT` says. quiet: the reason is shown only where the reader points at the verdict."""
+    row = finding.row
+    verdict = (Cell(row.verdict, style(finding)), Cell(row.reason, aside=quiet or finding.judged))
+    return wording.effect(finding), wording.effect_interval(finding), *verdict
+
+
+def _sides(finding: Finding) -> tuple[str, str]:
+    return wording.quantity(finding.a_value, finding.outcome), wording.quantity(finding.b_value, finding.outcome)
+
+
+def _decimal(value: float | None, form: str = "{:.2f}") -> str:
+    return NONE if value is None else form.format(value)
+
+
+def second_opinions(comparison: Comparison) -> Section:
+    many = several(comparison)
+    names = ("estimate", "95 % interval", "Hodges-Lehmann", "p, paired t", "p, signed-rank", "p, equivalence (TOST)", "margin")
+    header: Header = ("outcome", under(""), *((comparison.factor,) if many else ()), *map(number, names), number("Cliff’s delta"))
+    rows: list[Line] = [
+        (
+            *(wording.named(one), one.row.metric, *((one.row.b,) if many else ())),
+            *(wording.estimate(one), wording.interval(one) or NONE),
+            NONE if one.hodges_lehmann is None else wording.number(one.hodges_lehmann.value, 4),
+            *map(wording.p_value, (one.row.p, one.signed_rank_p, one.tost_p)),
+            *(wording.margin(one), _decimal(one.cliffs_delta, "{:+.2f}")),
+        )
+        for one in comparison.findings
+        if one.row.estimate is not None
+    ]
+    return Section("Second opinions: other estimates and tests of the same pairs", "", header, rows, folded=True)
+
+
+def across_strata(comparison: Comparison) -> list[Section]:
+    caption = (
+        "Random-effects means over strata (Hartung and Knapp’s interval); no run is pooled. The prediction interval says "
+        "where one more stratum is expected; I² is the share of what the strata differ by that chance does not explain. "
+    )
+    header: Header = (
+        *("outcome", comparison.factor, under(""), number("strata")),
+        *EFFECT,
+        *map(number, ("p (Holm)", "prediction", "I²", "tau", "p, alike (Q)")),
+    )
+    rows: list[Line] = [
+        (
+            *(one.outcome.label, one.row.b, f"against {one.row.a}", str(len(across.names))),
+            *_effect(one),
+            *(wording.p_value(one.row.p_holm), wording.prediction(one) or NONE),
+            *(_decimal(across.i_squared_percent, "{:.0f} %"), wording.number(across.tau, 2), wording.p_value(across.q_p)),
+        )
+        for one in comparison.summaries
+        if (across := one.across)
+    ]
+    return [Section("Across strata", caption + wording.rests_on(comparison), header, rows)] if rows else []
+
+
+def times_to_accuracy(comparison: Comparison) -> list[Section]:
+    caption = (
+        "Seconds of training, without validation, until an epoch ended with this accuracy. A run that never got there counts as "
+        "censored at its end (Kaplan-Meier); the log-rank test is against the first of each group."
+    )
+    header: Header = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank")
+    rows = [_time_to_accuracy(one) for one in survival.middles(survival.reached(comparison))]
+    return [Section("Time to accuracy", caption, header, rows)] if rows else []
+
+
+def _time_to_accuracy(one: survival.Middle) -> tuple[str, ...]:
+    def seconds(value: float) -> str:
+        return f"{value:.3g} s" if math.isfinite(value) else "never"
+
+    of, known = one.of, math.isfinite(one.low)
+    name = f"{of.percent} %" + (f" [{of.stratum}]" if of.stratum else "")
+    got = f"{int(of.reached.sum())} of {len(of.reached)}"
+    interval = f"{one.low:.3g} to {seconds(one.high)}" if known else NONE
+    return name, of.level, str(len(of.reached)), got, seconds(one.seconds), interval, wording.p_value(one.log_rank_p)
+
+
+def profiles(comparison: Comparison, runs: pd.DataFrame) -> list[Section]:
+    """Where the steps' time went: medians over the profiled runs of each level; nothing where none was."""
+    found = {part: medians(runs, factor=comparison.factor, metric=f"profile/{part}_percent") for part in PARTS}
+    levels = [level for level in comparison.levels if level in found["compute"]]
+    rows: list[Line] = [(level, *(f"{found[part][level]:.1f} %" for part in PARTS)) for level in levels]
+    caption = (
+        "Shares of a training step's time, by each framework's own profiler, after everything was measured; median over runs. "
+        "Operators on the CPU, kernels on a GPU; launching and waiting is the rest: Python, dispatch, idle cores. "
+        "The traces are artifacts of the runs (profile/), readable in TensorBoard."
+    )
+    return [Section("Where a step's time goes", caption, (comparison.factor, *PARTS.values()), rows)] if rows else []
+
+
+def memory_limits(comparison: Comparison) -> list[Section]:
+    caption = "The largest batch with a run that ended well, and the smallest that ran out of memory; larger ones were not tried."
+    rows: list[Line] = [
+        (
+            *(edge.level, ", ".join(filter(None, (edge.stratum, edge.phase)))),
+            *("none" if edge.fits is None else str(edge.fits), Cell(str(edge.too_large), "alarm")),
+        )
+        for edge in comparison.frontier
+    ]
+    header: Header = (comparison.factor, under(""), number("fits"), number("does not fit"))
+    return [Section("Where memory ends", caption, header, rows)] if rows else []
+
+
+def batch_limits(comparison: Comparison, curves: Sequence[Curve]) -> list[Section]:
+    caption = (
+        "The limit is the first size whose next one has an equivalent (TOST, ±2 %) or a lower throughput, looked for "
+        "where Page’s test shows that throughput rises with the size at all. Sizes are compared inside blocks."
+    )
+    rows: list[Line] = [
+        (
+            *(curve.what, curve.stratum, curve.level or "all runs", ", ".join(str(point.size) for point in curve.points)),
+            *(NONE if curve.limit is None else str(curve.limit), curve.reason, wording.p_value(curve.trend_p)),
+        )
+        for curve in curves
+    ]
+    header: Header = ("what", under(""), comparison.factor, number("sizes"), number("limit"), "why", number("p, trend (Page)"))
+    return [Section("Batch-size limits", caption, header, rows)] if rows else []
+
+
+def steadiness(comparison: Comparison, found: Sequence[RunSteadiness]) -> list[Section]:
+    """What the steps of the runs that were read came to: by level, the runs that never rested, and every run."""
+    if not found:
+        return []
+    of_runs = f"all {len(found):,} runs" if len(found) >= comparison.n_runs else f"{len(found):,} of {comparison.n_runs:,} runs"
+    caption = (
+        f"The steps of {of_runs}: changepoints of the medians of five, the first step apart; a run is steady from where no"
+        " stretch differs by more than 2 % from its last, unless its steps drift. Nothing is left out for it: a run "
+        "without a steady state counts like any other, and is named here."
+    )
+    counts = ("steady from step, median", "steps left out as warm-up", "runs summarised before they were steady")
+    header: Header = (comparison.factor, *map(number, ("runs read", *KINDS, *counts)))
+    rows: list[Line] = [
+        (
+            *(one.level, str(one.n_runs)),
+            *(_count(one.counts[kind], alarming=kind == "no steady state") for kind in KINDS),
+            *(_decimal(one.first_steady, "{:.0f}"), ", ".join(map(str, one.warmup)), _count(one.too_early, alarming=True)),
+        )
+        for one in by_level(found)
+    ]
+    restless = [one for one in found if one.steady.kind == "no steady state"]
+    runs: Header = ("run", comparison.factor, under(""), "block")
+    named = [(*_run(one), f"{one.phase}: {one.steady.reason}") for one in restless]
+    of_all: list[Line] = [
+        (
+            *(*_run(one), one.steady.kind, one.steady.reason),
+            *(_decimal(one.steady.first_steady_step, "{:.0f}"), _decimal(one.steady.drift_percent, "{:+.1f} %")),
+        )
+        for one in found
+    ]
+    every: Header = (*runs, "found", under(""), number("steady from step"), number("drift over the run"))
+    return [
+        Section("Did the steps come to rest?", caption, header, rows),
+        *([Section("Runs without a steady state", "", (*runs, "why"), named, level=3)] if named else []),
+        Section("Every run that was read", "", every, of_all, folded=True),
+    ]
+
+
+def _count(count: int, *, alarming: bool) -> Cell:
+    return Cell(str(count or "·"), "alarm" if alarming and count else "")
+
+
+def _run(one: RunSteadiness) -> tuple[str, str, str, str]:
+    return one.run.run_id, one.run.level, one.run.stratum, one.run.block
+
+
+def unread(raw: Sequence[RawRun]) -> list[str]:
+    return [f"The steps of {run.level}, block {run.block} are not shown: {run.trouble}" for run in raw if run.trouble]
+
+
+def controls(comparison: Comparison) -> list[Section]:
+    if not comparison.controls:
+        return []
+    return [Section("Controls: is the measurement to be trusted?", "", (), ()), *map(_control, comparison.controls)]
+
+
+def _control(control: Control) -> Section:
+    inside = control.comparison
+    header: Header = (
+        *("outcome", number(inside.baseline), number(inside.levels[1]), *EFFECT),
+        *(number("p (Holm)"), number("blocks")),
+    )
+    rows: list[Line] = [
+        (
+            *(wording.named(one), *_sides(one), *_effect(one)),
+            *(wording.p_value(one.row.p_holm), str(one.row.n_blocks)),
+        )
+        for one in inside.findings
+    ]
+    caption = f"Expected {control.expected}; {remarks.control_result(control)}."
+    return Section(f"{control.name}: {versus(inside)}", caption, header, rows, level=3)
+
+
+def papers(comparison: Comparison) -> list[Section]:
+    warning = (
+        "Not evidence, and not what the verdicts rest on: the steps of one process a side, tested as if they were independent "
+        "values."
+    )
+    caption = (
+        "Steps of one process share that process’s luck, so their number says nothing about another run: in simulation "
+        "(runs that vary by 3 %, steps with autocorrelation 0.5) the paired Wilcoxon test on steps calls two identical "
+        "systems different in 85 % of cases where it should in 5 %. Kolmogorov-Smirnov with a mean and deviation "
+        "estimated from the same values is no valid test of normality: it rejects 0 % of normal and 4 % of exponential "
+        "samples of 20. Lilliefors and Shapiro stand beside it. Of normality tests the level’s p stands above its "
+        "baseline’s. One block: the first that has steps of both sides."
+    )
+    normality = [column for name in ("KS", "Lilliefors", "Shapiro") for column in (number(f"p, {name}"), under(""))]
+    header: Header = ("outcome", under(""), "pair", under(""), "block", number("steps"), *normality)
+    header = (*header, number("p, Wilcoxon on steps"), "it says", "over all blocks")
+    rows = [_paper_row(one) for one in comparison.papers]
+    title = "The papers’ procedure, for comparison only"
+    return [Section(title, caption, header, rows, warning=warning)] if rows else []
+
+
+def _paper_row(one: PaperRow) -> tuple[str, ...]:
+    tests = (one.procedure.ks_p, one.procedure.lilliefors_p, one.procedure.shapiro_p)
+    return (
+        *(one.outcome.label, one.stratum, one.b, f"against {one.a}", one.block, str(one.procedure.n_steps)),
+        *(wording.p_value(p) for both in tests for p in reversed(both)),
+        *(wording.p_value(one.procedure.wilcoxon_p), one.says, one.verdict),
+    )
+
+
+def published(rows: Sequence[Sequence[str]], source: str) -> list[Section]:
+    caption = "Other hardware, other versions: compare directions and ratios, not absolute figures."
+    caption = f"Source: {source}. {caption}" if source else caption
+    return [Section("Published figures beside ours", caption, ("what", "published", "here"), rows)] if rows else []
+
+
+def environment(comparison: Comparison) -> Section:
+    by_level: Mapping[str, Mapping[str, str]] = comparison.environment
+    facts = dict.fromkeys(name for values in by_level.values() for name in values)
+    rows = [(fact, *(by_level[level].get(fact, NONE) for level in comparison.levels)) for fact in facts]
+    return Section("Environment, side by side", "", ("", *comparison.levels), rows)
+
+
+def excluded(comparison: Comparison) -> Section:
+    header: Header = ("run", under(""), comparison.factor, "block", "metric", "reason")
+    rows: list[Line] = [
+        (one.name, one.run_id, one.level or NONE, one.block or NONE, one.metric or "all", one.reason)
+        for one in comparison.excluded
+    ]
+    return Section("Left out, and why", "" if rows else _none_left_out(comparison), header, rows)
+
+
+def _none_left_out(comparison: Comparison) -> str:
+    if any(finding.row.n_blocks for finding in comparison.findings):
+        return "No run was left out."
+    return "No run was left out by itself, but no pair of runs was compared: the reasons stand beside the verdicts."

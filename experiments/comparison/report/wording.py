@@ -1,0 +1,345 @@
+"""Numbers for people: units, significant digits, and a finding as a sentence. The only place where anything is rounded."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from experiments.comparison.runs.pairing import NAMED
+from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
+from experiments.config.outcomes import Outcome, place
+
+DASH, MINUS, NONE = "–", "−", "—"
+MINIMUM_P = 1e-4
+_SCALES = {
+    "s": ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3_600.0, "h")),
+    "bytes": ((1.0, "bytes"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB")),
+    "J": ((1e-3, "mJ"), (1.0, "J"), (1e3, "kJ")),
+}
+_FROM = {"min": 120.0, "h": 7_200.0}
+# A sentence says what is done rather than the metric's name where there is a verb for it.
+_VERBS = {"training throughput": "trains", "median inference latency": "answers"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values divided by `factor` are in `unit`."""
+
+    factor: float
+    unit: str
+
+
+def scale(unit: str, values: Iterable[float]) -> Scale:
+    """The unit in which the greatest value reads well."""
+    greatest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    steps = _SCALES.get(unit, ((1.0, unit),))
+    fitting = [Scale(factor, name) for factor, name in steps if greatest >= _FROM.get(name, factor)]
+    return fitting[-1] if fitting else Scale(*steps[0])
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Significant digits, without an exponent where people would write none: 0.0123, 1,234, 2.5e-07."""
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    if not -5 < size < 9:
+        return f"{value:.{digits - 1}e}".replace("-", MINUS, int(value < 0))
+    return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", MINUS)
+
+
+def quantity(value: float | None, outcome: Outcome) -> str:
+    """A value with its unit: 31.2 ms, 712 MiB, 1,020 captions/s."""
+    if value is None:
+        return NONE
+    chosen = scale(outcome.unit, [value])
+    return f"{number(value / chosen.factor)} {chosen.unit}".rstrip()
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def p_value(p: float | None) -> str:
+    """Never 0: what is smaller than can be told is told so."""
+    if p is None:
+        return NONE
+    return f"< {MINIMUM_P:.4f}" if p < MINIMUM_P else f"{p:.4f}" if p < 0.01 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def margin(finding: Finding) -> str:
+    """What matters: ±3 %, ±1 points."""
+    return f"±{_amount(finding.row.margin, finding)}"
+
+
+def detectable(finding: Finding) -> str:
+    """The smallest true difference that this many blocks find in four of five campaigns."""
+    found = finding.row.minimum_detectable
+    return NONE if found is None or finding.never_varied else _amount(found, finding)
+
+
+def _amount(value: float, finding: Finding) -> str:
+    if finding.row.kind == "ratio":
+        return f"{100 * value:.2g} %" if value < 1 else f"{number(100 * value)} %"
+    return f"{value:.2g} {_unit(finding)}".rstrip()
+
+
+def _unit(finding: Finding) -> str:
+    """Of a difference: percentages differ by points."""
+    return "% points" if finding.outcome.unit == "%" else finding.outcome.unit
+
+
+def estimate(finding: Finding) -> str:
+    """The estimate as it was computed: the ratio b / a or the difference b - a."""
+    row = finding.row
+    if row.estimate is None:
+        return NONE
+    return _fixed(row.estimate, _decimals(finding)) if row.kind == "ratio" else _difference(row.estimate, finding)
+
+
+def interval(finding: Finding) -> str:
+    """The interval of `estimate`; empty where there is nothing uncertain."""
+    row = finding.row
+    return _interval(finding, row.ci_low, row.ci_high)
+
+
+def effect(finding: Finding) -> str:
+    """The estimate in words: 1.42× faster, +1.2 points, identical."""
+    row, turned = finding.row, finding.times
+    if row.estimate is None:
+        return NONE
+    if finding.identical:
+        return "identical"
+    if turned is None:
+        return _difference(row.estimate, finding)
+    return f"{_fixed(turned.value, _decimals(finding))}× {finding.outcome.words[row.estimate >= 1]}"
+
+
+def effect_interval(finding: Finding) -> str:
+    """The interval of what `effect` says."""
+    row, turned = finding.row, finding.times
+    if turned is None or row.ci_low is None or row.ci_high is None:
+        return interval(finding)
+    return _interval(finding, turned.low, turned.high)
+
+
+def _interval(finding: Finding, low: float | None, high: float | None) -> str:
+    row = finding.row
+    if finding.never_varied or row.estimate is None:
+        return ""
+    if low is None or high is None:
+        return "none from 1 block" if row.n_blocks == 1 else "unbounded"
+    decimals = _decimals(finding)
+    if row.kind == "ratio":
+        return f"{_fixed(low, decimals)}{DASH}{_fixed(high, decimals)}"
+    return f"{_signed(low, decimals)} to {_signed(high, decimals)} {_unit(finding)}".rstrip()
+
+
+def _difference(value: float, finding: Finding) -> str:
+    return f"{_signed(value, _decimals(finding))} {_unit(finding)}".rstrip()
+
+
+def _decimals(finding: Finding) -> int:
+    """As many decimals as the interval's width carries; three significant digits where there is none."""
+    row, turned = finding.row, finding.times
+    if row.ci_low is None or row.ci_high is None or row.ci_low == row.ci_high:
+        size = turned.value if turned else row.estimate or 1.0
+        return max(0, 2 - math.floor(math.log10(abs(size))))
+    low, high = (turned.low, turned.high) if turned else (row.ci_low, row.ci_high)
+    needed = -math.floor(math.log10(high - low)) + (0 if turned else 1)
+    least = 0 if turned is None or turned.value >= 10 else 1 if turned.value >= 2 else 2
+    return min(6, max(least, needed))
+
+
+def _fixed(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f}" if math.isfinite(value) else "∞"
+
+
+def _signed(value: float, decimals: int) -> str:
+    text = f"{value:+,.{decimals}f}".replace("-", MINUS)
+    return text if text.strip(f"+{MINUS}0.") else f"±{text[1:]}"
+
+
+def blocks(count: int) -> str:
+    return f"{count} block{'' if count == 1 else 's'}"
+
+
+def sentence(finding: Finding) -> str:
+    """One finding, said of b against the baseline a."""
+    row, decision = finding.row, finding.decision
+    where = f" [{row.stratum}]" if row.stratum else ""
+    subject = _capital(finding.outcome.label)
+    basis = f"95 % interval {effect_interval(finding)}, {blocks(row.n_blocks)}"
+    match decision:
+        case Decision.NOT_COMPARABLE:
+            return f"{subject}{where}: {row.b} and {row.a} are not comparable: {row.reason}."
+        case Decision.IDENTICAL:
+            return f"{subject}: identical ({blocks(row.n_blocks)}){where}."
+        case Decision.EQUIVALENT:
+            return f"{subject}: {_equivalent(finding)}, {basis}){where}."
+        case Decision.OPEN | Decision.TOO_FEW:
+            return f"{subject}: no verdict, {row.reason}; seen: {_than(finding)} ({basis}){where}."
+    if finding.never_varied:
+        small = f"; that is less than the margin of {margin(finding)}" if decision is Decision.CONSTANT else ""
+        return f"{_than(finding, start=True)}, the same in all {blocks(row.n_blocks)}{where}{small}."
+    seen = f"{_than(finding, start=True)} ({basis}){where}"
+    if decision is Decision.WITHIN_MARGIN:
+        return f"{seen}: a difference, but within the margin of {margin(finding)}."
+    return f"{seen}; {_size_open(finding)}." if decision is Decision.SIZE_OPEN else f"{seen}."
+
+
+def _equivalent(finding: Finding) -> str:
+    return f"{finding.row.b} and {finding.row.a} are equivalent within {margin(finding)} ({effect(finding)}"
+
+
+def _size_open(finding: Finding) -> str:
+    return "; ".join(filter(None, ("but whether by more than the margin is open", finding.outlook)))
+
+
+def _than(finding: Finding, *, start: bool = False) -> str:
+    """tensorflow trains 1.42× faster than pytorch; a label, but never a level, gets a capital at the `start` of a sentence."""
+    row, label = finding.row, finding.outcome.label
+    if label in _VERBS:
+        return f"{row.b} {_VERBS[label]} {effect(finding)} than {row.a}"
+    seen, subject = effect(finding), _capital(label) if start else label
+    if seen.startswith("±") or seen == "identical":
+        return f"{subject} of {row.b} and {row.a}: {seen}"
+    if row.kind == "difference" and row.estimate is not None:
+        seen = f"{seen.lstrip('+' + MINUS)} {finding.outcome.words[row.estimate > 0]}"
+    return f"{subject} of {row.b} is {seen} than that of {row.a}"
+
+
+def named(finding: Finding) -> str:
+    """The outcome, and the stratum where there is one."""
+    return finding.outcome.label + (f" [{finding.row.stratum}]" if finding.row.stratum else "")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def headlines(comparison: Comparison) -> list[Finding]:
+    """What a reader wants first: training speed, inference, memory, energy, quality, for every pair of levels and stratum."""
+    found: list[Finding] = []
+    for group in grouped(comparison.findings).values():
+        chosen: dict[str, tuple[int, Finding]] = {}
+        for finding in group:
+            if finding.outcome.headline and not (finding.a_value == 0 and finding.b_value == 0):
+                subject, rank = finding.outcome.headline
+                chosen[subject] = min(chosen.get(subject, (rank, finding)), (rank, finding), key=lambda one: one[0])
+        first = [finding for _, finding in chosen.values()]
+        found += sorted(first, key=lambda finding: place(finding.row.metric)) or group[:3]
+    return found
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """What was found, in words, the most important first. A reason that holds for everything is said once."""
+    if not comparison.findings:
+        return [f"No verdict: {_nothing_to_judge(comparison)}."]
+    first, chosen = comparison.findings[0], headlines(comparison)
+    if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
+        seen = [f"Seen, but not judged: {_than(finding)}." for finding in chosen if finding.row.estimate is not None]
+        return [f"No verdict: {first.row.reason}.", *seen]
+    if len(grouped(comparison.findings)) == 1:
+        return [sentence(finding) for finding in chosen]
+    together = [summary_sentence(summary) for summary in comparison.summaries if _is_headline(summary, chosen)]
+    return [*together, *map(_in_one, grouped(chosen).values())]
+
+
+def _nothing_to_judge(comparison: Comparison) -> str:
+    """Why there is not even a row: no run can be used, or none has an outcome."""
+    if comparison.n_runs:
+        asked = f" asked for ({', '.join(comparison.unmeasured)})" if comparison.unmeasured else ""
+        return f"no usable run has any of the outcomes{asked}"
+    reasons = Counter(one.reason for one in comparison.excluded if not one.metric).most_common()
+    told = [f"{reason} ({count})" for reason, count in reasons[:NAMED]]
+    others = sum(count for _, count in reasons[NAMED:])
+    return f"no run can be used: {'; '.join([*told, *([f'other reasons ({others})'] if others else [])])}"
+
+
+def _is_headline(summary: Finding, chosen: Sequence[Finding]) -> bool:
+    told = (summary.row.metric, summary.row.a, summary.row.b)
+    return any((finding.row.metric, finding.row.a, finding.row.b) == told for finding in chosen)
+
+
+def summary_sentence(summary: Finding) -> str:
+    """What the strata say together, said of b against the baseline a."""
+    basis = f"95 % interval {effect_interval(summary)}"
+    label, than = summary.outcome.label, _than(summary)
+    match summary.decision:
+        case _ if summary.never_varied:
+            seen = f"{than} in every stratum"
+        case Decision.EQUIVALENT:
+            seen = f"{label}: {_equivalent(summary)}, {basis})"
+        case Decision.WITHIN_MARGIN:
+            seen = f"{than} ({basis}), a difference within the margin of {margin(summary)}"
+        case Decision.SIZE_OPEN:
+            seen = f"{than} ({basis}), {_size_open(summary)}"
+        case Decision.OPEN | Decision.TOO_FEW:
+            seen = f"{label}: no verdict, {summary.row.reason}; seen: {than} ({basis})"
+        case _:
+            seen = f"{than} ({basis})"
+    return f"Over {strata(summary)}: {seen}{heterogeneity(summary, before=', ')}."
+
+
+def strata(summary: Finding) -> str:
+    """3 strata (machine=a, b, c): what is before every name is said once; of many, what they differ by."""
+    names = summary.across.names if summary.across else ()
+    if len(names) > NAMED:
+        keys = dict.fromkeys(part.partition("=")[0] for name in names for part in name.split(", "))
+        return f"{len(names)} strata by {joined(list(keys))}"
+    parts = [name.partition("=") for name in names]
+    shared = {key for key, _, _ in parts}
+    once = len(shared) == 1 and not any("=" in value for _, _, value in parts)
+    listed = f"{shared.pop()}={', '.join(value for _, _, value in parts)}" if once else "; ".join(names)
+    return f"{len(names)} strata ({listed})"
+
+
+def prediction(summary: Finding) -> str:
+    """Where one more stratum is expected, turned as in `effect`; empty below three strata."""
+    across = summary.across
+    if across is None or len(across.names) < 3:
+        return ""
+    return effect_interval(
+        replace(summary, row=replace(summary.row, ci_low=across.prediction_low, ci_high=across.prediction_high))
+    )
+
+
+def heterogeneity(summary: Finding, before: str = "") -> str:
+    """heterogeneity I² 40 %: how much of what the strata differ by is more than chance; empty where it cannot be told."""
+    share = summary.across.i_squared_percent if summary.across else None
+    return "" if share is None else f"{before}heterogeneity I² {share:.0f} %"
+
+
+def rests_on(comparison: Comparison) -> str:
+    """Rests on 2 machines (box, other) and 1 team (red); empty where the runs say neither."""
+    told = [
+        f"{len(names)} {what[:-1] if len(names) == 1 else what} ({', '.join(names)})"
+        for what, names in comparison.rests_on.items()
+        if names
+    ]
+    return f"Rests on {joined(told)}." if told else ""
+
+
+def _in_one(group: Sequence[Finding]) -> str:
+    """All headlines of one pair of levels in one sentence."""
+    row = group[0].row
+    where = f" [{row.stratum}]" if row.stratum else ""
+    told = [_brief(finding) for finding in group]
+    return f"{row.b} against {row.a}{where}: {'; '.join(told)}."
+
+
+def _brief(finding: Finding) -> str:
+    row, label = finding.row, finding.outcome.label
+    if row.estimate is None:
+        return f"{label} {row.verdict} ({row.reason})"
+    name = _VERBS.get(label, label)
+    doubt = "" if finding.judged else f", {row.verdict}"
+    return f"{name} {effect(finding)}" + (f" ({effect_interval(finding)}{doubt})" if effect_interval(finding) else doubt)
+
+
+def joined(texts: Sequence[str]) -> str:
+    """one, two and three"""
+    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else "".join(texts)

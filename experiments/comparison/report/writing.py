@@ -1,0 +1,189 @@
+"""A comparison as files: a page, Markdown, CSV, JSON and figures. No arithmetic: what is told has been computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.comparison.report import rendering, tables, wording
+from experiments.comparison.report.rendering import Card, Document
+from experiments.comparison.report.sections import Section
+from experiments.comparison.report.wording import sentences
+from experiments.comparison.runs import raw as raw_values
+from experiments.comparison.runs.environment import medians
+from experiments.comparison.verdicts import batch_sizes, steadiness
+from experiments.comparison.verdicts.batch_sizes import Curve
+from experiments.comparison.verdicts.findings import Comparison, Finding, Row, grouped
+from experiments.config.console import Table
+from experiments.config.outcomes import outcome as outcome_of
+from tracking import spreadsheet
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from experiments.comparison.report.figures import Figure
+    from experiments.comparison.runs.raw import RawRun
+
+SCHEMA_VERSION = 1
+SUMMARY_KEYS = (
+    *("metric", "factor", "a", "b", "kind", "n_strata", "n_blocks", "strata", "left_out", "estimate", "low", "high"),
+    *("prediction_low", "prediction_high", "tau", "i_squared_percent", "q_p", "p", "p_holm", "margin", "equivalent"),
+    *("verdict", "reason"),
+)
+FIRST_SIZES = "params.inference_batch_sizes"
+
+
+def write(
+    comparison: Comparison,
+    folder: Path,
+    *,
+    title: str,
+    runs: pd.DataFrame | None = None,
+    notes: Sequence[str] = (),
+    published: Sequence[Mapping[str, str]] = (),
+    published_source: str = "",
+    raw: Sequence[RawRun] = (),
+    sections: Sequence[Section] = (),
+) -> Path:
+    """Writes report.html, report.md, comparison.csv, comparison.json and figures/ into the folder; returns the HTML file's path.
+
+    runs: the table that was compared, for published figures of metrics that were not judged.
+    notes are told quietly, at the end.
+    published: mappings with `what`, `published` and `metric` (may be empty).
+    raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
+    """
+    from experiments.comparison.report import figures
+
+    curves = batch_sizes.curves(comparison, first_batch_size(runs, raw))
+    drawn = figures.draw(comparison, raw, curves)
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for figure in drawn:
+        (folder / "figures" / f"{figure.name}.svg").write_text(_standalone(figure.svg), encoding="utf-8")
+        (folder / "figures" / f"{figure.name}.png").write_bytes(figure.png)
+    beside = tables.published([_beside(comparison, one, runs) for one in published], published_source)
+    body = _body(comparison, drawn, curves, raw, sections, beside)
+    document = _document(comparison, title, body, [*tables.unread(raw), *_missing(comparison), *notes])
+    as_text = json.dumps(as_json(comparison), indent=1, allow_nan=False, ensure_ascii=False)
+    (folder / "report.html").write_text(rendering.page(document), encoding="utf-8")
+    (folder / "report.md").write_text(rendering.markdown(document), encoding="utf-8")
+    (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
+    (folder / "comparison.json").write_text(as_text, encoding="utf-8")
+    return folder / "report.html"
+
+
+def _body(
+    comparison: Comparison,
+    drawn: Sequence[Figure],
+    curves: Sequence[Curve],
+    raw: Sequence[RawRun],
+    own: Sequence[Section],
+    published: Sequence[Section],
+) -> list[Section | Figure]:
+    place = {level: at for at, level in enumerate(comparison.levels)}
+    rested = steadiness.of_runs(sorted(raw, key=lambda run: place.get(run.level, len(place))))
+    return [
+        *tables.glance(comparison),
+        *(tables.verdicts(comparison), tables.second_opinions(comparison)),
+        *own,
+        *tables.across_strata(comparison),
+        *([Section("Figures", "", (), ())] if drawn else []),
+        *drawn,
+        *tables.memory_limits(comparison),
+        *tables.batch_limits(comparison, curves),
+        *tables.steadiness(comparison, rested),
+        *tables.controls(comparison),
+        *tables.papers(comparison),
+        *published,
+        *(tables.environment(comparison), tables.excluded(comparison)),
+    ]
+
+
+def _document(comparison: Comparison, title: str, body: Sequence[Section | Figure], notes: Sequence[str]) -> Document:
+    groups = len(grouped(comparison.findings))
+    subtitle = (
+        f"{tables.versus(comparison)} · factor {comparison.factor} · {comparison.n_runs} usable runs · "
+        f"margin ±{wording.percent(comparison.margin)} on ratios"
+    )
+    headlines = wording.headlines(comparison) if groups == 1 and comparison.has_verdict else []
+    cards = [_card(finding) for finding in headlines]
+    return Document(title, subtitle, comparison.warnings, sentences(comparison), groups > 1, cards, body, notes)
+
+
+def _card(finding: Finding) -> Card:
+    told = " · ".join(filter(None, (finding.row.verdict, wording.effect_interval(finding))))
+    return Card(finding.outcome.label, wording.effect(finding), told, tables.style(finding))
+
+
+def _missing(comparison: Comparison) -> list[str]:
+    unmeasured = [f"Not measured in any run: {', '.join(comparison.unmeasured)}."] if comparison.unmeasured else []
+    return [*unmeasured, *(f"Not available: {sensor}: {why}" for sensor, why in comparison.missing_sensors.items())]
+
+
+def terminal(comparison: Comparison) -> Table:
+    """The verdict table for a terminal."""
+    return rendering.terminal(tables.verdicts(comparison), tables.versus(comparison))
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The content of comparison.json: rows as `Row`, unbounded or unknown numbers as null."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rows": [dataclasses.asdict(row) for row in comparison.rows],
+        "excluded": [dataclasses.asdict(exclusion) for exclusion in comparison.excluded],
+        "environment": {level: dict(facts) for level, facts in comparison.environment.items()},
+        "summaries": [_summary_as_json(summary) for summary in comparison.summaries],
+        "frontier": [dataclasses.asdict(edge) for edge in comparison.frontier],
+        "rests_on": {what: list(names) for what, names in comparison.rests_on.items()},
+        "controls": [
+            {"name": one.name, "expected": one.expected, "rows": [dataclasses.asdict(row) for row in one.comparison.rows]}
+            for one in comparison.controls
+        ],
+    }
+
+
+def _summary_as_json(summary: Finding) -> dict[str, Any]:
+    row, across = summary.row, summary.across
+    assert across is not None
+    own = {"n_strata": len(across.names), "strata": across.names, "low": row.ci_low, "high": row.ci_high}
+    values = {**vars(row), **vars(across), **own}
+    return {name: values[name] for name in SUMMARY_KEYS}
+
+
+def as_csv(comparison: Comparison) -> str:
+    """The rows, one line each, with the fields of `Row` as columns."""
+    names = [field.name for field in dataclasses.fields(Row)]
+    return spreadsheet.as_csv([names, *(dataclasses.astuple(row) for row in comparison.rows)])
+
+
+def _beside(comparison: Comparison, one: Mapping[str, str], runs: pd.DataFrame | None) -> tuple[str, str, str]:
+    """A published figure and ours beside it, level by level."""
+    metric = one.get("metric", "")
+    ours: dict[str, float | None] = {}
+    for finding in comparison.findings:
+        if finding.row.metric == metric:
+            ours |= {finding.row.a: finding.a_value, finding.row.b: finding.b_value}
+    if not ours and metric and runs is not None:
+        ours = dict(medians(runs, factor=comparison.factor, metric=metric))
+    told = [f"{level}: {wording.quantity(value, outcome_of(metric))}" for level, value in ours.items() if value is not None]
+    otherwise = "not measured here" if metric else "see the verdicts above"
+    return one["what"], one["published"], "; ".join(told) or otherwise
+
+
+def first_batch_size(runs: pd.DataFrame | None, raw: Sequence[RawRun]) -> int | None:
+    """The inference batch size whose metrics have none in their key; None where the runs do not say or do not agree."""
+    sizes = {next(iter(raw_values.of_inference(run)), 0) for run in raw} - {0}
+    if runs is not None and FIRST_SIZES in runs.columns:
+        first = {text.partition(",")[0] for text in runs[FIRST_SIZES].dropna().astype(str)}
+        sizes |= {int(size) for size in first if size.isdecimal()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _standalone(svg: str) -> str:
+    namespace = "http://www.w3.org/2000/svg"
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg.replace("<svg ", f"""<svg xmlns="{namespace}" """, 1)}\n'
+
+
+__all__ = ["as_csv", "as_json", "sentences", "terminal", "write"]

@@ -1,0 +1,1 @@
+"""Finished runs as a table, paired inside blocks, with their environment and raw values."""

@@ -1,0 +1,123 @@
+"""What the compared runs say about themselves: environment, sensors, warnings, and every single value for the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from experiments.comparison.runs import pairing
+from experiments.comparison.runs.pairing import natural
+from experiments.comparison.statistics.estimates import Floats
+from experiments.config.outcomes import TO_ACCURACY
+from tracking.records import BETWEEN_WARNINGS
+
+HUGE = 1.7e308  # MLflow keeps infinities as the greatest float
+APART = (
+    "the compared levels come from campaigns of their own: nothing ran side by side, so that whatever changed between them "
+    "is in the difference"
+)
+TOLD = ("machine", "model", "dataset", "team", "campaign", "settings_hash", "params.device", "params.threads", "params.precision")
+UNTOLD_TAGS = (
+    *("mlflow.", "not_available.", "origin", "heartbeat", "pid", "cell", "outcome", "warnings", "verdict", "block", "kind"),
+    *("framework", "order_in_block", "status"),
+)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One run's value of a metric; `sequence`: its place in the order in which the runs began."""
+
+    level: str
+    stratum: str
+    block: str
+    sequence: int
+    value: float
+
+
+def numbers(frame: pd.DataFrame, metric: str) -> Floats:
+    """A metric of every run as floats: NaN where it is missing, infinite where MLflow was given infinity."""
+    column = frame[metric]
+    values = np.array(column if column.dtype == np.float64 else pd.to_numeric(column, errors="coerce"), dtype=np.float64)
+    return np.where(np.abs(values) >= HUGE, np.copysign(np.inf, values), values)
+
+
+def values(frame: pd.DataFrame, metric: str) -> tuple[Value, ...]:
+    """Every finite value of a metric in the order in which the runs began."""
+    order = np.argsort(frame["sequence"].to_numpy(), kind="stable")
+    columns = [frame[name].to_numpy()[order] for name in ("level", "stratum", "block_label", "sequence")]
+    found = zip(*columns, numbers(frame, metric)[order], strict=True)
+    return tuple(Value(level, stratum, block, int(at), float(v)) for level, stratum, block, at, v in found if np.isfinite(v))
+
+
+def times_to_accuracy(frame: pd.DataFrame) -> dict[str, tuple[Value, ...]]:
+    """For every accuracy that any run was asked for, in percent: the seconds of the runs that reached it."""
+    asked = frame["params.thresholds"].dropna().unique() if "params.thresholds" in frame.columns else ()
+    shares = sorted({float(text) for one in asked for text in str(one).split(",") if text})
+    found = {}
+    for percent in (f"{100 * share:g}" for share in shares):
+        metric = f"{TO_ACCURACY}{percent}_percent_seconds"
+        found[percent] = values(frame, metric) if metric in frame.columns else ()
+    return found
+
+
+def medians(table: pd.DataFrame, *, factor: str, metric: str) -> dict[str, float]:
+    """The median of a metric at every level, over all finished runs that have it, of whatever kind."""
+    if metric not in table.columns:
+        return {}
+    frame = table[table["status"] == "FINISHED"] if "status" in table.columns else table
+    found = pd.Series(numbers(frame, metric), index=frame.index).replace([np.inf, -np.inf], np.nan)
+    by_level = found.groupby(frame[pairing.column_of(table, factor)].astype(str)).median().dropna()
+    return {str(level): float(value) for level, value in by_level.items()}
+
+
+def environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What the runs of each level ran on and with; where one thing had several values, all are told."""
+    columns = [column for column in TOLD if column in frame.columns]
+    columns += sorted(c for c in frame.columns if c.startswith("tags.") and not c.removeprefix("tags.").startswith(UNTOLD_TAGS))
+    told: dict[str, dict[str, str]] = {}
+    for level in levels:
+        inside = frame[frame["level"] == level]
+        told[level] = {"runs": str(len(inside))}
+        for column in columns:
+            if texts := sorted({str(value) for value in inside[column].dropna().unique()} - {""}, key=natural):
+                told[level][column.split(".", 1)[-1]] = ", ".join(texts)
+    return told
+
+
+def rests_on(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """The machines, teams and campaigns that the runs came from; empty where the runs do not say."""
+    return {f"{column}s": _distinct(frame, column) for column in ("machine", "team", "campaign")}
+
+
+def _distinct(frame: pd.DataFrame, column: str) -> tuple[str, ...]:
+    values = frame[column].dropna().unique() if column in frame.columns else ()
+    return tuple(sorted({str(value) for value in values} - {""}, key=natural))
+
+
+def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
+    """Sensors that were not there, with the reasons that the runs gave."""
+    prefix = "tags.not_available."
+    columns = sorted(c for c in frame.columns if c.startswith(prefix) and frame[c].notna().any())
+    return {column.removeprefix(prefix): " / ".join(sorted(set(frame[column].dropna()))) for column in columns}
+
+
+def _in_blocks(frame: pd.DataFrame, column: str) -> str:
+    """In how many blocks runs differ by what should be one."""
+    inside = frame.groupby(["stratum", "pair"])[column].nunique()
+    mixed = int((inside > 1).sum())
+    return f"inside {mixed} of {len(inside)} blocks there are several" if mixed else "inside every block there is one"
+
+
+def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
+    """What must be said loudly, before any figure."""
+    told: list[str] = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
+    if frame["apart"].any():
+        told.append(APART)
+    found = [line for text in dict.fromkeys(told) for line in text.split(BETWEEN_WARNINGS) if line]
+    for column, what in (("tags.environment", "environments (machine and packages)"), ("tags.commit", "commits of this code")):
+        if column in frame.columns and (count := frame[column].nunique()) > 1:
+            found.append(f"The runs come from {count} {what}; {_in_blocks(frame, column)}.")
+    return tuple(dict.fromkeys(found))

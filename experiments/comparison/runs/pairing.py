@@ -1,0 +1,277 @@
+"""What may be compared with what: usable runs, pairs inside blocks, and a reason for everything that is left out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from experiments.config import settings as settings_
+from tracking.errors import WrongCall
+
+# Who ran it: nobody can be made to run side by side with others, as frameworks can.
+PEOPLE = frozenset({"team", "user"})
+CONTROL = "tags.control"
+INSIDE_A_BLOCK = (("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits"))
+NAMED = 4
+# The columns that `Runs` adds.
+OWN = frozenset({"level", "stratum", "pair", "apart", "block_label", "sequence"})
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Something left out, and why. An empty `metric` means the whole run."""
+
+    run_id: str
+    name: str
+    level: str
+    block: str
+    metric: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Usable runs, a row each, and what was left out.
+
+    The frame has, beside the table's columns: `level`, `stratum`, `pair` (block within campaign), `block_label`, and `sequence`
+    (1, 2, … in the order in which the runs began).
+    """
+
+    frame: pd.DataFrame
+    levels: tuple[str, ...]
+    excluded: tuple[Exclusion, ...]
+
+
+def column_of(table: pd.DataFrame, name: str) -> str:
+    """The column of a factor or stratum: as given, else among params, else among tags. Raises WrongCall naming what there is."""
+    for column in (name, f"params.{name}", f"tags.{name}", name.removeprefix("tags.")):
+        if column in table.columns:
+            return column
+    have = sorted(str(c) for c in table.columns if not str(c).startswith("tags.mlflow") and "/" not in str(c))
+    raise WrongCall(f"no column '{name}' in the runs; have {', '.join(have)}")
+
+
+def control_names(table: pd.DataFrame) -> pd.Series:
+    """Which control every run belongs to; empty for the runs that a verdict is asked of."""
+    if CONTROL not in table.columns:
+        return pd.Series("", index=table.index)
+    return table[CONTROL].fillna("").astype(str)
+
+
+def without_controls(table: pd.DataFrame) -> pd.DataFrame:
+    """The runs that a verdict is asked of."""
+    return table[control_names(table) == ""] if CONTROL in table.columns else table
+
+
+def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str]) -> Runs:
+    """Finished cell runs with a level and a block; of a cell that ran twice, the later one. WrongCall without any."""
+    if table.empty:
+        raise WrongCall("no runs to compare: the selection is empty; widen the experiment, campaign or filter")
+    if table.columns.has_duplicates:
+        raise WrongCall(f"column {table.columns[table.columns.duplicated()][0]} is in the table twice")
+    frame = table.reset_index(drop=True)
+    if "kind" in frame.columns:
+        frame = frame[frame["kind"].isna() | frame["kind"].isin(["cell", ""])]
+    if frame.empty:
+        raise WrongCall("no runs to compare: none of those selected is a cell run (tag kind=cell)")
+    # the copy puts columns of a kind side by side: rows are taken many times from here on
+    frame = frame.assign(**_own_columns(frame, factor, block, strata)).copy()
+    reasons = pd.Series(_reasons(frame, factor, block), index=frame.index)
+    unusable = reasons != ""
+    excluded = [_exclusion(run, why) for (_, run), why in zip(frame[unusable].iterrows(), reasons[unusable], strict=True)]
+    kept, repeated = _latest(frame[~unusable])
+    # a side whose runs all failed is told, not forgotten
+    levels = sorted(set(frame["level"]) - {""}, key=natural)
+    return Runs(kept, tuple(levels), tuple(sorted([*excluded, *repeated], key=_order)))
+
+
+def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[str]) -> dict[str, Any]:
+    nothing = pd.Series("", index=frame.index)
+    names = {
+        name: _text(frame[name]) if name in frame.columns else nothing + frame.index.astype(str) for name in ("run_id", "name")
+    }
+    blocks = _text(frame[block]) if block in frame.columns else nothing
+    campaigns = _text(frame["campaign"]) if "campaign" in frame.columns and factor != "campaign" else nothing
+    stratum = nothing
+    for name in strata:
+        stratum = stratum + ("" if name == strata[0] else ", ") + f"{name.split('.')[-1]}=" + _text(frame[column_of(frame, name)])
+    level = _text(frame[column_of(frame, factor)])
+    pair = campaigns + "·" + blocks
+    apart = factor.removeprefix("tags.") in PEOPLE and _levels_have_campaigns_of_their_own(campaigns, level)
+    if apart:
+        pair = _in_order_of_time(frame, pair, level, stratum)
+    return {
+        **names,
+        "level": level,
+        "stratum": stratum,
+        "pair": pair.where(blocks != "", ""),
+        "apart": apart,
+        "block_label": (_shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks).where(blocks != "", ""),
+        "sequence": _sequence(frame.assign(**names), block),
+    }
+
+
+def _shortened(names: pd.Series) -> pd.Series:
+    """The first six letters of every name, or as many more as it takes to tell all of them apart."""
+    different, length = set(names), 6
+    while len({name[:length] for name in different}) < len(different):
+        length += 1
+    return names.str[:length]
+
+
+def _levels_have_campaigns_of_their_own(campaigns: pd.Series, level: pd.Series) -> bool:
+    """Whether no campaign holds more than one level: then no block holds both sides."""
+    known = (campaigns != "") & (level != "")
+    return bool(known.any() and level[known].nunique() > 1 and (level[known].groupby(campaigns[known]).nunique() == 1).all())
+
+
+def _in_order_of_time(frame: pd.DataFrame, pair: pd.Series, level: pd.Series, stratum: pd.Series) -> pd.Series:
+    """The first block of one level with the first of the other, and so on: they share no time, but as many runs go in."""
+    began = pd.to_numeric(frame["start_ms"], errors="coerce") if "start_ms" in frame.columns else pd.Series(0, index=frame.index)
+    first = began.groupby([stratum, level, pair]).transform("min")
+    ranks = pd.DataFrame({"stratum": stratum, "level": level, "first": first, "pair": pair}).drop_duplicates()
+    ranks = ranks.sort_values(["first", "pair"])
+    ranks["rank"] = ranks.groupby(["stratum", "level"]).cumcount() + 1
+    numbered = ranks.set_index(["stratum", "level", "pair"])["rank"]
+    keys = pd.MultiIndex.from_arrays([stratum, level, pair])
+    return pd.Series(numbered.reindex(keys).astype(int).astype(str).to_numpy(), index=frame.index, dtype=object)
+
+
+def _sequence(frame: pd.DataFrame, block: str) -> pd.Series:
+    """1, 2, … in the order in which runs began; blocks and run ids stand in where the table has no times."""
+    by = [c for c in ("start_ms", "campaign", block, "order_in_block", "run_id") if c in frame.columns]
+    counted = {c: pd.to_numeric(frame[c], errors="coerce") for c in by if c in ("start_ms", block, "order_in_block")}
+    named = {c: _text(frame[c]) for c in by if c not in counted}
+    ordered = frame.assign(**counted, **named).sort_values(by)
+    return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
+
+
+def _reasons(frame: pd.DataFrame, factor: str, block: str) -> list[str]:
+    """Why each run cannot be used; empty where it can."""
+
+    def column(name: str, otherwise: str) -> list[str]:
+        return [text or otherwise for text in _text(frame[name])] if name in frame.columns else [otherwise] * len(frame)
+
+    columns = (column("status", "FINISHED"), column("outcome", "ok"), column("outcome_reason", ""), frame["level"], frame["pair"])
+    return [_reason(*run, factor, block) for run in zip(*columns, strict=True)]
+
+
+def _reason(status: str, outcome: str, told: str, level: str, pair: str, factor: str, block: str) -> str:
+    why = f": {told}" if told else ""
+    if status in ("RUNNING", "SCHEDULED"):
+        return f"still {status.lower()}"
+    if outcome != "ok":
+        return f"{outcome.replace('_', ' ')}{why}"
+    if status != "FINISHED":
+        return f"{status.lower()}{why}"
+    if not level:
+        return f"has no {factor}"
+    return "" if pair else f"has no {block}: nothing to pair it with"
+
+
+def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
+    """One run a cell: where settings, block and level are the same, the one that began last."""
+    same = ["stratum", "pair", "level", *(c for c in ("settings_hash", "model", "dataset") if c in frame.columns)]
+    repeated = frame[[*same, "sequence"]].sort_values("sequence").duplicated(same, keep="last").reindex(frame.index)
+    reason = "a later run of the same cell is used instead"
+    return frame[~repeated], [_exclusion(run, reason) for _, run in frame[repeated].iterrows()]
+
+
+def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[str] = ()) -> str:
+    """Why the runs of one stratum must not be pooled: settings or machines differ. Empty if nothing speaks against it.
+
+    allowed_to_differ: settings that differ with the factor by its nature, or that a study calls immaterial.
+    """
+    plain = factor.removeprefix("params.").removeprefix("tags.")
+    free = _immaterial(frame) | {plain, *allowed_to_differ}
+    settings = [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in free]
+    who = [c for c in ("framework", "model", "dataset") if c in frame.columns and c not in (plain, *allowed_to_differ)]
+    if found := _varying(frame, [*who, *sorted(settings)]):
+        return f"settings differ apart from {factor}: {found}; select one, or name it in strata"
+    if plain == "framework" and (found := _varying(frame, ["settings_hash"])):
+        return f"settings differ apart from {factor}: {found}; select one campaign"
+    if plain != "machine" and (found := _varying(frame, ["machine"])):
+        return f"runs of several machines are not pooled: {found}; name it in strata"
+    if frame.duplicated(["pair", "level"]).any():
+        return f"a block holds several runs of one {factor}; select one kind of run, or name what differs in strata"
+    return ""
+
+
+def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
+    """Settings, as params, in which runs may differ: those of every campaign that are no cell's, and lists of what is compared.
+
+    A list is one where a setting of the same name in the singular says what this run was given: `batch_sizes`, `batch_size`.
+    """
+    columns = {str(column) for column in frame.columns}
+    lists = {one for one in columns if one.startswith("params.") and one.endswith("s") and one[:-1] in columns}
+    return settings_.immaterial(settings_.CampaignSettings) | {"framework", *(one.removeprefix("params.") for one in lists)}
+
+
+def pairs(frame: pd.DataFrame, a: str, b: str) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion]]:
+    """Runs of a and of b, row by row from the same block, machine and environment; and what found no partner."""
+    sides = {level: frame[frame["level"] == level].set_index("pair", drop=False) for level in (a, b)}
+    common = sorted(set(sides[a].index) & set(sides[b].index), key=natural)
+    excluded = []
+    for level, other in ((a, b), (b, a)):
+        alone = sides[level][~sides[level].index.isin(common)]
+        excluded += [_exclusion(run, f"block {run['block_label']} has no usable run of {other}") for _, run in alone.iterrows()]
+    first, second = sides[a].loc[common], sides[b].loc[common]
+    alike = pd.Series(True, index=first.index)
+    for column, what in INSIDE_A_BLOCK:
+        if column not in frame.columns:
+            continue
+        unlike = alike & first[column].notna() & second[column].notna() & (first[column] != second[column])
+        for block in unlike.index[unlike]:
+            both = f"{_as_text(first.at[block, column])}, {_as_text(second.at[block, column])}"
+            reason = f"{what} differ inside the block ({both})"
+            excluded += [_exclusion(side.loc[block], reason) for side in (first, second)]
+        alike &= ~unlike
+    return first[alike], second[alike], excluded
+
+
+def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
+    """`batch_size (32, 64), seed (0, 1)` for columns that are not the same in all runs."""
+    found = []
+    for column in columns:
+        if column in frame.columns and frame[column].nunique(dropna=False) > 1:
+            values = sorted(set(_text(frame[column])), key=natural)
+            if len(values) > 1:
+                found.append(f"{column.removeprefix('params.')} ({', '.join(value or 'none' for value in values)})")
+    return ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+
+
+def without_value(run: Any, metric: str, reason: str) -> Exclusion:
+    """One value of a run that is otherwise used."""
+    return _exclusion(run, reason, metric)
+
+
+def _exclusion(run: Any, reason: str, metric: str = "") -> Exclusion:
+    return Exclusion(run["run_id"], run["name"], run["level"], run["block_label"], metric, reason)
+
+
+def _order(exclusion: Exclusion) -> tuple[Any, ...]:
+    return exclusion.metric, natural(exclusion.block), exclusion.level, exclusion.run_id
+
+
+def natural(text: str) -> list[tuple[int, float, str]]:
+    """A sort key that puts 8 before 32, and numbers before words."""
+    parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
+    return [(0, float(part), "") if part[0].isdecimal() else (1, 0.0, part) for part in parts]
+
+
+def _text(values: pd.Series) -> pd.Series:
+    return values.map(_as_text).astype(object)
+
+
+def _as_text(value: Any) -> str:
+    """Text of a value; 3.0 reads 3, since a column with gaps turns whole numbers into floats."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return "" if math.isnan(value) else str(int(value)) if value.is_integer() else repr(value)
+    return "" if value is None or value is pd.NA else repr(value)

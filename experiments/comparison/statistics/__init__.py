@@ -1,0 +1,1 @@
+"""Estimates, tests, steady state, survival, ranking: functions of numbers."""

@@ -1,0 +1,291 @@
+"""Tests, multiplicity, equivalence, power, and what strata say together. Pure functions.
+
+No p is 0 or NaN: where there is nothing to test it is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize, special, stats
+from statsmodels.stats.diagnostic import lilliefors as _lilliefors
+from statsmodels.stats.meta_analysis import combine_effects
+from statsmodels.stats.weightstats import ttost_paired
+
+from experiments.comparison.statistics.estimates import (
+    EXACT_PAIRS,
+    Floats,
+    differences,
+    is_constant,
+    numbers,
+    signed_rank_distribution,
+    t_quantile,
+)
+from tracking.errors import WrongCall
+
+SMALLEST_P = 1e-300
+MAXIMUM_BLOCKS = 100_000
+POWER = 0.8
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A test's statistic and its p."""
+
+    statistic: float
+    p: float
+
+
+def _p(value: float) -> float:
+    """A p-value inside (0, 1]: an underflow is not certainty."""
+    return min(1.0, max(SMALLEST_P, float(value)))
+
+
+def paired_t(shifts: ArrayLike) -> Tested | None:
+    """Two-sided t test that paired differences (or log-ratios) have mean 0. None for constant or fewer than two differences."""
+    found = numbers(shifts)
+    if len(found) < 2 or is_constant(found, float(np.abs(found).max())):
+        return None
+    # by hand: SciPy's ttest_1samp takes fifty times as long for the same, and a calibration asks for 50,000 of these
+    statistic = float(found.mean()) / (float(found.std(ddof=1)) / math.sqrt(len(found)))
+    return Tested(statistic, _p(2 * special.stdtr(len(found) - 1, -abs(statistic))))
+
+
+def signed_rank(shifts: ArrayLike) -> Tested:
+    """Wilcoxon's two-sided signed-rank test; the statistic is the sum of positive ranks.
+
+    Exact up to 50 differences, ties included (SciPy's exact p ignores ties, and is 0 from n = 54 on); zeros are left out.
+    """
+    found = numbers(shifts)
+    found = found[found != 0]
+    if len(found) == 0:
+        return Tested(0.0, 1.0)
+    ranks = stats.rankdata(np.abs(found))
+    plus = float(ranks[found > 0].sum())
+    if len(found) > EXACT_PAIRS:
+        result = stats.wilcoxon(found, method="asymptotic", correction=True)
+        return Tested(plus, _p(result.pvalue))
+    chances = signed_rank_distribution(tuple(sorted(np.rint(2 * ranks).astype(int).tolist())))
+    at = round(2 * plus)
+    return Tested(plus, _p(2 * min(chances[at:].sum(), chances[: at + 1].sum())))
+
+
+def tost_paired(shifts: ArrayLike, low: float, high: float) -> Tested | None:
+    """Two one-sided t tests that the mean difference lies inside (low, high). None for constant or fewer than two differences."""
+    found = numbers(shifts)
+    if len(found) < 2 or is_constant(found, float(np.abs(found).max())):
+        return None
+    p, lower, upper = ttost_paired(found, np.zeros_like(found), low, high)
+    return Tested(float(min(abs(lower[0]), abs(upper[0]))), _p(p))
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjusted p-values; None stays None and does not count."""
+    # by hand: statsmodels' multipletests collects garbage on every call, 50 ms each
+    known = np.array([p for p in ps if p is not None])
+    order = np.argsort(known)
+    adjusted = np.empty_like(known)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1)))
+    remaining = iter(adjusted.tolist())
+    return [None if p is None else next(remaining) for p in ps]
+
+
+def power_of_t(effect: float, sd: float, n: float, *, alpha: float = ALPHA) -> float:
+    """Power of the two-sided paired t test for a true difference `effect` at n pairs."""
+    df = n - 1
+    shift = abs(effect) / sd * math.sqrt(n)
+    critical = t_quantile(1 - alpha / 2, df)
+    # straight from `special`: a report asks for hundreds of these, and `stats.nct` takes ten times as long for the same
+    near, far = 1 - float(special.nctdtr(df, shift, critical)), float(special.nctdtr(df, shift, -critical))
+    # SciPy's noncentral t is NaN here and there in the tail that hardly counts (TTestPower passes that on), and for huge shifts
+    return (near if math.isfinite(near) else 1.0) + (far if math.isfinite(far) else 0.0)
+
+
+def power_of_tost(margin: float, sd: float, n: int, alpha: float = ALPHA) -> float:
+    """Power of the paired TOST within ±margin at n pairs if there is truly no difference.
+
+    Averaged over the distribution of the estimated sd, given which the mean must stay inside what the margin leaves.
+    """
+    room = margin * math.sqrt(n) / sd - _critical_spreads(n - 1, alpha)
+    return float(np.clip(2 * special.ndtr(room) - 1, 0, 1).mean())
+
+
+@lru_cache(maxsize=512)
+def _critical_spreads(df: int, alpha: float) -> Floats:
+    """Evenly likely values of (estimated / true sd) times the one-sided critical t."""
+    chances = (np.arange(500) + 0.5) / 500
+    return np.asarray(stats.t.ppf(1 - alpha, df) * np.sqrt(stats.chi2.ppf(chances, df) / df))
+
+
+def minimum_detectable(sd: float, n: int, *, power: float = POWER, alpha: float = ALPHA) -> float:
+    """Smallest true difference that the paired t test finds with this power, in the unit of sd; infinite below two pairs."""
+    if n < 2:
+        return math.inf
+    return sd * _detectable_in_sds(n, power, alpha) if sd else 0.0
+
+
+@lru_cache(maxsize=512)
+def _detectable_in_sds(n: int, power: float, alpha: float) -> float:
+    high = 1.0
+    while power_of_t(high, 1.0, n, alpha=alpha) < power:
+        high *= 2
+    return float(optimize.brentq(lambda d: power_of_t(d, 1.0, n, alpha=alpha) - power, 0.0, high, xtol=1e-10))
+
+
+def blocks_needed(effect: float, sd: float, *, power: float = POWER, alpha: float = ALPHA) -> int | None:
+    """Blocks for the paired t test to find `effect`; None where no payable number does."""
+    return _smallest(lambda n: power_of_t(effect, sd, n, alpha=alpha) >= power) if sd else 2
+
+
+def blocks_needed_for_equivalence(margin: float, sd: float, *, power: float = POWER, alpha: float = ALPHA) -> int | None:
+    """Blocks for TOST to show equivalence within ±margin where there is no difference; None where no payable number does."""
+    return _smallest(lambda n: power_of_tost(margin, sd, n, alpha) >= power) if sd else 2
+
+
+def _smallest(enough: Callable[[int], bool]) -> int | None:
+    """The smallest n from 2 on that is enough, if that is at most MAXIMUM_BLOCKS; what is enough stays so for every greater n."""
+    high = 2
+    while not enough(high):
+        high *= 2
+        if high > MAXIMUM_BLOCKS:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def average_ranks(table: ArrayLike) -> Floats:
+    """Mean rank of each column of a (workloads, systems) table; rank 1 is the greatest value."""
+    return np.asarray(stats.rankdata(-np.asarray(table, dtype=float), axis=1).mean(axis=0))
+
+
+def friedman(table: ArrayLike) -> Tested:
+    """Friedman's test over a (blocks, systems) table, corrected for ties. Needs three systems; identical columns give p = 1."""
+    values = np.asarray(table, dtype=float)
+    if values.ndim != 2 or values.shape[1] < 3 or values.shape[0] < 2:
+        raise WrongCall("Friedman's test needs a table of at least two blocks and three systems")
+    if (np.ptp(values, axis=1) == 0).all():
+        return Tested(0.0, 1.0)
+    result = stats.friedmanchisquare(*values.T)
+    return Tested(float(result.statistic), _p(result.pvalue))
+
+
+def critical_difference(systems: int, workloads: int, alpha: float = ALPHA) -> float:
+    """Nemenyi's critical difference of average ranks. Source: Demšar 2006, section 3.2.2."""
+    quantile = float(stats.studentized_range.ppf(1 - alpha, systems, np.inf)) / math.sqrt(2)
+    return quantile * math.sqrt(systems * (systems + 1) / (6 * workloads))
+
+
+def page(table: ArrayLike) -> Tested:
+    """Page's test that values rise along a (blocks, levels) table; a curve that falls, then rises may pass too: look at pairs."""
+    values = np.asarray(table, dtype=float)
+    if values.ndim != 2 or values.shape[1] < 3 or values.shape[0] < 2:
+        raise WrongCall("Page's test needs a table of at least two blocks and three levels")
+    result = stats.page_trend_test(values)
+    return Tested(float(result.statistic), _p(result.pvalue))
+
+
+@dataclass(frozen=True)
+class Combined:
+    """A random-effects summary of estimates from several strata, on the scale of the estimates (logarithms for ratios).
+
+    low, high: the mean over strata; prediction_low, prediction_high: the value in one more stratum, None below three strata.
+    tau: SD of the true values between strata. i_squared_percent: share of the estimates' variance that is between strata,
+    q_p: Cochran's test that there is none; both None where a stratum's variance is 0.
+    """
+
+    value: float
+    low: float
+    high: float
+    prediction_low: float | None
+    prediction_high: float | None
+    tau: float
+    i_squared_percent: float | None
+    q_p: float | None
+    n: int
+    standard_error: float
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided t test that the mean over strata is 0; None without any spread."""
+        return _p(2 * stats.t.sf(abs(self.value) / self.standard_error, self.n - 1)) if self.standard_error else None
+
+    def tost_p(self, bound: float) -> float | None:
+        """Two one-sided t tests that the mean over strata lies inside ±bound; None without any spread."""
+        if not self.standard_error:
+            return None
+        return _p(stats.t.sf((bound - abs(self.value)) / self.standard_error, self.n - 1))
+
+
+def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 0.95) -> Combined:
+    """What estimates from several strata, with the variances of these estimates, say together. WrongCall for fewer than two.
+
+    Between-strata variance by Paule & Mandel 1982, which unlike DerSimonian and Laird's is no first guess and never negative;
+    interval by Hartung and Knapp with k - 1 degrees of freedom, in the modified form that is never narrower than the plain one
+    (Röver, Knapp & Friede 2015); prediction interval with k - 2 (Higgins, Thompson & Spiegelhalter 2009). Where a stratum does
+    not vary at all, its weight would be infinite: strata then count alike.
+    """
+    found, spread = numbers(values, minimum=2), numbers(variances)
+    if len(found) != len(spread) or spread.min() < 0:
+        raise WrongCall(f"{len(found)} estimates need as many variances, none below 0")
+    if spread.min() == 0:
+        error = 0.0 if is_constant(found, float(np.abs(found).max())) else float(stats.sem(found))
+        tau = math.sqrt(max(0.0, len(found) * error**2 - float(spread.mean())))
+        return _combined(float(found.mean()), error, tau, None, None, len(found), confidence)
+    # tau² doubles at most with every step, hence many; a finer `atol` would end in a step too far, which it answers with 0
+    centre = float(found.mean())
+    with np.errstate(divide="ignore"):  # its I² of strata that agree entirely; ours is 0
+        result = combine_effects(found - centre, spread, method_re="iterated", maxiter=2_000)
+    error = math.sqrt(max(float(result.var_hksj_re), float(result.var_eff_w_re)))
+    share = 100 * max(0.0, 1 - result.df / float(result.q)) if result.q > 0 else 0.0
+    q_p = _p(stats.chi2.sf(result.q, result.df))
+    tau = math.sqrt(float(result.tau2))
+    return _combined(centre + float(result.mean_effect_re), error, tau, share, q_p, len(found), confidence)
+
+
+def _combined(
+    value: float, error: float, tau: float, share: float | None, q_p: float | None, n: int, confidence: float
+) -> Combined:
+    half = t_quantile((1 + confidence) / 2, n - 1) * error
+    low = high = None
+    if n > 2:
+        reach = t_quantile((1 + confidence) / 2, n - 2) * math.hypot(tau, error)
+        low, high = value - reach, value + reach
+    return Combined(value, value - half, value + half, low, high, tau, share, q_p, n, error)
+
+
+@dataclass(frozen=True)
+class PaperProcedure:
+    """What the published studies did with the steps of one process a side. Shown beside the verdict, never as the verdict.
+
+    Steps are not independent, and Kolmogorov-Smirnov with an estimated mean and deviation is no valid test of normality.
+    """
+
+    n_steps: int
+    ks_p: tuple[float, float]
+    lilliefors_p: tuple[float, float]
+    shapiro_p: tuple[float, float]
+    wilcoxon_p: float
+
+
+def paper_procedure(a_steps: ArrayLike, b_steps: ArrayLike) -> PaperProcedure | None:
+    """KS, Lilliefors and Shapiro on either side, then paired Wilcoxon on steps. None for constant or fewer than four steps."""
+    a, b = numbers(a_steps), numbers(b_steps)
+    n = min(len(a), len(b))
+    sides = (a[:n], b[:n])
+    if n < 4 or any(is_constant(side, float(np.abs(side).max())) for side in sides):
+        return None
+    ks = [_p(stats.kstest(side, "norm", args=(side.mean(), side.std(ddof=1))).pvalue) for side in sides]
+    corrected = [_p(_lilliefors(side)[1]) for side in sides]
+    shapiro = [_p(stats.shapiro(side).pvalue) for side in sides]
+    return PaperProcedure(
+        n, (ks[0], ks[1]), (corrected[0], corrected[1]), (shapiro[0], shapiro[1]), signed_rank(differences(*sides)).p
+    )

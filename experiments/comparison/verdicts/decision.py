@@ -1,0 +1,69 @@
+"""The one procedure that decides: different, equivalent or open. Rows, strata, batch sizes and epochs all go through it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from numpy.typing import ArrayLike
+
+from experiments.comparison.statistics import estimates, significance
+from experiments.comparison.statistics.estimates import Estimate
+from experiments.comparison.statistics.significance import ALPHA
+
+MINIMUM_BLOCKS = 6
+
+
+class Decision(Enum):
+    """What is decided of one effect."""
+
+    NOT_COMPARABLE = "there is nothing to estimate"
+    TOO_FEW = "too few blocks or strata for a verdict"
+    IDENTICAL = "the same on both sides everywhere: nothing to test"
+    CONSTANT = "always different by the same, less than the margin: nothing to test"
+    DIFFERENT = "different by more than the margin"
+    WITHIN_MARGIN = "different by less than the margin"
+    EQUIVALENT = "no difference as large as the margin"
+    SIZE_OPEN = "different, but whether by more than the margin is open"
+    OPEN = "neither a difference nor equivalence is shown"
+
+    @property
+    def is_verdict(self) -> bool:
+        return self not in (Decision.NOT_COMPARABLE, Decision.TOO_FEW, Decision.SIZE_OPEN, Decision.OPEN)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An estimate with its interval on the scale of the test, and what is shown of it.
+
+    margin: effects smaller than this do not matter. different: the effect is shown not to be 0.
+    equivalent: it is shown to lie within ±margin.
+    """
+
+    estimate: Estimate
+    margin: float
+    different: bool
+    equivalent: bool
+
+    @property
+    def decision(self) -> Decision:
+        if self.different and (self.estimate.low > self.margin or self.estimate.high < -self.margin):
+            return Decision.DIFFERENT
+        if self.equivalent:
+            return Decision.WITHIN_MARGIN if self.different else Decision.EQUIVALENT
+        return Decision.SIZE_OPEN if self.different else Decision.OPEN
+
+
+def paired(shifts: ArrayLike, margin: float, confidence: float = 0.95) -> Effect:
+    """The mean of paired shifts: different where its interval leaves 0 out, equivalent by two one-sided tests at 5 %."""
+    mean = estimates.mean(shifts, confidence)
+    tost = significance.tost_paired(shifts, -margin, margin)
+    return Effect(
+        mean,
+        margin,
+        different=mean.low > 0 or mean.high < 0,
+        equivalent=tost.p < ALPHA if tost else abs(mean.value) < margin,
+    )
+
+
+__all__ = ["ALPHA", "MINIMUM_BLOCKS", "Decision", "Effect", "paired"]

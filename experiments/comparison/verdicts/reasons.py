@@ -1,0 +1,118 @@
+"""From evidence to a verdict with its reason. A reason is written here once, for people; no code reads it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from experiments.comparison.statistics import significance
+from experiments.comparison.statistics.estimates import Estimate
+from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect
+from experiments.comparison.verdicts.findings import (
+    DETERMINISTIC,
+    EQUIVALENT,
+    INCONCLUSIVE,
+    NOT_COMPARABLE,
+    WITHIN_MARGIN,
+    Finding,
+    Row,
+)
+
+VERDICTS = {
+    Decision.NOT_COMPARABLE: NOT_COMPARABLE,
+    Decision.IDENTICAL: DETERMINISTIC,
+    Decision.CONSTANT: DETERMINISTIC,
+    Decision.WITHIN_MARGIN: WITHIN_MARGIN,
+    Decision.EQUIVALENT: EQUIVALENT,
+}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a finding is of, in the words of its reason."""
+
+    units: str
+    interval: str
+    equivalence: str
+    tests: str
+    neither: str
+
+
+ROWS = Scope(
+    "blocks",
+    "the interval",
+    "TOST: any difference is smaller than the margin",
+    "tests",
+    "neither a difference nor equivalence is shown",
+)
+STRATA = Scope(
+    "strata",
+    "the interval over strata",
+    "TOST over strata: the mean difference is smaller than the margin",
+    "summaries",
+    "over the strata neither a difference nor equivalence is shown",
+)
+
+
+def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding], Finding]) -> list[Finding]:
+    """Holm's correction over the findings, then the verdict and the reason of each.
+
+    A finding that comes with a reason has no verdict for that reason. outlook: adds what its reason ends with.
+    """
+    adjusted = significance.holm([finding.row.p for finding in findings])
+    tests = sum(p is not None for p in adjusted)
+    corrected = [replace(one, row=replace(one.row, p_holm=p)) for one, p in zip(findings, adjusted, strict=True)]
+    return [_worded(outlook(replace(one, decision=_decision(one))), scope, tests) for one in corrected]
+
+
+def _decision(finding: Finding) -> Decision:
+    row = finding.row
+    if row.estimate is None:
+        return Decision.NOT_COMPARABLE
+    if row.reason:
+        return Decision.TOO_FEW
+    if row.p is None:
+        return _constant(abs(row.on_test_scale(row.estimate)), finding.rounding, row.bound)
+    interval = Estimate(
+        row.on_test_scale(row.estimate), row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
+    )
+    return Effect(interval, row.bound, different=finding.different, equivalent=bool(row.equivalent)).decision
+
+
+def _constant(shift: float, rounding: float, bound: float) -> Decision:
+    """What is decided of a shift that never varied: its size alone decides."""
+    if shift <= rounding:
+        return Decision.IDENTICAL
+    return Decision.DIFFERENT if shift > bound + rounding else Decision.CONSTANT
+
+
+def _worded(finding: Finding, scope: Scope, tests: int) -> Finding:
+    row, decision = finding.row, finding.decision
+    verdict = finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
+    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, tests), finding.outlook)))
+    return replace(finding, row=replace(row, verdict=verdict, reason=reason))
+
+
+def _reason(finding: Finding, scope: Scope, tests: int) -> str:
+    row: Row = finding.row
+    if finding.never_varied:
+        return _never_varied(finding, scope)
+    match finding.decision:
+        case Decision.DIFFERENT:
+            return f"{scope.interval} lies beyond the margin"
+        case Decision.WITHIN_MARGIN | Decision.EQUIVALENT:
+            return scope.equivalence
+        case Decision.SIZE_OPEN:
+            return f"{finding.way}, but whether by more than the margin is open"
+    if row.p is not None and row.p <= ALPHA:
+        return f"p = {row.p:.2g} alone does not stand among the {tests} {scope.tests} of this report (Holm)"
+    return scope.neither
+
+
+def _never_varied(finding: Finding, scope: Scope) -> str:
+    everywhere = f"in all {len(finding.across.names) if finding.across else finding.row.n_blocks} {scope.units}"
+    if finding.decision is Decision.IDENTICAL:
+        return f"the same on both sides {everywhere}: nothing to test"
+    size = "more" if finding.decision is Decision.DIFFERENT else "less"
+    return f"always different, by the same {everywhere} and by {size} than the margin: it never varied, so there is no interval"

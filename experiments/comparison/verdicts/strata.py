@@ -1,0 +1,96 @@
+"""What the strata of a comparison say together: each keeps its own estimate, and a random-effects summary stands beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from experiments.comparison.runs.pairing import NAMED
+from experiments.comparison.statistics import significance
+from experiments.comparison.statistics.estimates import mean
+from experiments.comparison.statistics.significance import Combined
+from experiments.comparison.verdicts import reasons
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
+from experiments.comparison.verdicts.findings import INCONCLUSIVE, AcrossStrata, Finding
+
+# Two strata have one difference between them: it tells nothing of how far a third may lie.
+MINIMUM_STRATA = 3
+
+
+def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """A summary of every outcome and pair of levels that at least two strata estimate, in the order of the findings.
+
+    Holm's correction spans the summaries: they are a second reading of the report's rows, and no row pays for them.
+    """
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.row.metric, finding.row.a, finding.row.b), []).append(finding)
+    found = [one for group in groups.values() if (one := _summary(group))]
+    return tuple(reasons.decided(found, reasons.STRATA, _outlook))
+
+
+def _outlook(summary: Finding) -> Finding:
+    left_out = summary.across.left_out if summary.across else ()
+    return replace(summary, outlook=f"without {', '.join(left_out)}: no estimate with a variance there") if left_out else summary
+
+
+def _summary(group: Sequence[Finding]) -> Finding | None:
+    """Everything but the verdict. None where fewer than two strata have an estimate with a variance."""
+    usable = [finding for finding in group if finding.row.estimate is not None and len(finding.pairs) > 1]
+    if len(usable) < 2:
+        return None
+    combined = significance.random_effects([mean(one.shifts).value for one in usable], [_variance(one) for one in usable])
+    row, ratio = group[0].row, group[0].row.kind == "ratio"
+    tost = combined.tost_p(row.bound)
+    together = replace(
+        row,
+        stratum="",
+        n_blocks=min(one.row.n_blocks for one in usable),
+        estimate=math.exp(combined.value) if ratio else combined.value,
+        ci_low=_back(combined.low, ratio),
+        ci_high=_back(combined.high, ratio),
+        p=combined.p,
+        p_holm=None,
+        effect_size=None,
+        equivalent=abs(combined.value) < row.bound if tost is None else tost < ALPHA,
+        minimum_detectable=None,
+        verdict=INCONCLUSIVE,
+        reason=_cannot(usable, combined),
+    )
+    across = AcrossStrata(
+        names=tuple(one.row.stratum for one in usable),
+        left_out=tuple(one.row.stratum for one in group if one not in usable),
+        prediction_low=_back(combined.prediction_low, ratio),
+        prediction_high=_back(combined.prediction_high, ratio),
+        tau=combined.tau,
+        i_squared_percent=combined.i_squared_percent,
+        q_p=combined.q_p,
+    )
+    return Finding(together, group[0].outcome, across=across)
+
+
+def _variance(finding: Finding) -> float:
+    """Of a stratum's estimate; 0 where all its blocks agree but for rounding."""
+    shifts = finding.shifts
+    return 0.0 if finding.row.minimum_detectable == 0 else float(shifts.var(ddof=1)) / len(shifts)
+
+
+def _back(value: float | None, ratio: bool) -> float | None:
+    """From logarithms to a ratio; None where that is unbounded."""
+    if value is None or not ratio:
+        return value
+    with np.errstate(over="ignore", under="ignore"):
+        found = float(np.exp(value))
+    return found if 0 < found < math.inf else None
+
+
+def _cannot(usable: Sequence[Finding], combined: Combined) -> str:
+    """Why there can be no verdict; empty where there can."""
+    if combined.n < MINIMUM_STRATA:
+        return f"{combined.n} strata only; a verdict across strata needs {MINIMUM_STRATA}"
+    few = [f"{one.row.stratum} has {one.row.n_blocks}" for one in usable if one.row.n_blocks < MINIMUM_BLOCKS]
+    where = f": {', '.join(few)}" if len(few) <= NAMED else f" in {len(few)} strata"
+    return f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum" if few else ""

@@ -1,0 +1,286 @@
+"""From a table of runs to verdicts: pairs inside blocks, an estimate, a test, a margin, and a reason for every word."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from experiments.comparison.runs import environment, pairing, query
+from experiments.comparison.runs.pairing import Exclusion, natural
+from experiments.comparison.statistics import estimates, significance
+from experiments.comparison.statistics.estimates import Estimate, Floats
+from experiments.comparison.verdicts import reasons
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
+from experiments.comparison.verdicts.findings import NOT_COMPARABLE, Comparison, Finding, Pair, Row
+from experiments.comparison.verdicts.strata import summaries
+from experiments.config.outcomes import HIDDEN, TOTAL, Outcome, place
+from experiments.config.outcomes import outcome as outcome_of
+from tracking import plain
+from tracking.errors import WrongCall
+
+_NUMERIC = ("floating", "integer", "mixed", "decimal")
+
+
+def judge(
+    table: pd.DataFrame,
+    *,
+    factor: str = "framework",
+    baseline: str | None = None,
+    outcomes: Iterable[str | Outcome] | None = None,
+    margin: float = 0.03,
+    block: str = "block",
+    strata: Sequence[str] = (),
+    allowed_to_differ: Sequence[str] = (),
+    all_pairs: bool = False,
+) -> Comparison:
+    """Judges every level of a factor against a baseline, on every outcome, in every stratum.
+
+    table: one row a run; settings as `params.X`, tags as `tags.X`, metrics under their own names (see `query.table`).
+    factor, strata: columns, or bare names looked up among params, then tags. outcomes: default all that the runs have.
+    allowed_to_differ: settings that differ with the factor by its nature (a harness comes with its framework).
+    margin: the ratio that matters, fixed before measuring. Holm's correction spans all rows.
+    Raises WrongCall for a call that cannot be carried out; data that cannot be compared give rows that say why.
+    """
+    if not 0 < margin < 1:
+        raise WrongCall(f"margin={margin} is not between 0 and 1; 0.03 means 3 %")
+    runs = pairing.usable(table, factor=factor, block=block, strata=strata)
+    chosen = _baseline(baseline, runs.levels, factor)
+    levels = (chosen, *(level for level in runs.levels if level != chosen))
+    named = {block, *(pairing.column_of(table, name) for name in (factor, *strata))}
+    wanted, unmeasured = _outcomes(runs.frame, outcomes, named)
+    couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
+
+    findings: list[Finding] = []
+    excluded = list(runs.excluded)
+    for stratum in sorted(set(runs.frame["stratum"]), key=natural):
+        inside = runs.frame[runs.frame["stratum"] == stratum]
+        measured = [outcome for outcome in wanted if inside[outcome.metric].notna().any()]
+        for a, b in couples:
+            found, left_out = _compare(inside, a, b, factor, allowed_to_differ, measured, margin, stratum)
+            findings += found
+            excluded += left_out
+    order = {level: at for at, level in enumerate(levels)}
+    findings = reasons.decided(findings, reasons.ROWS, _outlook)
+    findings.sort(key=lambda f: (natural(f.row.stratum), place(f.row.metric), order[f.row.a], order[f.row.b]))
+    return Comparison(
+        factor=factor,
+        baseline=chosen,
+        levels=levels,
+        margin=margin,
+        findings=tuple(findings),
+        excluded=tuple(dict.fromkeys(excluded)),
+        environment=environment.environment(runs.frame, levels),
+        values={outcome.metric: environment.values(runs.frame, outcome.metric) for outcome in wanted},
+        unmeasured=unmeasured,
+        missing_sensors=environment.missing_sensors(runs.frame),
+        warnings=environment.warnings(runs.frame),
+        n_runs=len(runs.frame),
+        summaries=summaries(findings),
+        rests_on=environment.rests_on(runs.frame),
+        times_to_accuracy=environment.times_to_accuracy(runs.frame),
+        training_ends=environment.values(runs.frame, TOTAL) if TOTAL in runs.frame.columns else (),
+    )
+
+
+def _baseline(wanted: str | None, levels: Sequence[str], factor: str) -> str:
+    if wanted is not None and str(wanted) not in levels:
+        raise WrongCall(f"no run has {factor}={wanted}, the baseline; have {', '.join(levels) or 'no level at all'}")
+    if len(levels) < 2:
+        have = f"{factor}={levels[0]}" if levels else f"no {factor}"
+        raise WrongCall(f"only one side: all runs have {have}; a comparison needs two levels")
+    return str(wanted) if wanted is not None else levels[0]
+
+
+def _outcomes(
+    frame: pd.DataFrame, wanted: Iterable[str | Outcome] | None, named: Set[str]
+) -> tuple[list[Outcome], tuple[str, ...]]:
+    """Outcomes that at least one run has, in the report's order; and those asked for that none has.
+
+    named: columns that the call itself names, which are no metrics.
+    """
+    if wanted is None:
+        others = {*query.FIRST, *pairing.OWN, *named}
+        metrics = [c for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
+        return [outcome_of(metric) for metric in sorted(metrics, key=place)], ()
+    asked = [outcome_of(one) if isinstance(one, str) else one for one in wanted]
+    there = [one for one in asked if one.metric in frame.columns and frame[one.metric].notna().any()]
+    return sorted(there, key=lambda one: place(one.metric)), tuple(one.metric for one in asked if one not in there)
+
+
+def _is_metric(column: pd.Series, name: str) -> bool:
+    """Whether a column is a metric that a run has. A key without a slash, as `loss`, is one if it holds any number."""
+    if name.startswith(("params.", "tags.", *HIDDEN)) or not column.notna().any():
+        return False
+    return "/" in name or pd.api.types.infer_dtype(column, skipna=True).startswith(_NUMERIC)
+
+
+def _compare(
+    frame: pd.DataFrame,
+    a: str,
+    b: str,
+    factor: str,
+    allowed_to_differ: Sequence[str],
+    outcomes: Sequence[Outcome],
+    margin: float,
+    stratum: str,
+) -> tuple[list[Finding], list[Exclusion]]:
+    both = frame[frame["level"].isin([a, b])]
+    why = _missing_side(both, a, b) or pairing.incomparable(both, factor, allowed_to_differ)
+    rows = [_blank(outcome, factor, a, b, margin, stratum) for outcome in outcomes]
+    if not why:
+        first, second, excluded = pairing.pairs(both, a, b)
+        if len(first):
+            found = [_measure(row, outcome, first, second) for row, outcome in zip(rows, outcomes, strict=True)]
+            return [finding for finding, _ in found], [*excluded, *(one for _, left_out in found for one in left_out)]
+        why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
+    else:
+        excluded = []
+    return [Finding(replace(row, reason=why), outcome) for row, outcome in zip(rows, outcomes, strict=True)], excluded
+
+
+def _missing_side(both: pd.DataFrame, a: str, b: str) -> str:
+    missing = [level for level in (a, b) if not (both["level"] == level).any()]
+    return f"no usable run of {' or '.join(missing)}" if missing else ""
+
+
+def _blank(outcome: Outcome, factor: str, a: str, b: str, margin: float, stratum: str) -> Row:
+    return Row(
+        metric=outcome.metric,
+        factor=factor,
+        a=a,
+        b=b,
+        n_blocks=0,
+        estimate=None,
+        kind=outcome.kind,
+        ci_low=None,
+        ci_high=None,
+        p=None,
+        p_holm=None,
+        effect_size=None,
+        margin=margin if outcome.margin is None else outcome.margin,
+        equivalent=None,
+        minimum_detectable=None,
+        verdict=NOT_COMPARABLE,
+        reason="",
+        stratum=stratum,
+    )
+
+
+def _measure(row: Row, outcome: Outcome, first: pd.DataFrame, second: pd.DataFrame) -> tuple[Finding, list[Exclusion]]:
+    """Estimates and tests of one outcome over paired runs; the verdict waits for Holm's correction."""
+    metric = outcome.metric
+    a, b = environment.numbers(first, metric), environment.numbers(second, metric)
+    absent = {level: frame[metric] for level, frame, side in ((row.a, first, a), (row.b, second, b)) if np.isnan(side).all()}
+    if absent:
+        return Finding(replace(row, reason=_without_numbers(absent)), outcome), []
+    excluded = []
+    for frame, side in ((first, a), (second, b)):
+        for at in np.flatnonzero(~np.isfinite(side)):
+            text = _text([frame[metric].iloc[at]])
+            reason = text or ("no value, or not a number" if np.isnan(side[at]) else "infinite")
+            excluded.append(pairing.without_value(frame.iloc[at], metric, f"{reason}; its block is left out of this metric"))
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b, blocks = a[finite], b[finite], first["block_label"].to_numpy()[finite]
+    if not finite.any():
+        return Finding(replace(row, reason="no block has a finite value on both sides"), outcome), excluded
+    pairs = tuple(Pair(str(block), float(x), float(y)) for block, x, y in zip(blocks, a, b, strict=True))
+    if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
+        reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
+        return Finding(replace(row, reason=reason), outcome, pairs), excluded
+    return _estimated(replace(row, n_blocks=len(pairs)), outcome, pairs, a, b), excluded
+
+
+def _without_numbers(sides: Mapping[str, Iterable[object]]) -> str:
+    """Why levels, none of whose values is a number, cannot be judged."""
+    texts = {level: _text(values) for level, values in sides.items()}
+    missing = [level for level, text in texts.items() if not text]
+    told = [f"not measured on {' and '.join(missing)}"] if missing else []
+    return "; ".join([*told, *(f"{text} on {level}" for level, text in texts.items() if text)])
+
+
+def _text(values: Iterable[object]) -> str:
+    """What is said of values of which one is a text; empty where none is."""
+    found = next((value for value in values if isinstance(value, str)), None)
+    return "" if found is None else f"text instead of a number ('{plain.short(found)}')"
+
+
+def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats) -> Finding:
+    """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
+    ratio = outcome.kind == "ratio"
+    shifts = Finding(row, outcome, pairs).shifts
+    constant = len(pairs) > 1 and estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
+    interval = _back(estimates.mean(shifts), ratio)
+    if constant:
+        interval = Estimate(interval.value, interval.value, interval.value)
+    bound, tests = row.bound, len(pairs) >= MINIMUM_BLOCKS and not constant
+    tested = significance.paired_t(shifts) if tests else None
+    tost = significance.tost_paired(shifts, -bound, bound) if tests else None
+    within = tost.p < ALPHA if tost else bool(abs(shifts.mean()) < bound)
+    a_value, b_value = (_back(estimates.mean(np.log(side) if ratio else side), ratio).value for side in (a, b))
+    return Finding(
+        replace(
+            row,
+            estimate=interval.value,
+            ci_low=None if interval.low in (0.0, -math.inf) and len(pairs) == 1 else interval.low,
+            ci_high=None if interval.high == math.inf else interval.high,
+            p=tested.p if tested else None,
+            effect_size=estimates.a12(a, b),
+            equivalent=within if len(pairs) >= MINIMUM_BLOCKS else None,
+            minimum_detectable=_detectable(shifts, ratio, constant),
+            reason="" if len(pairs) >= MINIMUM_BLOCKS else _too_few(len(pairs)),
+        ),
+        outcome,
+        pairs,
+        a_value=a_value,
+        b_value=b_value,
+        hodges_lehmann=_back(estimates.hodges_lehmann(shifts), ratio),
+        signed_rank_p=significance.signed_rank(shifts).p if tests else None,
+        tost_p=tost.p if tost else None,
+        cliffs_delta=estimates.cliffs_delta(a, b),
+    )
+
+
+def _too_few(blocks: int) -> str:
+    return f"{blocks} block{'s' if blocks > 1 else ''}; a verdict needs {MINIMUM_BLOCKS}"
+
+
+def _outlook(finding: Finding) -> Finding:
+    """How many more blocks would settle what is open."""
+    if finding.decision not in (Decision.OPEN, Decision.SIZE_OPEN):
+        return finding
+    more = _more_blocks(finding.shifts, finding.row.bound)
+    helps = f"about {more} more block{'s' if more > 1 else ''}" if more else "no payable number of blocks"
+    return replace(finding, more_blocks=more, outlook=f"{helps} would settle it")
+
+
+def _more_blocks(shifts: Floats, bound: float) -> int | None:
+    """Blocks, beyond those there are, after which a difference or equivalence should show; None if no payable number does."""
+    n, sd = len(shifts), float(shifts.std(ddof=1))
+    different = significance.blocks_needed(bound, sd)
+    equivalent = significance.blocks_needed_for_equivalence(bound, sd)
+    if different is None or equivalent is None:
+        return None
+    if max(different, equivalent) > n:
+        return max(different, equivalent) - n
+    # enough for a margin's worth: what keeps it open is that the difference lies near the margin
+    gap = abs(abs(float(shifts.mean())) - bound)
+    nearer = significance.blocks_needed(gap, sd) if gap > 0 else None
+    return None if nearer is None else max(nearer - n, 1)
+
+
+def _detectable(shifts: Floats, ratio: bool, constant: bool) -> float | None:
+    if constant:
+        return 0.0
+    if len(shifts) < 2:
+        return None
+    found = significance.minimum_detectable(float(shifts.std(ddof=1)), len(shifts))
+    return math.expm1(min(found, 700.0)) if ratio else found
+
+
+def _back(estimate: Estimate, ratio: bool) -> Estimate:
+    return estimates.exponential(estimate) if ratio else estimate

@@ -1,0 +1,168 @@
+"""What can be asked besides the experiments: settings here, so that help answers at once; the work in the module of that name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.config.settings import MOST_SEED, setting
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Which finished runs are compared, and how."""
+
+    experiment: tuple[str, ...] = setting(
+        ("captioning",), "experiments by name, campaigns by run id; several with commas", group="runs"
+    )
+    factor: str = setting(
+        "framework", "what is compared: any setting or tag (batch_size, tags.team, version.torch)", group="verdict"
+    )
+    baseline: str = setting("", "the level that the others are judged against; none: the first in order", group="verdict")
+    outcomes: tuple[str, ...] = setting((), "metrics; none: all that both sides have", group="verdict")
+    filter: str = setting(
+        "", "which runs, in MLflow's filter language: tags.team = 'vision' and params.batch_size = '32'", group="runs"
+    )
+    margin: float = setting(
+        0.03, "the smallest ratio that matters, fixed before measuring", least=0.001, most=0.5, group="verdict"
+    )
+    strata: tuple[str, ...] = setting(
+        (), "judged apart, never pooled, then summarised: machine,model,batch_size", group="verdict"
+    )
+    all_pairs: bool = setting(False, "judge every pair of levels, not only against the baseline", group="verdict")
+    protocol: str = setting(
+        "sound", "paper: the published procedure is shown beside the verdicts", choices=("sound", "paper"), group="verdict"
+    )
+    format: str = setting(
+        "table", "what is printed; the report has all of them", choices=("table", "markdown", "csv", "json"), group="output"
+    )
+    team: str = setting("", "whose comparison this is (tag team)", group="output")
+    output: str = setting(".evenhand/comparisons", "folder that gets the report, beside MLflow", path=True, group="output")
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Which networks are proven equal, in which frameworks."""
+
+    models: tuple[str, ...] = setting((), "models by folder name, several with commas; none, or all: every one", group="networks")
+    frameworks: tuple[str, ...] = setting(
+        ("pytorch", "tensorflow"), "the reference first, then those judged against it", group="networks"
+    )
+    optimizer: str = setting(
+        "adam",
+        "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
+        choices=("adam", "sgd", "adam-stock"),
+        group="training",
+    )
+    full: bool = setting(
+        False, "whole networks instead of small versions with every kind of layer: minutes and gigabytes", group="networks"
+    )
+    seed: int = setting(0, "of weights and batches", least=0, most=MOST_SEED, group="training")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is searched for, and how; the experiment's own settings stand beside these."""
+
+    experiment: str = setting("captioning", "whose settings are searched", group="search")
+    search: str = setting(
+        "", "settings and their values: batch_size=8..256:log,dropout=0..0.5:0.1,framework=pytorch|tensorflow", group="search"
+    )
+    objectives: str = setting(
+        "throughput:max", "metrics to raise or lower, several with commas: throughput:max,peak_memory:min", group="search"
+    )
+    constraints: str = setting("", "bounds that the best must keep: memory<4GB,val/loss<2.5", group="search")
+    trials: int = setting(20, "how many are run, by all workers together", least=1, most=100_000, group="method")
+    sampler: str = setting("tpe", "who chooses what is tried", choices=("tpe", "nsga-ii", "random", "grid"), group="method")
+    pruner: str = setting(
+        "none",
+        "who stops a trial early, by an objective that has a value every epoch",
+        choices=("none", "median", "hyperband", "halving"),
+        group="method",
+    )
+    find: str = setting(
+        "",
+        "max_batch: the largest that fits; best_batch: a campaign over all sizes",
+        choices=("", "max_batch", "best_batch"),
+        group="search",
+    )
+    storage: str = setting(
+        "",
+        "an Optuna database that workers share, postgresql://user@host/database; none: a file beside the journal",
+        group="workers",
+    )
+    heartbeat_seconds: int = setting(
+        10,
+        "a worker that is silent three times as long is taken for dead, and its trial run again",
+        least=1,
+        most=86_400,
+        group="workers",
+    )
+    confirm: bool = setting(
+        True, "measure the best afresh against the default, in blocks: only that gives a verdict", group="method"
+    )
+
+
+@dataclass(frozen=True)
+class Admin:
+    """What is done to the accounts of a shared server."""
+
+    action: str = setting(
+        "list",
+        "what is done",
+        choices=("list", "add_team", "remove_team", "add_user", "remove_user", "new_password", "join", "leave", "grant", "prune"),
+        group="action",
+    )
+    team: str = setting("", "the team that is meant", group="action")
+    user: str = setting("", "the user that is meant", group="action")
+    experiment: str = setting(
+        "", "the experiment that grant is about, by name; prune: only there, none: everywhere", group="action"
+    )
+    permission: str = setting("EDIT", "what grant gives", choices=("READ", "EDIT", "MANAGE"), group="action")
+    days: int = setting(
+        90,
+        "prune: files of runs that ended so many days ago, where a report was made of them",
+        least=1,
+        most=36_500,
+        group="prune",
+    )
+    confirm: bool = setting(False, "prune: delete what was listed", group="prune")
+    output: str = setting(
+        ".evenhand/accounts", "folder for names and passwords that are to be handed over", path=True, group="output"
+    )
+
+
+@dataclass(frozen=True)
+class Export:
+    """Which runs are written down for another server."""
+
+    experiment: tuple[str, ...] = setting(("captioning",), "experiments by name, several with commas", group="runs")
+    filter: str = setting("", "which runs, in MLflow's filter language; none: all", group="runs")
+    output: str = setting(".evenhand/export", "a new folder, which becomes a journal for import", path=True, group="output")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Whose records a tracking server is told."""
+
+    journal: str = setting(".evenhand/journal", "one campaign's folder, or a folder of several", path=True, group="records")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the same name as its module. `settings`: its dataclass; of_experiment: it takes the experiment's too."""
+
+    title: str
+    settings: type[Any]
+    of_experiment: bool = False
+
+
+COMMANDS = {
+    "admin": Command("Teams, users and permissions of a shared tracking server", Admin),
+    "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
+    "export": Command("Write runs of a server down as a journal, for another server", Export),
+    "import": Command("Tell a tracking server what an export holds, once", Replay),
+    "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),
+    "sweep": Command("Search an experiment's settings with Optuna, and judge what was found", Sweep, of_experiment=True),
+    "replay": Command("Tell a tracking server what a journal holds, once", Replay),
+}

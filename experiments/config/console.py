@@ -1,0 +1,120 @@
+"""The only module that imports Rich: what a person sees while a campaign runs, and what tables are made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from types import TracebackType
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    track,
+)
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from tracking import plain
+
+__all__ = ["Display", "PlainConsole", "Table", "Text", "box", "errors", "track"]
+QUIET_SECONDS = 15.0
+PLAIN_WIDTH = 160
+
+
+class PlainConsole(Console):
+    """Rich's console for text from outside: no markup and no emoji are read from it, and what does not print is shown."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain.visible(segment.text), segment.style)
+
+
+def errors() -> Console:
+    """Standard error, where standard output is for another program to read."""
+    return PlainConsole(stderr=True)
+
+
+class Display:
+    """A bar for the campaign and one for what runs now. Without a terminal: a plain line for a finished cell, and every 15 s."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or PlainConsole()
+        if not self.console.is_terminal:
+            self.console.width = PLAIN_WIDTH
+        columns = (
+            TextColumn("{task.description:<44}", markup=False),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self._all: TaskID | None = None
+        self._now: TaskID | None = None
+        self._done = 0
+        self._total: int | None = None
+        self._title = ""
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def rest(self) -> None:
+        """No more bars: what follows is read, not watched."""
+        self._progress.stop()
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line, whatever is in it."""
+        self.console.print(plain.line(text), style=style or None, markup=False)
+
+    def expect(self, total: int) -> None:
+        """How many cells there will be from here on."""
+        self._total, self._done = total, 0
+        if self._all is not None:
+            self._progress.remove_task(self._all)
+        self._all = self._progress.add_task("all cells", total=total)
+
+    def expect_another(self) -> None:
+        """One cell more than was known."""
+        self._total = (self._total or 0) + 1
+        if self._all is not None:
+            self._progress.update(self._all, total=self._total)
+
+    def begin(self, title: str) -> None:
+        self._title = title
+        if self._now is not None:
+            self._progress.remove_task(self._now)
+        self._now = self._progress.add_task(title, total=None)
+
+    def step(self, phase: str, done: int, total: int | None) -> None:
+        if self._now is None:
+            self.begin(phase)
+        text = f"{self._title} · {phase}" if self._title and phase != self._title else phase
+        assert self._now is not None
+        self._progress.update(self._now, description=text, completed=done, total=total)
+        if not self.console.is_terminal and time.monotonic() - self._last_line > QUIET_SECONDS:
+            self._last_line = time.monotonic()
+            self.say(f"    {text} {done}{f'/{total}' if total else ''}")
+
+    def finish(self, line: str, *, good: bool = True) -> None:
+        """A cell has ended."""
+        self._done += 1
+        if self._all is not None:
+            self._progress.update(self._all, completed=self._done)
+        self._last_line = time.monotonic()
+        self.say(f"[{self._done:>2}/{self._total}] {line}", style="" if good else "bold red")

@@ -1,0 +1,350 @@
+"""Settings are frozen dataclasses: one definition gives the options, the checks, the help and the logged params."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tracking import plain
+from tracking.errors import WrongCall
+
+T = TypeVar("T")
+MOST_BYTES = 65_536
+MOST_CHARACTERS = 4_096
+MOST_VALUES = 256
+MOST_PATH_BYTES, MOST_NAME_BYTES = 4_000, 255
+# Upper bounds that several settings share: far above what anyone measures, far below what ends in a machine out of memory.
+MOST_SEED = 2**32 - 1
+MOST_ROWS = 2**20
+MOST_SIDE = 4_096
+MOST_STEPS = 10_000_000
+MOST_EPOCHS = 100_000
+MOST_RATE = 1_000
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    choices: Sequence[str] = (),
+    path: bool = False,
+    group: str = "settings",
+    **use: bool,
+) -> Any:
+    """A dataclass field with its one-line help and what it accepts; a number has both `least` and `most`.
+
+    path: the text may name a file or folder, so it has to be one that a file system could hold. group: the subject it stands
+    under in the help. use: see `_use`.
+    """
+    told = {"help": help, "least": least, "most": most, "choices": tuple(choices), "path": path, "group": group}
+    metadata = {**told, **_use(**use)}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def _use(*, material: bool = True, searchable: bool = True, silent: bool = False) -> dict[str, bool]:
+    """What a setting is to others than the work itself.
+
+    material: it can change what a cell measures, and does not merely name what is compared: cells that differ in it are not
+    pooled. searchable: it belongs to a single cell, so that a sweep may search it. silent: it says where things lie on this
+    machine; cells are not told and no run logs it, so that it is neither of the two.
+    """
+    return {"material": material and not silent, "searchable": searchable and not silent, "silent": silent}
+
+
+def immaterial(settings: Any) -> frozenset[str]:
+    """Names of the settings, of a dataclass or of one's value, in which cells may differ and still be pooled."""
+    return frozenset(field.name for field in _fields(settings) if not field.metadata.get("material", True))
+
+
+def searchable(settings: Any) -> frozenset[str]:
+    """Names of the settings that a sweep may search."""
+    return frozenset(field.name for field in _fields(settings) if field.metadata.get("searchable", True))
+
+
+def silent(settings: Any) -> frozenset[str]:
+    """Names of the settings that cells are not told and no run logs."""
+    return frozenset(field.name for field in _fields(settings) if field.metadata.get("silent", False))
+
+
+@dataclass(frozen=True)
+class CampaignSettings:
+    """What every experiment can be told."""
+
+    preset: str = setting(
+        "demo", "a named set of settings; anything given beside it wins", group="design", material=False, searchable=False
+    )
+    settings: str = setting(
+        "",
+        "a JSON file of settings, as a sweep leaves one; anything given beside it wins",
+        path=True,
+        group="design",
+        silent=True,
+    )
+    frameworks: tuple[str, ...] = setting(
+        ("pytorch", "tensorflow"), "what is compared, the baseline first", group="design", material=False
+    )
+    blocks: int = setting(
+        6,
+        "times that everything is repeated in fresh processes, in random order; a verdict needs 6",
+        least=1,
+        most=10_000,
+        group="design",
+        material=False,
+        searchable=False,
+    )
+    seed: int = setting(
+        0,
+        "of the data, the initial weights, the order of steps and cells",
+        least=0,
+        most=MOST_SEED,
+        group="design",
+        searchable=False,
+    )
+    device: str = setting("auto", "auto takes the GPU if there is one", choices=("auto", "cpu", "cuda"), group="machine")
+    threads: int = setting(
+        0, "CPU threads of every framework alike; 0: one for each CPU it may use", least=0, most=1_024, group="machine"
+    )
+    strict: bool = setting(
+        False, "refuse a machine on which others work, instead of warning", group="machine", material=False, searchable=False
+    )
+    cool_down_seconds: float = setting(
+        120.0,
+        "longest wait before a cell for the temperature of the start, where a sensor tells it; 0: none",
+        least=0,
+        most=86_400,
+        group="machine",
+        searchable=False,
+    )
+    sensor_seconds: float = setting(0.5, "period of the sensors", least=0.05, most=3_600, group="machine", searchable=False)
+    memory_limit: str = setting("none", "what a cell may allocate on the host, such as 2GiB; none: all there is", group="machine")
+    aa: bool = setting(
+        False,
+        "the baseline once more in every block: it must come out as equal (A/A)",
+        group="verdict",
+        material=False,
+        searchable=False,
+    )
+    inject_delay: float = setting(
+        0.0,
+        "the baseline once more in every block, each step slowed by this share (5%): it must be found",
+        least=0,
+        most=10,
+        group="verdict",
+        searchable=False,
+    )
+    allow_unequal: bool = setting(
+        False,
+        "measure networks that the parity gate does not call equal, and mark the report",
+        group="verdict",
+        material=False,
+        searchable=False,
+    )
+    protocol: str = setting(
+        "sound",
+        "paper: the published procedure is shown beside the verdicts",
+        choices=("sound", "paper"),
+        group="verdict",
+        material=False,
+        searchable=False,
+    )
+    margin: float = setting(
+        0.03,
+        "the smallest ratio that matters, fixed before measuring",
+        least=0.001,
+        most=0.5,
+        group="verdict",
+        material=False,
+        searchable=False,
+    )
+    team: str = setting("", "whose runs these are (tag team)", group="records", material=False, searchable=False)
+    journal: str = setting(
+        ".evenhand/journal", "folder that keeps every record before the server does", path=True, group="records", silent=True
+    )
+    cache: str = setting(
+        ".evenhand/cache", "folder for data and features that need not be made twice", path=True, group="records", silent=True
+    )
+    resume: str = setting("", "a campaign's run id, or last: run only what is missing", group="records", silent=True)
+
+
+def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:
+    """Settings from text: defaults, the preset's (where there are any), then what was given. Raises WrongCall, one line."""
+    fields = {field.name: field for field in _fields(kind)}
+    if "settings" in fields and given.get("settings"):
+        given = {**read(Path(_text("settings", given["settings"]))), **given}
+    for name in given:
+        if name not in fields:
+            raise WrongCall(f"there is no setting '{plain.short(name)}'{suggestion(name, fields)}")
+    types_ = typing.get_type_hints(kind)
+    values = {name: convert(name, text, types_[name]) for name, text in given.items()}
+    settings = kind(**{**of_preset(presets, given), **values})
+    check(settings)
+    return settings
+
+
+def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> dict[str, Any]:
+    """What the preset asked for sets; nothing where there are no presets. Raises WrongCall for one that is not known."""
+    if not presets:
+        return {}
+    preset = given.get("preset", "demo")
+    if preset not in presets:
+        raise WrongCall(f"there is no preset '{plain.short(preset)}'; have {', '.join(presets)}")
+    return {**presets[preset], "preset": preset}
+
+
+def flags(kind: type[Any]) -> set[str]:
+    """The settings that are true or false."""
+    return {name for name, type_ in typing.get_type_hints(kind).items() if type_ is bool}
+
+
+def read(path: Path) -> dict[str, str]:
+    """Settings of a JSON file: an object of texts, numbers, truth values and flat lists. Raises WrongCall."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise WrongCall(f"settings={path} has more than {MOST_BYTES:,} bytes: no file of settings has")
+        found = json.loads(text, object_pairs_hook=_each_once)
+    except OSError as error:
+        raise WrongCall(f"settings={path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
+        raise WrongCall(f"settings={path} is not JSON: {reason}") from None
+    if not isinstance(found, dict):
+        raise WrongCall(f'settings={path} holds no object; write {{"batch_size": 64}}')
+    for name, value in found.items():
+        parts = value if isinstance(value, list) else [value]
+        if not all(isinstance(part, str | int | float | bool) for part in parts):
+            raise WrongCall(f"settings={path}: {plain.short(name)} is neither a text, a number, true, false, nor a list of them")
+    return {name: to_text(tuple(value) if isinstance(value, list) else value) for name, value in found.items()}
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise WrongCall(f"{plain.short(name)} is given twice in the file of settings; keep one")
+        found[name] = value
+    return found
+
+
+def _fields(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(settings)
+
+
+def check(settings: Any) -> None:
+    """Raises WrongCall for the first value out of range."""
+    for field in _fields(settings):
+        value, rules = getattr(settings, field.name), field.metadata
+        if isinstance(value, tuple) and len(value) > MOST_VALUES:
+            raise WrongCall(f"{field.name} names {len(value):,} values; at most {MOST_VALUES}")
+        for one in value if isinstance(value, tuple) else (value,):
+            given = f"{field.name}={plain.short(to_text(one))}"
+            if isinstance(one, float) and not math.isfinite(one):
+                raise WrongCall(f"{given} is not a finite number")
+            if rules.get("choices") and one not in rules["choices"]:
+                raise WrongCall(f"{given} is not known; choose {', '.join(rules['choices'])}")
+            if rules.get("path") and (problem := _path_problem(one)):
+                raise WrongCall(f"{given} {problem}")
+            if rules.get("least") is not None and one < rules["least"]:
+                raise WrongCall(f"{given} is too small; at least {rules['least']}")
+            if rules.get("most") is not None and one > rules["most"]:
+                raise WrongCall(f"{given} is too large; at most {rules['most']}")
+        if isinstance(value, tuple) and not value and field.default:
+            raise WrongCall(f"{field.name} is empty; name at least one")
+        if isinstance(value, tuple) and len(set(value)) < len(value):
+            raise WrongCall(f"{field.name}={plain.short(to_text(value))} names one twice")
+
+
+def _path_problem(text: str) -> str:
+    """Why no file system here holds such a path, or empty; whether there is one is another question."""
+    try:
+        whole = os.fsencode(Path(text).expanduser().resolve())
+    except (RuntimeError, OSError, ValueError):
+        return "leads nowhere: through links in a circle, or into the home of nobody"
+    if len(whole) > MOST_PATH_BYTES or any(len(part) > MOST_NAME_BYTES for part in whole.split(b"/")):
+        return f"is too long; a path has at most {MOST_PATH_BYTES:,} bytes, a name in it {MOST_NAME_BYTES}"
+    return ""
+
+
+def require_writable(folder: Path, settings: str, mode: int = 0o777) -> None:
+    """Makes a folder that the user has named, if need be. settings: those that name it. Raises WrongCall."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise WrongCall(
+            f"cannot write in {folder.resolve()}: {error.strerror}; choose another folder for it ({settings})"
+        ) from None
+
+
+def convert(name: str, text: str, kind: Any) -> Any:
+    """Text from the command line as a value of a field's type. Raises WrongCall."""
+    text = _text(name, text)
+    if typing.get_origin(kind) is tuple:
+        return tuple(convert(name, part.strip(), typing.get_args(kind)[0]) for part in text.split(",") if part.strip())
+    if isinstance(kind, types.UnionType):
+        return (
+            None if text in ("", "none") else convert(name, text, next(k for k in typing.get_args(kind) if k is not type(None)))
+        )
+    if kind is bool:
+        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
+            return text.lower() in ("true", "yes", "1")
+        raise WrongCall(f"{name}={plain.short(text)} is neither true nor false")
+    return text if kind is str else _number(name, text, kind)
+
+
+def _text(name: str, text: str) -> str:
+    if len(text) > MOST_CHARACTERS:
+        raise WrongCall(f"{name}={plain.short(text)} has {len(text):,} characters; at most {MOST_CHARACTERS:,}")
+    if plain.CONTROLS.search(text):
+        raise WrongCall(f"{name}={plain.short(text)} has control characters, or bytes that are not UTF-8; write it without them")
+    return text
+
+
+def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
+    """Digits are those of ASCII."""
+    try:
+        text.encode("ascii")
+        return float(text[:-1]) / 100 if kind is float and text.endswith("%") else kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise WrongCall(f"{name}={plain.short(text)} is not {what}") from None
+
+
+def as_text(settings: Any) -> dict[str, str]:
+    """Every setting as MLflow logs it."""
+    return {field.name: to_text(getattr(settings, field.name)) for field in _fields(settings)}
+
+
+def to_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(to_text, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Settings from JSON values, as the journal keeps them."""
+    known = {field.name for field in _fields(kind)}
+    kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
+    return kind(**kept)
+
+
+def suggestion(name: str, names: Mapping[str, Any]) -> str:
+    """What may have been meant, as the end of a sentence."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; have {', '.join(names)}"

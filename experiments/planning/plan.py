@@ -1,0 +1,62 @@
+"""What a campaign compares, and what is asked of it: the study's own design, or one that a sweep has found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
+from typing import Any
+
+from experiments.config.settings import CampaignSettings
+from experiments.planning import treatments
+from experiments.planning.treatments import Treatment
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The treatments of every block and the question about them, in `compare`'s words.
+
+    own_inputs: whether treatments have settings that may change their data, so that each is prepared by itself.
+    along: the setting that memory grows with, where running out of it is a result; else a failure.
+    rates_only: why totals and what was learned are not judged, where treatments train differently much; else empty.
+    """
+
+    title: str
+    factor: str
+    baseline: str
+    treatments: tuple[Treatment, ...]
+    strata: tuple[str, ...] = ()
+    spans: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    own_inputs: bool = False
+    along: str = ""
+    rates_only: str = ""
+
+
+def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
+    """The study's design. The baseline is the first treatment, or its framework where that is the factor."""
+    found = treatments.of(module, settings)
+    return Plan(
+        title=module.TITLE,
+        factor=getattr(module, "FACTOR", "framework"),
+        baseline=found[0].framework if found[0].group else found[0].name,
+        treatments=found,
+        strata=module.strata(settings) if hasattr(module, "strata") else (),
+        spans=getattr(module, "SPANS", ()),
+        along=getattr(module, "FRONTIER", ""),
+    )
+
+
+def to_values(plan: Plan) -> dict[str, Any]:
+    """As JSON values, for the journal."""
+    return asdict(plan)
+
+
+def from_values(values: Mapping[str, Any]) -> Plan:
+    """The inverse of `to_values`; JSON has no tuples."""
+    found = tuple(
+        Treatment(**{**one, "settings": {k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()}})
+        for one in values["treatments"]
+    )
+    lists = {name: tuple(values[name]) for name in ("strata", "spans")}
+    return Plan(**{**values, **lists, "treatments": found})

@@ -1,0 +1,89 @@
+"""What the cells of a block are given: the compared frameworks, and the controls that test the measurement itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from experiments.config.settings import CampaignSettings
+from tracking.errors import WrongCall
+
+MOST_CELLS = 100_000
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """One cell of every block: its framework, its stage of the workload, the settings that are its own.
+
+    group: what is compared with what; a group's cells run one after the other.
+    control: why it is there, for a cell that no verdict is asked of ("A/A"); empty for what is compared.
+    sensed: whether the sensors are read while it runs.
+    """
+
+    name: str
+    framework: str
+    stage: str = "train"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
+    control: str = ""
+    sensed: bool = True
+
+
+def of(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
+    """A study's own treatments, where it states them, or every framework once; then the controls that were asked for.
+
+    Raises WrongCall where controls are asked for that would not be judged.
+    """
+    own = getattr(study, "treatments", None)
+    found: tuple[Treatment, ...] = own(settings) if own else (*compared(settings), *controls(settings))
+    check_count(settings, found)
+    if (settings.aa or settings.inject_delay) and any(one.group for one in found):
+        raise WrongCall(
+            "aa, inject_delay: several groups of cells have no controls; ask for them in a campaign of a single group"
+        )
+    if not {one.name for one in controls(settings)} <= {one.name for one in found}:
+        name = study.__name__.rpartition(".")[2]
+        raise WrongCall(f"aa, inject_delay: {name} has no controls; leave them out")
+    return found
+
+
+def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
+    """Raises WrongCall where every combination of the factors' levels, in every block, is more than a campaign can hold."""
+    count = math.prod(map(len, factors)) * settings.blocks
+    if count > MOST_CELLS:
+        raise WrongCall(f"{count:,} cells are asked for, every combination in {settings.blocks:,} blocks; at most {MOST_CELLS:,}")
+
+
+def models_of(study: ModuleType, settings: CampaignSettings) -> tuple[str, ...]:
+    """The models that a campaign measures: those that the settings name, where the study asks them, or the study's own."""
+    own = getattr(study, "models", None)
+    found: tuple[str, ...] = own(settings) if own else (study.MODEL,)
+    return found
+
+
+def groups(treatments: Iterable[Treatment]) -> list[list[str]]:
+    """Names of the treatments of each group, in their order."""
+    found: dict[str, list[str]] = {}
+    for one in treatments:
+        found.setdefault(one.group, []).append(one.name)
+    return list(found.values())
+
+
+def compared(settings: CampaignSettings) -> tuple[Treatment, ...]:
+    """Every framework as it is."""
+    return tuple(Treatment(name, name, settings={"inject_delay": 0.0}) for name in settings.frameworks)
+
+
+def controls(settings: CampaignSettings) -> tuple[Treatment, ...]:
+    """The baseline against itself, which must come out as equal, and with a known delay, which must be found."""
+    baseline = settings.frameworks[0]
+    found: list[Treatment] = []
+    if settings.aa:
+        found.append(Treatment(f"{baseline} A/A", baseline, settings={"inject_delay": 0.0}, control="A/A"))
+    if settings.inject_delay:
+        share = f"{100 * settings.inject_delay:g} %"
+        found.append(Treatment(f"{baseline} +{share}", baseline, control=f"injected {share}"))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""What is done to a tracking server: teams, room, runs moved and sent again."""

@@ -1,0 +1,47 @@
+"""In which settings runs may differ and still be pooled, and which outcome is the headline of its subject."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from experiments.comparison import compare
+from experiments.comparison.report import wording
+from experiments.config.outcomes import KNOWN, outcome
+from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
+
+
+def two_campaigns(**differs: str) -> pd.DataFrame:
+    """Eight blocks in each, the second with other params."""
+    tables = [frame(seed=1, params=dict.fromkeys(differs, "1")), frame(seed=2, campaign="c2", params=differs)]
+    return pd.concat(tables, ignore_index=True)
+
+
+@pytest.mark.parametrize("name", ["team", "margin", "preset", "blocks", "frameworks", "batch_sizes"])
+def test_what_is_no_cells_and_lists_of_what_is_compared_do_not_matter(name: str) -> None:
+    assert {row.n_blocks for row in compare(two_campaigns(**{name: "2"})).rows} == {16}
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "inject_delay", "inference_batch_sizes", "phases", "remark"])
+def test_everything_else_matters_unless_its_study_says_that_it_does_not(name: str) -> None:
+    table = two_campaigns(**{name: "2"})
+    assert {row.verdict for row in compare(table).rows} == {"not comparable"}
+    assert {row.n_blocks for row in compare(table, allowed_to_differ=(name,)).rows} == {16}
+
+
+def test_the_headline_of_a_subject_is_what_ranks_first_of_what_was_measured() -> None:
+    def told(*outcomes: object) -> list[str]:
+        return [finding.row.metric for finding in wording.headlines(compare(frame(), outcomes=outcomes))]  # type: ignore[arg-type]
+
+    assert told(STEP, RSS, RATE, LATENCY) == [RATE, LATENCY, RSS]
+    assert told(STEP, RSS) == [STEP, RSS]
+    assert told(replace(outcome(STEP), headline=("training", 0)), RATE) == [STEP]
+    assert told(replace(outcome(STEP), headline=("a step", 1)), RATE) == [RATE, STEP]
+
+
+def test_ranks_within_a_subject_are_told_apart_and_a_batch_size_is_no_headline() -> None:
+    ranked = [one.headline for one in KNOWN if one.headline]
+    assert len(ranked) == len(set(ranked))
+    assert outcome("inference/batch_8/latency_seconds_p50").headline is None

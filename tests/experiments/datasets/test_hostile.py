@@ -1,0 +1,237 @@
+"""Caption files and pictures that somebody else wrote: nothing outside of the folder, nothing silently wrong, one line each."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.datasets import images
+from experiments.datasets.captions import CaptionData, index
+from experiments.datasets.layouts import CONTROLS, LEADS_OUT, NO_CAPTION, Skipped, find
+from tests.experiments.datasets.folders import kaggle, picture
+from tracking.errors import WrongCall
+
+Write = Callable[[Path, str, str], None]
+
+
+def _index(folder: Path, **options: Any) -> CaptionData:
+    return index(str(folder), cache=folder.parent / "cache", seed=1, **options)
+
+
+# ---- a good caption for each of four pictures, and a row of somebody else's, in every format
+
+
+def _kaggle(folder: Path, name: str, text: str) -> None:
+    rows = [f"{number}.jpg,brown dog" for number in range(4)]
+    (folder / "captions.txt").write_text("\n".join(["image,caption", *rows, f"{name},{text}"]), encoding="utf-8")
+
+
+def _tokens(folder: Path, name: str, text: str) -> None:
+    rows = [f"{number}.jpg#0\tbrown dog" for number in range(4)]
+    (folder / "Flickr8k.token.txt").write_text("\n".join([*rows, f"{name}#0\t{text}"]), encoding="utf-8")
+
+
+def _flickr30k(folder: Path, name: str, text: str) -> None:
+    rows = [f"{number}.jpg| 0| brown dog" for number in range(4)]
+    (folder / "results.csv").write_text("\n".join([*rows, f"{name}| 0| {text}"]), encoding="utf-8")
+
+
+def _coco(folder: Path, name: str, text: str) -> None:
+    (folder / "images").rename(folder / "val2017")
+    names = [*(f"{number}.jpg" for number in range(4)), name]
+    files = [{"id": number, "file_name": one} for number, one in enumerate(names)]
+    told = [{"image_id": number, "caption": "brown dog" if number < 4 else text} for number in range(5)]
+    (folder / "annotations").mkdir()
+    (folder / "annotations" / "captions_val2017.json").write_text(json.dumps({"images": files, "annotations": told}))
+
+
+def _karpathy(folder: Path, name: str, text: str, **own: str) -> None:
+    entries: list[dict[str, Any]] = [
+        {"filename": f"{number}.jpg", "split": "train", "sentences": [{"raw": "brown dog"}]} for number in range(4)
+    ]
+    entries.append({"filename": name, "split": "train", "sentences": [{"raw": text}], **own})
+    (folder / "dataset.json").write_text(json.dumps({"images": entries}))
+
+
+def _karpathys_path(folder: Path, name: str, text: str) -> None:
+    top, _, last = name.rpartition("/")
+    _karpathy(folder, last, text, filepath=top or "/")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(4):
+        picture(tmp_path / "data" / "images" / f"{number}.jpg", number)
+    picture(tmp_path / "secret.jpg", 9)
+    return tmp_path / "data"
+
+
+def _skipped(folder: Path) -> list[str]:
+    layout, module = find(folder)
+    return [row.reason for row in module.rows(layout) if isinstance(row, Skipped)]
+
+
+FORMATS = (_kaggle, _tokens, _flickr30k, _coco, _karpathy, _karpathys_path)
+
+
+@pytest.mark.parametrize("name", ["../../secret.jpg", "{}/secret.jpg", "sub/../../../secret.jpg", ".."])
+@pytest.mark.parametrize("write", FORMATS)
+def test_names_that_lead_out_of_the_folder_are_skipped_and_counted(folder: Path, write: Write, name: str) -> None:
+    write(folder, name.format(folder.parent), "a secret place")
+    data = _index(folder)
+    assert len(data.images) == 4
+    assert data.dropped == {LEADS_OUT.reason: 1}
+    assert "secret" not in data.vocabulary.ids
+
+
+@pytest.mark.parametrize("name", ["4\0.jpg", "4\x1b[2J.jpg", "4\u202e.jpg"])
+@pytest.mark.parametrize("write", FORMATS[:5])
+def test_control_characters_in_names_are_skipped_and_counted(folder: Path, write: Write, name: str) -> None:
+    write(folder, name, "hidden dog")
+    assert _index(folder).dropped == {CONTROLS.reason: 1}
+
+
+@pytest.mark.parametrize("write", FORMATS[:5])
+def test_nul_in_a_caption_is_skipped_and_counted(folder: Path, write: Write) -> None:
+    write(folder, "3.jpg", "hidden\0dog")
+    data = _index(folder)
+    assert data.dropped == {CONTROLS.reason: 1}
+    assert len(data.tokens) == 4
+
+
+@pytest.mark.parametrize("write", [_coco, _karpathy])
+def test_half_a_character_in_json_is_skipped_and_counted(folder: Path, write: Write) -> None:
+    write(folder, "3.jpg", "hidden \ud800 dog")
+    assert _index(folder).dropped == {CONTROLS.reason: 1}
+
+
+def test_links_are_the_owners_choice(folder: Path, tmp_path: Path) -> None:
+    """Pictures on another disk, linked one by one, are a common layout; it is names in a file that cannot lead out."""
+    _kaggle(folder, "linked.jpg", "other dog")
+    (folder / "images" / "linked.jpg").symlink_to(tmp_path / "secret.jpg")
+    assert len(_index(folder).images) == 5
+
+
+# ---- JSON of other types than it should be
+
+_VALUES: tuple[Any, ...] = (None, True, -1, 1.5, float("nan"), 10**30, "", "x", [], [[]], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("value", _VALUES, ids=repr)
+def test_coco_of_other_types(tmp_path: Path, value: Any) -> None:
+    """Every part of it in turn; whatever is not a caption of a picture is counted as such."""
+    (tmp_path / "val2017").mkdir()
+    (tmp_path / "annotations").mkdir()
+    path = tmp_path / "annotations" / "captions_val2017.json"
+    image, told = {"id": 1, "file_name": "1.jpg"}, {"image_id": 1, "caption": "brown dog"}
+    for files, captions in (
+        (value, [told]),
+        ([value], [told]),
+        ([{**image, "id": value}], [told]),
+        ([{**image, "file_name": value}], [{**told, "caption": ""}]),
+        ([image], value),
+        ([image], [value]),
+        ([image], [{**told, "image_id": value}]),
+        ([image], [{**told, "caption": value if value != "x" else ""}]),
+    ):
+        path.write_text(json.dumps({"images": files, "annotations": captions}))
+        layout, module = find(tmp_path)
+        found = list(module.rows(layout))
+        assert found in ([], [NO_CAPTION])
+
+
+@pytest.mark.parametrize("value", _VALUES, ids=repr)
+def test_karpathy_of_other_types(folder: Path, value: Any) -> None:
+    entry = {"filename": "1.jpg", "filepath": "", "split": "train", "sentences": [{"raw": "brown dog", "tokens": []}]}
+    for wrong in (
+        value,
+        {**entry, "filename": value if value != "x" else ""},
+        {**entry, "filepath": value if value not in (None, "", "x") else 1},
+        {**entry, "split": value},
+        {**entry, "sentences": value},
+        {**entry, "sentences": [value]},
+        {**entry, "sentences": [{"raw": value if value != "x" else ""}]},
+        {**entry, "sentences": [{"tokens": value}]},
+        {**entry, "sentences": [{"tokens": [value if value != "x" else ""]}]},
+    ):
+        (folder / "dataset.json").write_text(json.dumps({"images": [entry, wrong]}))
+        reasons = _skipped(folder)
+        assert len(reasons) == 1
+        assert reasons[0] == NO_CAPTION.reason or reasons[0].startswith("unknown split ")
+        assert len(reasons[0]) < 120
+
+
+def test_an_id_of_two_pictures_is_nobodys(folder: Path) -> None:
+    """The last of them was taken for the caption's before."""
+    (folder / "images").rename(folder / "val2017")
+    (folder / "annotations").mkdir()
+    files = [{"id": number, "file_name": f"{number}.jpg"} for number in range(3)] + [{"id": 0, "file_name": "3.jpg"}] * 2
+    told = [{"image_id": number, "caption": "brown dog"} for number in range(3)]
+    path = folder / "annotations" / "captions_val2017.json"
+    path.write_text(json.dumps({"images": files, "annotations": told}))
+    data = _index(folder)
+    assert data.dropped == {"id of more than one image file": 1}
+    assert list(data.images) == ["val2017/1.jpg", "val2017/2.jpg"]
+
+
+def test_one_endless_caption_does_not_widen_all(folder: Path) -> None:
+    _kaggle(folder, "0.jpg", "very " * 20_000 + "long dog")
+    data = _index(folder)
+    assert data.dropped == {"caption of more than 1,000 words": 1}
+    assert data.tokens.shape == (4, 4)
+
+
+def test_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
+    folder = kaggle(tmp_path / "data")
+    first = _index(folder)
+    for name in ("meta.json", "images.json", "vocabulary.json", "tokens.npy"):
+        (first.folder / name).write_bytes((first.folder / name).read_bytes()[:20])
+        assert len(_index(folder).tokens) == 20
+
+
+# ---- pictures
+
+
+def _gif(width: int, height: int) -> bytes:
+    size = struct.pack("<HH", width, height)
+    return b"GIF89a" + size + b"\0\0\0," + b"\0\0\0\0" + size + b"\0\x02\x02\x44\x01\0;"
+
+
+def test_pictures_without_pixels_and_bombs_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    folder = kaggle(tmp_path / "data", images=10)
+    (folder / "Images" / "1.jpg").write_bytes(_gif(5, 0))
+    bomb = folder / "Images" / "2.jpg"
+    Image.new("1", (10_000, 10_000)).save(bomb, format="PNG")
+    assert bomb.stat().st_size < 100_000
+    data = _index(folder, max_broken=0.5)
+    reasons = {Path(path).name: reason for path, reason in data.broken}
+    assert reasons == {"1.jpg": "not an image", "2.jpg": "cannot be decoded: 10,000 × 10,000 pixels; at most 89,478,485 are read"}
+
+
+def test_a_picture_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow has Ghostscript run what an EPS file says."""
+    path = tmp_path / "picture.jpg"
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path, format="EPS")
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "check_call", lambda *given, **_: started.append(given))
+    assert images.problem(path, decode=True) == "not an image"
+    assert images.opened(path) == "not an image"
+    assert started == []
+
+
+def test_messages_quote_no_control_characters(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "dataset_\x1b[31m.json").write_text(json.dumps({"images": []}))
+    (folder / "images").mkdir()
+    assert find(folder)[0].name == "\\x1b[31m"
+    with pytest.raises(WrongCall, match="has no readable row"):
+        _index(folder)
