@@ -13,12 +13,16 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
+from tests import warm
 from tests.tracking.postgres import MISSING, Postgres, running
 
 if TYPE_CHECKING:
@@ -48,6 +52,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=200, help="how many processes the test of faults kills")
     parser.addoption("--report", type=Path, help="where the test of faults writes its report (Markdown)")
     parser.addoption("--screenshots", metavar="FOLDER", help="where tests/ui leaves what it saw; otherwise a temporary folder")
+
+
+class ByServer(LoadFileScheduling):
+    """The tests of a file run in one process, and all that ask the group's server in the same one: starting it takes a minute."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "group" if asks_the_group(file) else file
+
+
+@cache
+def asks_the_group(file: str) -> bool:
+    return file.startswith("tests/ui/") or "group: Group" in (ROOT / file).read_text()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServer:
+    return ByServer(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +108,9 @@ class Place:
         return self.call(sys.executable, "-m", "experiments", "captioning", *options)
 
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Of ours, in a process that need not import everything first."""
+        if command[:3] == (sys.executable, "-m", "experiments"):
+            return warm.run(command, self.environment, self.folder)
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
 
     def start(self, **given: str) -> subprocess.Popen[str]:

@@ -21,7 +21,8 @@ NOTHING_IN_IT = {"cuda-toolkit": "none declared; a name without files, for the N
 HEAD = """# Licences of what is pinned
 
 As each distribution in `constraints.txt` declares it: the licence expression of its metadata, else its classifiers, else the
-licence field, else its licence file's first line. Written by `python -m tests.licences` with every extra installed, on Linux.
+licence field, else its licence file's first line. Written by `python -m tests.licences` <!-- not run: needs all extras -->
+with every extra installed, on Linux.
 What a wheel carries inside (OpenBLAS, libpq, …) stands in the wheel's own licence files and not here.
 
 evenhand is Apache-2.0, imports these packages as they are and ships none of them: pip fetches each from where it is published.

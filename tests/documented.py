@@ -1,0 +1,89 @@
+"""Commands in the project's Markdown: where they stand, and whether they can be run as they are.
+
+A command is a line of a fenced block without a language (```text is output), or a code span that begins with a known
+program. An HTML comment before the block, or behind the span, says what is not run: `<!-- not run: why -->`. Of the rest,
+help runs by default, and all else with `-m slow`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PROGRAMS = ("python", "mlflow", "pytest", "pip", "docker", "kubectl", "optuna-dashboard", "evenhand")
+TIMERS = (["time"], ["/usr/bin/time", "-f", "%E"])
+MENTIONS = (["mlflow", "run"], ["python", "-m", "experiments"])
+NOT_RUN = "not run: "
+_NOTE = r"<!-- (?P<note>[^>]*?) -->"
+_FENCE = re.compile(rf"(?:^{_NOTE}\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(rf"`(?P<body>(?:[^`\n]|\n(?!\n))+)`(?:\s*{_NOTE})?")
+# What the reader fills in: FOLDER, NAME, …; and variables of the shell.
+_BLANK = re.compile(r"(?<![\w.])[A-Z][A-Z_]{2,}(?![\w=])|…|\$")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One program with its arguments. note: of the comment beside it, or empty."""
+
+    page: str
+    line: int
+    words: tuple[str, ...]
+    note: str
+
+    @property
+    def text(self) -> str:
+        return shlex.join(self.words)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it can be run here as it stands: a program of ours, with nothing to be filled in."""
+        ours = self.words[0] == "evenhand" or self.words[:2] in (("mlflow", "run"), ("python", "-m"))
+        return ours and "venv" not in self.words and not self.note.startswith(NOT_RUN) and not _BLANK.search(self.text)
+
+    @property
+    def is_quick(self) -> bool:
+        return self.runs and "--help" in self.words
+
+
+@cache
+def commands() -> tuple[Command, ...]:
+    """Every command of every page, README's first."""
+    return tuple(one for page in sorted(PAGES, key=lambda page: page.name != "README.md") for one in _of(page))
+
+
+def _of(page: Path) -> Iterator[Command]:
+    text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
+    spans = _FENCE.sub(lambda fence: re.sub(r"[^\n]", " ", fence[0]), text)
+    for fence in _FENCE.finditer(text):
+        first = text.count("\n", 0, fence.start("body")) + 1
+        for number, line in enumerate(fence["body"].splitlines() if not fence["language"] else [], start=first):
+            yield from (Command(name, number, words, fence["note"] or "") for words in _simple(line))
+    for span in _SPAN.finditer(spans):
+        for words in _simple(span["body"].replace("\\|", "|")):
+            if words[0] in PROGRAMS and len(words) > 1 and list(words) not in MENTIONS:
+                yield Command(name, spans.count("\n", 0, span.start()) + 1, words, span["note"] or "")
+
+
+def _simple(line: str) -> Iterator[tuple[str, ...]]:
+    """The programs that a line of a shell starts, without what measures their time and where their output goes."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # an apostrophe of prose in a code span
+        return
+    while words:
+        end = words.index("&&") if "&&" in words else len(words)
+        one, words = words[:end], words[end + 1 :]
+        for timer in TIMERS:
+            one = one[len(timer) :] if one[: len(timer)] == timer else one
+        one = one[: min((one.index(sign) for sign in (">", "|") if sign in one), default=len(one))]
+        while one and re.match(r"[A-Z_]+=", one[0]):
+            one = one[1:]
+        if one:
+            yield tuple(one)

@@ -1,0 +1,180 @@
+"""A framework, a model, a data set and a study are each a folder or a file: put there, they are found; no list is edited."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT, Place
+
+FILES = {
+    "models/frameworks/mine/__init__.py": '''
+"""A framework of one's own."""
+from models.contract import Variant
+
+VARIANTS = {"mine": Variant(architecture="pytorch", packages=("torch",), distributions=("torch",), has_pipeline=True)}
+''',
+    "models/frameworks/mine/adapter.py": '''
+from models.frameworks.pytorch.adapter import Adapter as PyTorch
+
+
+class Adapter(PyTorch):
+    """PyTorch by another name."""
+''',
+    "models/tiny/__init__.py": "",
+    "models/tiny/spec.py": """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+
+__all__ = ["Spec", "initial_weights", "parameters", "probe", "probe_batch", "shapes"]
+
+
+@dataclass(frozen=True)
+class Spec(ImageSpec):
+    channels: ClassVar[int] = 1
+    only_side: ClassVar[int] = 8
+
+    def shapes(self):
+        found = Shapes()
+        found.linear("words", self.classes, 64)
+        return found
+
+
+def probe(rng, *, full=False):
+    spec = Spec(classes=10)
+    return spec, probe_batch(spec, 8, rng)
+""",
+    "models/tiny/pytorch.py": """
+from torch import nn
+
+
+class Tiny(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.words = nn.Linear(64, classes)
+
+    def forward(self, images):
+        return self.words(images.flatten(1))
+
+
+def build(spec):
+    return Tiny(spec.classes)
+""",
+    "experiments/datasets/labelled/arrays.py": """
+import numpy as np
+
+from experiments.datasets.labelled.raw import Pictures, digest_of, held_out, of_arrays
+
+LOOKS_FOR = "two arrays (pictures.npy and labels.npy)"
+
+
+def detect(path):
+    return (path / "pictures.npy").is_file()
+
+
+def read(path):
+    files = [path / "pictures.npy", path / "labels.npy"]
+    pictures, labels = map(np.load, files)
+    names = tuple(map(str, range(labels.max() + 1)))
+    return Pictures("arrays", str(path), digest_of(files), names, labels, held_out(labels), lambda: of_arrays([pictures]))
+""",
+    "experiments/studies/own.py": """
+from dataclasses import dataclass, replace
+
+from experiments.config.outcomes import outcome
+from experiments.config.settings import setting
+from experiments.studies import classification
+
+TITLE, WORKLOAD, MODEL = "A study of one's own", "classification", ""
+
+
+@dataclass(frozen=True)
+class Settings(classification.Settings):
+    model: str = setting("tiny", "a model that takes images")
+    remark: str = setting("", "what nobody measures", material=False, searchable=False)
+
+
+PRESETS = {"demo": {"epochs": 1, "blocks": 1, "batch_size": 8, "warmup_steps": 1, "frameworks": ("pytorch", "mine")}}
+OUTCOMES = (outcome("train/step_seconds"), replace(outcome("train/first_step_seconds"), headline=("start", 1)))
+PUBLISHED, SOURCE = (), ""
+models, strata, treatments = classification.models, classification.strata, classification.treatments
+""",
+    "test_tiny.py": """
+from models.testing import ModelContract
+
+
+class TestTiny(ModelContract):
+    model, parameters, frameworks = "tiny", (650, 0), ("pytorch", "mine")
+""",
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A copy of the source, with one more of everything, in the folder that commands run in."""
+    for package in ("experiments", "models", "tracking"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def run(source: Path, environment: Mapping[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**environment, "PYTHONPATH": os.pathsep.join([str(source), *sys.path])}
+    return subprocess.run([sys.executable, *command], env=environment, cwd=source, capture_output=True, text=True, timeout=300)
+
+
+def data(folder: Path) -> Path:
+    """Sixty pictures whose label is the row that is lit."""
+    folder.mkdir()
+    labels = np.arange(60) % 8
+    pictures = np.zeros((60, 8, 8), np.uint8)
+    pictures[np.arange(60), labels] = 255
+    np.save(folder / "pictures.npy", pictures)
+    np.save(folder / "labels.npy", labels)
+    return folder
+
+
+def test_what_is_added_is_found_and_runs(place: Place, source: Path) -> None:
+    given = {"data": str(data(source / "mine")), "remark": "mine", "input": "native", "workers": "0", "threads": "1"}
+    given |= {"inference_requests": "3", "sensor_seconds": "0.1", "cache": str(place.cache), "journal": str(place.journal)}
+    done = run(source, place.environment, "-m", "experiments", "own", *(f"--{name}={value}" for name, value in given.items()))
+    assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
+    assert "first training step of mine is" in done.stdout  # the study's own headline
+    found = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
+    assert {cell.data.tags["framework"] for cell in found} == {"pytorch", "mine"}
+    assert {(cell.data.tags["model"], cell.data.tags["dataset"], cell.data.tags["parity"]) for cell in found} == {
+        ("tiny", "arrays", "equal")
+    }
+    one, other = (cell.data.metrics["val/loss"] for cell in found)
+    assert one == pytest.approx(other, rel=1e-6)  # the same program twice
+
+
+def test_its_settings_are_what_they_say(source: Path) -> None:
+    script = """
+from experiments import studies
+from experiments.config import settings
+kind = studies.load("own").Settings
+assert "remark" in settings.immaterial(kind) and "remark" in studies.immaterial()
+assert "remark" not in settings.searchable(kind) and "batch_size" in settings.searchable(kind)
+"""
+    done = run(source, os.environ, "-c", script)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_model_inherits_its_contract(source: Path) -> None:
+    done = run(source, os.environ, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_tiny.py")
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout

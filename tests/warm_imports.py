@@ -1,0 +1,22 @@
+"""What `warm` imports once, in a process of its own, and what the imports set in its environment."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+_BEFORE = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
+os.environ.clear()
+os.environ.update(_BEFORE)
+for _name in (
+    "experiments.cli.main",
+    "experiments.cli.actions",
+    "experiments.campaign.launch",
+    "experiments.comparison",
+    "experiments.comparison.judgement",
+    "experiments.server.admin",
+    "experiments.sweep.worker",
+    "tracking.store",
+):
+    import_module(_name)
+SET_BY_IMPORTS = {name: text for name, text in os.environ.items() if name not in _BEFORE}
