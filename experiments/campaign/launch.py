@@ -99,8 +99,8 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     account = accounts.current(store)
     settings = dataclasses.replace(settings, team=accounts.team_of(account, settings.team))
     idle = look.idle()
-    if settings.strict and idle.troubles:
-        raise WrongCall(f"strict=true: {idle.troubles[0]}; try again when it is free, or with strict=false")
+    if settings.require_idle_machine and idle.troubles:
+        raise WrongCall(f"require_idle_machine=true: {idle.troubles[0]}; try again when it is free, or with false")
     preflight(study, settings, prepared, display)
     prepared = proven(study, settings, prepared, display)
     warnings = (*prepared.warnings, *idle.troubles, *filter(None, [wanted.rates_only]))

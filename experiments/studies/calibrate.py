@@ -24,7 +24,7 @@ WORKLOAD = "captioning"
 MODEL = "caption_decoder"
 SCALING = captioning.SCALING
 FACTOR = "treatment"
-SPANS = ("inject_delay",)
+ALLOWED_TO_DIFFER = ("inject_delay",)
 
 
 @dataclass(frozen=True)

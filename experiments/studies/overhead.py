@@ -17,7 +17,7 @@ WORKLOAD = "captioning"
 MODEL = "caption_decoder"
 SCALING = captioning.SCALING
 FACTOR = "harness"
-SPANS = ("framework", "autolog")
+ALLOWED_TO_DIFFER = ("framework", "autolog")
 
 HARNESSES = {
     "bare": Treatment("bare", "pytorch", "loop", {"harness": "bare"}, sensed=False),

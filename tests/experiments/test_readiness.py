@@ -91,7 +91,7 @@ def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
             one.kill()
             one.wait()
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-    assert "strict=true: the CPU was not free at the start: others used " in refused.stderr
+    assert "require_idle_machine=true: the CPU was not free at the start: others used " in refused.stderr
     assert not place.journal.exists() or not list(place.journal.glob("*/campaign.json"))
 
 
