@@ -108,7 +108,7 @@ class Journal:
         return self._size
 
     def waiting(self) -> list[Record]:
-        """Records that the disk has not taken."""
+        """Number of records that could not be written to disk yet."""
         with self._lock:
             return [_parsed(line[:-1]) for line in self._pending]
 
@@ -166,12 +166,12 @@ def tail(folder: Path, offset: int, damaged: Damages | None = None) -> list[Reco
 
 
 def opened(folder: Path, damaged: Damages | None = None) -> list[RunOpened]:
-    """The runs of a journal."""
+    """The runs that a journal holds."""
     return [record for record in read_all(folder, damaged) if isinstance(record, RunOpened)]
 
 
 def count(folder: Path, offset: int = 0) -> int:
-    """How many whole lines follow an offset."""
+    """Number of whole lines after an offset."""
     with (folder / RECORDS).open("rb") as file:
         file.seek(offset)
         return sum(piece.count(b"\n") for piece in iter(lambda: file.read(2**20), b""))
@@ -366,7 +366,7 @@ def _write_all(file: int, data: bytes, position: int) -> None:
 
 
 def _rest(path: Path, offset: int) -> bytes:
-    """What follows the last newline."""
+    """The bytes after the last newline."""
     with path.open("rb") as file:
         file.seek(offset)
         return file.read()

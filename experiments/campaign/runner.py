@@ -300,7 +300,7 @@ class Runner:
             raise self.interrupted("; finished cells are kept")
 
     def interrupted(self, where: str) -> Interrupted:
-        """The error that says so, with the way back."""
+        """The error for a stopped campaign, with the command that continues it."""
         return Interrupted(f"stopped by {STOP.name}{where}", self.resume_command)
 
     def _tell_damage(self) -> None:
@@ -359,7 +359,7 @@ class Runner:
         self.write(Artifact(self.run, str(path.relative_to(self._journal.folder)), folder))
 
     def keep_metrics(self, values: Mapping[str, float]) -> None:
-        """Metrics of the run itself."""
+        """Records metrics of the campaign's own run."""
         if values:
             self.write(Metrics(self.run, tuple(Point(key, value, 0, now_ms()) for key, value in values.items())))
 
@@ -403,7 +403,7 @@ def _resume_command(kept: Mapping[str, Any], root: Path) -> str:
 
 
 def _in_phase(closed: RunClosed, phase: str) -> RunClosed:
-    """What ran out of memory says in which phase."""
+    """The reason for running out of memory, with the phase it happened in."""
     if closed.outcome != RunOutcome.OUT_OF_MEMORY or not phase:
         return closed
     return dataclasses.replace(closed, reason=f"{phase}: {closed.reason}")

@@ -29,7 +29,7 @@ PROGRESS_SECONDS = 0.2
 
 
 class Emitter:
-    """Records and progress as JSON lines."""
+    """Writes records and progress to the parent as JSON lines."""
 
     def __init__(self, spec: CellSpec, stream: TextIO) -> None:
         self._spec = spec

@@ -72,12 +72,12 @@ class CellSpec:
 
     @property
     def path(self) -> Path:
-        """Where this run's own files go."""
+        """Folder for the run's own files."""
         return Path(self.journal) / self.folder
 
 
 class Output(Protocol):
-    """The child's way to its parent."""
+    """The child's connection to its parent."""
 
     def record(self, record: Record) -> None: ...
 

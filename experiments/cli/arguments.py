@@ -1,4 +1,4 @@
-"""Words of a call as the text of settings."""
+"""Parses the words of a call into settings as text."""
 
 from __future__ import annotations
 

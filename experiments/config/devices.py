@@ -1,4 +1,4 @@
-"""What cells compute on."""
+"""The device (CPU or GPU) on which cells compute."""
 
 from __future__ import annotations
 

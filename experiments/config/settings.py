@@ -48,8 +48,8 @@ def setting(
     path: the text may name a file or folder, so it has to be one that a file system could hold. group: the subject it stands
     under in the help. formerly: the name it had before, which still works. use: see `_use`.
     """
-    told = {"help": help, "least": least, "most": most, "choices": tuple(choices), "path": path, "group": group, "formerly": formerly}
-    metadata = {**told, **_use(**use)}
+    accepts = {"least": least, "most": most, "choices": tuple(choices), "path": path}
+    metadata = {"help": help, "group": group, "formerly": formerly, **accepts, **_use(**use)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -80,7 +80,7 @@ def silent(settings: Any) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class CampaignSettings:
-    """What every experiment can be told."""
+    """Settings that every experiment has."""
 
     preset: str = setting(
         "demo", "a named set of settings; anything given beside it wins", group="design", material=False, searchable=False
@@ -224,7 +224,7 @@ def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]
 
 
 def flags(kind: type[Any]) -> set[str]:
-    """The settings that are true or false."""
+    """Names of the settings that are true or false."""
     types_ = typing.get_type_hints(kind)
     return {name for field in _fields(kind) if types_[field.name] is bool for name in called(field)}
 
@@ -337,7 +337,7 @@ def _text(name: str, text: str) -> str:
 
 
 def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
-    """Digits are those of ASCII."""
+    """A number from text; only ASCII digits are taken."""
     try:
         text.encode("ascii")
         return float(text[:-1]) / 100 if kind is float and text.endswith("%") else kind(text)
@@ -347,7 +347,7 @@ def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
 
 
 def as_text(settings: Any) -> dict[str, str]:
-    """Every setting as MLflow logs it."""
+    """Every setting as the text that MLflow logs."""
     return {field.name: to_text(getattr(settings, field.name)) for field in _fields(settings)}
 
 

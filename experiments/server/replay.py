@@ -79,7 +79,7 @@ def _send(store: Store, folder: Path, away: str) -> Told:
 
 
 def _lines(told: Sequence[Told], folder: Path, uri: str) -> list[str]:
-    """What has to be said, a line each."""
+    """Lines of the summary that is printed."""
     damaged = [str(line) for one in told for line in one.damaged.values()]
     refused = [line for one in told for line in one.refused]
     lines = journal.named(damaged) + journal.named([f"refused: {line}" for line in refused])
