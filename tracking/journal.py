@@ -183,11 +183,6 @@ def named(troubles: list[str]) -> list[str]:
     return troubles[:NAMED] + ([f"and {rest:,} more"] if rest > 0 else [])
 
 
-def replay_command(folder: Path) -> str:
-    """What sends a journal, or a folder of several, to a tracking server again."""
-    return f"python -m experiments replay --journal {shlex.quote(str(folder))}"
-
-
 def delivered(folder: Path, server: str) -> tuple[int, str]:
     """Bytes of the journal that this server has confirmed, and what is wrong with the file that says so, if anything is.
 
@@ -230,7 +225,7 @@ def read_campaign(folder: Path) -> dict[str, Any]:
     if reason:
         raise WrongCall(
             f"{path} is damaged: {reason}. This campaign cannot be resumed (another can, by resume=RUN_ID); "
-            f"its records can be sent all the same: {replay_command(folder)}"
+            f"its records can be sent all the same, by replay --journal {shlex.quote(str(folder))}"
         )
     return {key: value for key, value in description.items() if key != CHECKSUM}
 

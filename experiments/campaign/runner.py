@@ -334,7 +334,8 @@ class Runner:
         """Delivers what can be delivered and lets the journal go; the run stays as it is. Says what is not delivered."""
         arrived = self._uploader.finish(120.0 if not self._uploader.trouble else 5.0)
         self._tell_damage()
-        again, told = journal.replay_command(self.folder), journal.named([f"refused: {line}" for line in self._uploader.refused])
+        again = shell.command("replay", "--journal", str(self.folder))
+        told = journal.named([f"refused: {line}" for line in self._uploader.refused])
         if not arrived:
             reason = self._uploader.trouble or "it takes longer than this process waits"
             told.append(

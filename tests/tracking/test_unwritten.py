@@ -112,7 +112,9 @@ def test_a_campaign_whose_database_stays_read_only_names_the_command_that_comple
     output, _ = parent.communicate(timeout=280)
     assert parent.returncode == 3, output
     assert "Traceback" not in output
-    said = re.search(r"! (\d+) records wait: .*read-only.*; send them when it can: (python -m experiments replay .*)", output)
+    said = re.search(
+        r"! (\d+) records wait: .*read-only.*; send them when it can: (\S*python\S* -m experiments replay .*)", output
+    )
     assert said, output
     assert "refused" not in output
     assert "RUNNING" in {run.status for run in Store(server.uri).runs("captioning")}
