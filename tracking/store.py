@@ -107,9 +107,11 @@ class Store:
     """One tracking server (or file) seen through records. Every method may raise Unreachable."""
 
     def __init__(self, uri: str | None = None) -> None:
+        """uri: MLFLOW_TRACKING_URI where it is None. Raises WrongCall for an SQLite store that no file can hold."""
         if uri:
             mlflow.set_tracking_uri(uri)
         self.uri = mlflow.get_tracking_uri()
+        first_use.check(self.uri)
         with first_use.alone(self.uri):
             self._client = mlflow.MlflowClient(self.uri)
         self._run_ids: dict[str, str] = {}
