@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.deploy.group import Group
 
 ROOT = Path(__file__).resolve().parent.parent
+# The project, and a framework that somebody else would have installed.
+PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "toy_framework" / "installed")])
 
 # Small enough for seconds a cell, large enough that every phase does something.
 QUICK = {
@@ -92,7 +94,7 @@ class Place:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-        return {**kept, "MLFLOW_TRACKING_URI": self.uri, "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
+        return {**kept, "MLFLOW_TRACKING_URI": self.uri, "COLUMNS": "200", "PYTHONPATH": PYTHONPATH}
 
     def command(self, *arguments: str, **given: str) -> list[str]:
         settings = {**QUICK, "cache": str(self.cache), "journal": str(self.journal), **given}
