@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -126,6 +127,11 @@ class Place:
             # A test run in the background has Ctrl-C ignored, and so would its children.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
+
+
+def toy_costs(**seconds: float) -> dict[str, str]:
+    """The environment in which the toy framework takes so long for a step, an inference, a copy (tests/toy_framework)."""
+    return {"EVENHAND_TOY_COSTS": json.dumps(dict.fromkeys(("toy", "toy+twin"), seconds))}
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Place, Server, wait_for
+from tests.conftest import Place, Server, toy_costs, wait_for
 from tracking import journal
 from tracking.records import Metrics, RunClosed, RunOpened, StoredRun
 from tracking.store import Store
@@ -60,7 +59,8 @@ STEP_SECONDS = 0.025
 
 @pytest.fixture(autouse=True)
 def _steps_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"step": STEP_SECONDS}}))
+    for name, text in toy_costs(step=STEP_SECONDS).items():
+        monkeypatch.setenv(name, text)
 
 
 def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_continues_from_the_checkpoint(place: Place) -> None:
