@@ -95,6 +95,21 @@ def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
     assert not place.journal.exists() or not list(place.journal.glob("*/campaign.json"))
 
 
+def test_a_gpu_that_not_all_see_is_left_alone(place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """The driver shows a GPU, and the framework cannot reach it: what plain `tensorflow` does, which brings no CUDA libraries."""
+    for name, text in driver.environment.items():
+        monkeypatch.setenv(name, text)
+    synthetic = {"frameworks": "toy", "blocks": "1", "data": "synthetic", "vocabulary": "60", "length": "8"}
+    refused = place.run(device="cuda", **synthetic)
+    assert refused.returncode == 2, refused.stdout
+    assert "toy: device 'cuda': the toy framework sees no GPU here" in refused.stderr
+    done = place.run(device="auto", cool_down_seconds="0", **synthetic)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "! no GPU for toy, so all run on the CPU; README.md says how each gets to the GPU" in done.stdout
+    (cell,) = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
+    assert cell.params["device"] == "cpu"
+
+
 def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     for name, text in {**driver.environment, **toy_costs(step=0.1)}.items():
         monkeypatch.setenv(name, text)

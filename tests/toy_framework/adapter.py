@@ -13,11 +13,11 @@ from models.contract import (
     Batch,
     Framework,
     ImageFiles,
-    ModelError,
     OptimizerConfig,
     Weights,
     check_weights,
 )
+from models.errors import NoDevice
 from tests.toy_framework import VARIANTS
 from tests.toy_framework.costs import Ledger
 from tests.toy_framework.networks import Network
@@ -45,7 +45,7 @@ class Adapter(Framework):
 
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:  # noqa: ARG002
         if device == "cuda":
-            raise ModelError("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
+            raise NoDevice("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
         self.name, self.device, self._threads = name, "cpu", threads
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._ledger = Ledger(name)
