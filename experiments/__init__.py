@@ -1,1 +1,1 @@
-"""What is asked, and how it is run."""
+"""Experiments: planning, running and comparing measurements of frameworks."""

@@ -156,7 +156,7 @@ class Framework(ABC):
 
     @abstractmethod
     def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
-        """From the next step on."""
+        """Sets the learning rate from the next step on."""
 
     @abstractmethod
     def optimizer_state(self, optimizer: Any) -> Weights: ...

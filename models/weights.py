@@ -80,7 +80,7 @@ def digest(weights: Mapping[str, Array]) -> str:
 
 
 def save(weights: Mapping[str, Array], path: Path) -> None:
-    """A .safetensors file that `load` reads back."""
+    """Writes a .safetensors file that `load` can read."""
     from safetensors.numpy import save_file
 
     save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, path)
@@ -147,7 +147,7 @@ def _check_types(path: Path, types: Mapping[str, str]) -> None:
 
 
 def _widened(part: Mapping[str, Any]) -> Array:
-    """bfloat16 is the upper half of float32."""
+    """bfloat16 as float32: bfloat16 is the upper half of its bits."""
     upper = np.frombuffer(part["data"], "<u2").astype(np.uint32)
     return (upper << 16).view(np.float32).reshape(part["shape"])
 

@@ -36,7 +36,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Team:
-    """experiments: id → permission."""
+    """A team; experiments: id → permission."""
 
     name: str
     role: int
@@ -156,7 +156,7 @@ def _permits(role: Mapping[str, Any], experiment_id: str) -> bool:
 
 
 def _revoke(store: Store, role: int, experiment_id: str) -> None:
-    """Takes a role's permission on an experiment."""
+    """Removes a role's permission on an experiment."""
     held = _call(store, "GET", "/api/3.0/mlflow/roles/permissions/list", role_id=str(role))["role_permissions"]
     for one in held:
         if (one["resource_type"], one["resource_pattern"]) == ("experiment", experiment_id):
@@ -164,7 +164,7 @@ def _revoke(store: Store, role: int, experiment_id: str) -> None:
 
 
 def remove_team(store: Store, name: str) -> Team:
-    """Its experiments and runs stay."""
+    """Removes a team; its experiments and runs stay."""
     found = named(store, name)
     _call(store, "DELETE", "/api/3.0/mlflow/roles/delete", role_id=found.role)
     return found
@@ -191,7 +191,7 @@ def new_password(store: Store, name: str) -> str:
 
 
 def remove_user(store: Store, name: str) -> None:
-    """The user's runs stay."""
+    """Removes a user; the user's runs stay."""
     _call(store, "DELETE", "/api/2.0/mlflow/users/delete", username=name)
 
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tracking.errors import WrongCall
+
 _used: set[str] = set()
 
 
@@ -33,8 +35,31 @@ def alone(uri: str) -> Iterator[None]:
             os.close(handle)
 
 
+def check(uri: str) -> None:
+    """Raises WrongCall for an SQLite store that no file can hold: MLflow would try for minutes, or fail with a traceback."""
+    path = _path(uri)
+    if path is None:
+        return
+    problem = ""
+    if path == Path() or path.is_dir():
+        problem = "names no file"
+    else:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            problem = f"lies in a folder that cannot be made ({error.strerror})"
+    if problem:
+        raise WrongCall(f"tracking store {uri} {problem}; set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db")
+
+
 def folder_of(uri: str) -> Path | None:
     """Where an SQLite store lies; None for any other."""
+    path = _path(uri)
+    return None if path is None else path.parent
+
+
+def _path(uri: str) -> Path | None:
+    """The file of an SQLite store, which may be missing; None for any other store."""
     if urlsplit(uri).scheme.partition("+")[0] != "sqlite":
         return None
-    return Path(unquote(urlsplit(uri).path)[1:]).parent  # three slashes before a relative path, four before an absolute one
+    return Path(unquote(urlsplit(uri).path)[1:])  # three slashes before a relative path, four before an absolute one

@@ -108,7 +108,7 @@ class Journal:
         return self._size
 
     def waiting(self) -> list[Record]:
-        """Records that the disk has not taken."""
+        """Number of records that could not be written to disk yet."""
         with self._lock:
             return [_parsed(line[:-1]) for line in self._pending]
 
@@ -166,12 +166,12 @@ def tail(folder: Path, offset: int, damaged: Damages | None = None) -> list[Reco
 
 
 def opened(folder: Path, damaged: Damages | None = None) -> list[RunOpened]:
-    """The runs of a journal."""
+    """The runs that a journal holds."""
     return [record for record in read_all(folder, damaged) if isinstance(record, RunOpened)]
 
 
 def count(folder: Path, offset: int = 0) -> int:
-    """How many whole lines follow an offset."""
+    """Number of whole lines after an offset."""
     with (folder / RECORDS).open("rb") as file:
         file.seek(offset)
         return sum(piece.count(b"\n") for piece in iter(lambda: file.read(2**20), b""))
@@ -181,11 +181,6 @@ def named(troubles: list[str]) -> list[str]:
     """The first few, and how many there are besides."""
     rest = len(troubles) - NAMED
     return troubles[:NAMED] + ([f"and {rest:,} more"] if rest > 0 else [])
-
-
-def replay_command(folder: Path) -> str:
-    """What sends a journal, or a folder of several, to a tracking server again."""
-    return f"python -m experiments replay --journal {shlex.quote(str(folder))}"
 
 
 def delivered(folder: Path, server: str) -> tuple[int, str]:
@@ -230,7 +225,7 @@ def read_campaign(folder: Path) -> dict[str, Any]:
     if reason:
         raise WrongCall(
             f"{path} is damaged: {reason}. This campaign cannot be resumed (another can, by resume=RUN_ID); "
-            f"its records can be sent all the same: {replay_command(folder)}"
+            f"its records can be sent all the same, by replay --journal {shlex.quote(str(folder))}"
         )
     return {key: value for key, value in description.items() if key != CHECKSUM}
 
@@ -366,7 +361,7 @@ def _write_all(file: int, data: bytes, position: int) -> None:
 
 
 def _rest(path: Path, offset: int) -> bytes:
-    """What follows the last newline."""
+    """The bytes after the last newline."""
     with path.open("rb") as file:
         file.seek(offset)
         return file.read()

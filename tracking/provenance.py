@@ -53,7 +53,7 @@ def packages(of_frameworks: Sequence[str]) -> dict[str, str]:
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
-    """Versions of those that are installed."""
+    """Versions of those packages that are installed."""
     found = {}
     for name in names:
         try:

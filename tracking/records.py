@@ -131,7 +131,7 @@ _TYPES: dict[str, Any] = {t.__name__: t for t in (RunOpened, Tags, Metrics, Arti
 
 
 def to_line(record: Record) -> str:
-    """One JSON object a record, without a newline."""
+    """A record as one line of JSON, without a newline."""
     return json.dumps({"record": type(record).__name__, **dataclasses.asdict(record)}, separators=(",", ":"))
 
 

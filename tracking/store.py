@@ -107,9 +107,11 @@ class Store:
     """One tracking server (or file) seen through records. Every method may raise Unreachable."""
 
     def __init__(self, uri: str | None = None) -> None:
+        """uri: MLFLOW_TRACKING_URI where it is None. Raises WrongCall for an SQLite store that no file can hold."""
         if uri:
             mlflow.set_tracking_uri(uri)
         self.uri = mlflow.get_tracking_uri()
+        first_use.check(self.uri)
         with first_use.alone(self.uri):
             self._client = mlflow.MlflowClient(self.uri)
         self._run_ids: dict[str, str] = {}
@@ -227,7 +229,7 @@ class Store:
         return refused
 
     def _taken(self, records: Sequence[Record], refused: list[str]) -> Iterator[Record]:
-        """What any server takes of records."""
+        """Records in the form that every server accepts."""
         for record in records:
             found, left_out = limits.taken(record)
             refused += [f"{type(record).__name__} of {ascii(record.run)[1:-1][:60]}: {line}" for line in left_out]
@@ -508,7 +510,7 @@ class Store:
         return [(point.timestamp, point.value) for point in self._ask(self._client.get_metric_history, run_id, key)]
 
     def points(self, run_id: str, key: str) -> list[Point]:
-        """Every point of a metric, as it was logged."""
+        """Every logged point of a metric."""
         found = self._ask(self._client.get_metric_history, run_id, key)
         return [Point(key, point.value, point.step, point.timestamp) for point in found]
 
@@ -555,7 +557,7 @@ class Store:
         return any(one.path == path and not one.is_dir for one in beside)
 
     def delete_files(self, run_id: str) -> None:
-        """Every artifact of a run, for good."""
+        """Deletes every artifact of a run for good."""
         where = self._ask(self._client.get_run, run_id).info.artifact_uri
         repository = get_artifact_repository(where, tracking_uri=self.uri)
         for one in self._ask(self._client.list_artifacts, run_id):

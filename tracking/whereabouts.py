@@ -17,7 +17,7 @@ SAME_SECONDS = 2.0  # the kernel's clock ticks, and a boot time that moves with 
 
 
 def here() -> dict[str, str]:
-    """This process as tags of a run."""
+    """Tags of a run that name this process: host, pid, time of its start."""
     import psutil
 
     started = psutil.Process().create_time()

@@ -44,7 +44,7 @@ DROPPED = {b"x-mlflow-workspace", b"x-mlflow-authorization"}
 
 
 def create() -> Application:
-    """The application that a worker serves."""
+    """The ASGI application that a worker serves."""
     origins = os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
     return Guard(inside.application(), origins, int(os.environ.get(LARGEST_UPLOAD, 2 * 2**30)))
 

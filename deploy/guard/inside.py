@@ -91,7 +91,7 @@ def verified(user: str, password: str) -> Account | None:
 
 
 def teams(account: Account) -> frozenset[str]:
-    """The names of an account's teams."""
+    """Names of the teams an account belongs to."""
     roles = auth.store.list_user_roles(account.id)
     return frozenset(role.name for role in roles if not role.name.startswith(PERSONAL_ROLE))
 

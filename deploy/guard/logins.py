@@ -50,7 +50,7 @@ class Backoff:
 
 
 class Logins:
-    """The accounts of one worker's requests."""
+    """Checks accounts for one worker's requests."""
 
     def __init__(self) -> None:
         self._of_name_and_address = Backoff(FREE_OF_NAME_AND_ADDRESS)

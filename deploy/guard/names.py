@@ -18,12 +18,12 @@ MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+=-]*(?:[. ][A-Za-z0-9][A-Za-z0-9_+=-
 
 
 def check_team(name: object) -> None:
-    """Raises Refusal for what is no team's name."""
+    """Raises Refusal unless the text can be a team's name."""
     _check(name, TEAM, "a team's name is 2 to 40 of a-z, 0-9, - and _, a letter first")
 
 
 def check_user(name: object) -> None:
-    """Raises Refusal for what is no user's name."""
+    """Raises Refusal unless the text can be a user's name."""
     _check(name, USER, "a user's name is 2 to 64 of A-Z, a-z, 0-9, . _ - and @, a letter first")
 
 

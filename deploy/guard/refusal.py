@@ -1,4 +1,4 @@
-"""How the guard says no."""
+"""Refusals: the answers of the guard to what it does not let through."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Folder:
-    """Where everything of one server lies."""
+    """Paths of one server's files."""
 
     path: Path
 
@@ -130,13 +130,13 @@ class Folder:
             yield
 
     def _move_sqlite(self) -> None:
-        """Earlier versions kept it beside the secrets."""
+        """Moves the SQLite file from where earlier versions kept it, beside the secrets."""
         self.sqlite.parent.mkdir(exist_ok=True, mode=0o700)
         for old in self.path.glob("mlflow.db*"):
             old.replace(self.sqlite.with_name(old.name))
 
     def settings(self) -> Settings:
-        """Raises Refused where nothing was set up."""
+        """Settings of the server. Raises Refused where none is set up."""
         if not self.is_set_up:
             raise Refused(f"there is no server in {self.path}; start one: python -m deploy.native start --folder {self.path}")
         values = json.loads(self.settings_file.read_text())

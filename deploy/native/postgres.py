@@ -39,7 +39,7 @@ class Database:
 
     @property
     def plain_url(self) -> str:
-        """As PostgreSQL's own programs take it."""
+        """The database URL in the form that PostgreSQL's own programs accept."""
         return self.url.replace("postgresql+psycopg2://", "postgresql://")
 
     def start(self) -> None:
@@ -208,7 +208,7 @@ def _major(initdb: Path) -> int:
 
 
 def _as_user() -> dict[str, Any]:
-    """PostgreSQL does not run as root."""
+    """Arguments of Popen that give up root, as whom PostgreSQL does not run."""
     user: Mapping[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
     return dict(user)
 

@@ -219,7 +219,7 @@ def _members(folder: Folder) -> list[psutil.Process]:
 
 
 def _main(folder: Folder) -> Main | None:
-    """An earlier version wrote the number alone."""
+    """The server's main process as the file names it; an earlier version wrote the number alone."""
     try:
         told = json.loads(folder.pid_file.read_text())
         if isinstance(told, int):

@@ -17,12 +17,12 @@ CHECKS_A_WATCHDOG = 6
 
 
 class Ended(BaseException):
-    """Somebody has asked for the end."""
+    """Raised when somebody asks the server to end."""
 
 
 @dataclass(frozen=True)
 class Manager:
-    """The service manager (sd_notify), or nobody."""
+    """The service manager (sd_notify), where there is one."""
 
     address: str
     watchdog_seconds: float

@@ -1,1 +1,1 @@
-"""The tool's own error rates."""
+"""Calibration: the comparison's own error rates, by simulation."""

@@ -87,7 +87,7 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
         outcomes=[one for one in study.OUTCOMES if is_rate(one.metric) or not plan.rates_only],
         margin=settings.margin,
         strata=plan.strata,
-        allowed_to_differ=(*plan.spans, *settings_.immaterial(settings)),
+        allowed_to_differ=(*plan.allowed_to_differ, *settings_.immaterial(settings)),
         protocol=settings.protocol,
     )
     also = getattr(study, "also", None)

@@ -90,6 +90,7 @@ def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str])
 
 def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
     """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
+    devices.cpus_of_cells(settings.reserve_cores)  # raises where none is left
     look = readiness.MachineProbe(devices.of(settings)[0])
     prepared = prepare(study, settings, display)
     wanted = plan or plan_.of_study(studies.load(study), settings)
@@ -100,8 +101,8 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     account = accounts.current(store)
     settings = dataclasses.replace(settings, team=accounts.team_of(account, settings.team))
     idle = look.idle()
-    if settings.strict and idle.troubles:
-        raise WrongCall(f"strict=true: {idle.troubles[0]}; try again when it is free, or with strict=false")
+    if settings.require_idle_machine and idle.troubles:
+        raise WrongCall(f"require_idle_machine=true: {idle.troubles[0]}; try again when it is free, or with false")
     preflight(study, settings, prepared, display)
     prepared = proven(study, settings, prepared, wanted.treatments, display)
     warnings = (*prepared.warnings, *idle.troubles, *filter(None, [wanted.rates_only]))

@@ -75,7 +75,7 @@ class Child:
         return [_understood(line.decode()) for line in lines]
 
     def stop(self) -> None:
-        """Asks, waits, then kills."""
+        """Asks the process to end, waits, then kills it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is None:
                 os.killpg(self.pid, number)

@@ -20,7 +20,7 @@ TEMPERATURE = "_temperature_celsius"
 
 @dataclass(frozen=True)
 class MachineState:
-    """The machine before the first cell.
+    """State of the machine before the first cell.
 
     others_percent: of all cores, used by others; `busiest` is the process that used most. on_gpu: who computes there.
     celsius, watts: by sensor; empty where there is none.
@@ -45,7 +45,7 @@ class MachineState:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """As the campaign's run keeps them."""
+        """Metrics of the campaign's run."""
         found = {"idle/others_cpu_percent": self.others_percent}
         found |= {f"idle/{name}/temperature_celsius": value for name, value in self.celsius.items()}
         return found | ({"idle/watts": sum(self.watts.values())} if self.watts else {})
@@ -87,7 +87,7 @@ class MachineProbe:
 
 
 def celsius(sensors: Sensors) -> dict[str, float]:
-    """Temperature by sensor: `cpu`, `gpu_0`."""
+    """Temperature in °C by sensor: `cpu`, `gpu_0`."""
     return {key.removesuffix(TEMPERATURE): value for key, value in sensors.values().items() if key.endswith(TEMPERATURE)}
 
 
@@ -111,7 +111,7 @@ def _too_warm(start: Mapping[str, float], now: Mapping[str, float]) -> str:
 
 
 def from_values(values: Mapping[str, Any]) -> MachineState:
-    """As the journal keeps it."""
+    """MachineState from JSON values, as the journal keeps them."""
     return MachineState(**{**values, "on_gpu": tuple(values.get("on_gpu", ()))})
 
 

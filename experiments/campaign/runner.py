@@ -63,7 +63,7 @@ class Setup:
 
     @property
     def threads(self) -> int:
-        return self.settings.threads or cpus().usable
+        return self.settings.threads or min(cpus().usable, len(devices.cpus_of_cells(self.settings.reserve_cores)))
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,7 @@ class Runner:
             checkpoint=str((self._journal.folder / "cells" / work.key / "checkpoint").resolve()),
             experiment=self.experiment,
             campaign=self.run_id,
+            cpus=devices.cpus_of_cells(settings.reserve_cores) if settings.reserve_cores else (),
         )
 
     def _listen(
@@ -300,7 +301,7 @@ class Runner:
             raise self.interrupted("; finished cells are kept")
 
     def interrupted(self, where: str) -> Interrupted:
-        """The error that says so, with the way back."""
+        """The error for a stopped campaign, with the command that continues it."""
         return Interrupted(f"stopped by {STOP.name}{where}", self.resume_command)
 
     def _tell_damage(self) -> None:
@@ -334,7 +335,8 @@ class Runner:
         """Delivers what can be delivered and lets the journal go; the run stays as it is. Says what is not delivered."""
         arrived = self._uploader.finish(120.0 if not self._uploader.trouble else 5.0)
         self._tell_damage()
-        again, told = journal.replay_command(self.folder), journal.named([f"refused: {line}" for line in self._uploader.refused])
+        again = shell.command("replay", "--journal", str(self.folder))
+        told = journal.named([f"refused: {line}" for line in self._uploader.refused])
         if not arrived:
             reason = self._uploader.trouble or "it takes longer than this process waits"
             told.append(
@@ -359,7 +361,7 @@ class Runner:
         self.write(Artifact(self.run, str(path.relative_to(self._journal.folder)), folder))
 
     def keep_metrics(self, values: Mapping[str, float]) -> None:
-        """Metrics of the run itself."""
+        """Records metrics of the campaign's own run."""
         if values:
             self.write(Metrics(self.run, tuple(Point(key, value, 0, now_ms()) for key, value in values.items())))
 
@@ -403,7 +405,7 @@ def _resume_command(kept: Mapping[str, Any], root: Path) -> str:
 
 
 def _in_phase(closed: RunClosed, phase: str) -> RunClosed:
-    """What ran out of memory says in which phase."""
+    """The reason for running out of memory, with the phase it happened in."""
     if closed.outcome != RunOutcome.OUT_OF_MEMORY or not phase:
         return closed
     return dataclasses.replace(closed, reason=f"{phase}: {closed.reason}")

@@ -29,7 +29,7 @@ PROGRESS_SECONDS = 0.2
 
 
 class Emitter:
-    """Records and progress as JSON lines."""
+    """Writes records and progress to the parent as JSON lines."""
 
     def __init__(self, spec: CellSpec, stream: TextIO) -> None:
         self._spec = spec
@@ -116,6 +116,8 @@ def main() -> int:
     os.dup2(2, 1)
     fields = json.load(sys.stdin)
     spec = CellSpec(**{field.name: fields[field.name] for field in dataclasses.fields(CellSpec)})
+    if spec.cpus:  # before the framework counts them and starts its threads
+        os.sched_setaffinity(0, spec.cpus)
     output = Emitter(spec, records)
     closed = run(spec, output)
     output.record(closed)

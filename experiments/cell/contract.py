@@ -53,7 +53,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class CellSpec:
-    """All that a child is told, as JSON. Paths are absolute but for what records carry: those are relative to `journal`."""
+    """All that a child is told, as JSON. Paths are absolute but for what records carry: those are relative to `journal`.
+
+    cpus: those that it may run on; none: as its parent may.
+    """
 
     run: str
     workload: str
@@ -69,15 +72,16 @@ class CellSpec:
     checkpoint: str
     experiment: str = ""
     campaign: str = ""
+    cpus: tuple[int, ...] = ()
 
     @property
     def path(self) -> Path:
-        """Where this run's own files go."""
+        """Folder for the run's own files."""
         return Path(self.journal) / self.folder
 
 
 class Output(Protocol):
-    """The child's way to its parent."""
+    """The child's connection to its parent."""
 
     def record(self, record: Record) -> None: ...
 

@@ -61,7 +61,7 @@ def parts(found: Profile, seconds: float, waited: float) -> dict[str, float]:
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Seconds in which at least one span lies."""
+    """Seconds covered by at least one of the spans."""
     total, reach = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reach))

@@ -1,1 +1,1 @@
-"""Commands beside the experiments."""
+"""The command line."""

@@ -32,6 +32,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
     own = {field.name for field in dataclasses.fields(COMMANDS[name].settings)}
     rest = {key: text for key, text in given.items() if key not in own} if of_experiment else {}
     settings = settings_.parse(COMMANDS[name].settings, {}, {key: text for key, text in given.items() if key not in rest})
+    rest = settings_.current(settings_.CampaignSettings, rest)
     work: dict[str, Callable[..., int]] = {
         "admin": _admin,
         "compare": _compare,
@@ -47,6 +48,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
 def study(name: str, given: Mapping[str, str]) -> int:
     """A campaign of an experiment, new or resumed. Returns its exit code; raises WrongCall, Interrupted."""
     module = studies.load(name)
+    given = settings_.current(module.Settings, given)
     settings = settings_.parse(module.Settings, module.PRESETS, given)
     _end_in_order()
     from experiments.campaign import launch

@@ -1,8 +1,10 @@
-"""Words of a call as the text of settings."""
+"""Parses the words of a call into settings as text."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from experiments import studies
 from experiments.config import settings
@@ -11,8 +13,11 @@ from tracking import plain
 from tracking.errors import WrongCall
 
 
-def options(words: Sequence[str], flags: Collection[str] = ()) -> dict[str, str]:
-    """`--name value` or `--name=value`, each once; `--a-b` is `--a_b`, and one of `flags` alone is true. Raises WrongCall."""
+def options(words: Sequence[str], flags: Collection[str] = (), names: Mapping[str, object] | None = None) -> dict[str, str]:
+    """`--name value` or `--name=value`, each once; `--a-b` is `--a_b`, and one of `flags` alone is true.
+
+    names: those there are, where that is known: a mistyped flag is then told as such. Raises WrongCall.
+    """
     found: dict[str, str] = {}
     rest = list(words)
     while rest:
@@ -21,8 +26,11 @@ def options(words: Sequence[str], flags: Collection[str] = ()) -> dict[str, str]
             raise WrongCall(f"'{plain.short(word)}' is not a setting; write --name value")
         written, equals, value = word[2:].partition("=")
         name = written.replace("-", "_")
-        if not equals and name in flags and (not rest or rest[0].startswith("--")):
+        alone = not equals and (not rest or rest[0].startswith("--"))
+        if alone and name in flags:
             value = "true"
+        elif alone and names is not None and name not in names:
+            raise WrongCall(f"there is no setting '{plain.short(name)}'{settings.suggestion(name, names)}")
         elif not equals:
             if not rest:
                 raise WrongCall(f"--{plain.short(written)} has no value; write --{plain.short(written)} value")
@@ -35,7 +43,17 @@ def options(words: Sequence[str], flags: Collection[str] = ()) -> dict[str, str]
 
 def flags(name: str) -> set[str]:
     """The settings of a command or experiment that are true or false; a search's are those of every experiment too."""
+    return set().union(*map(settings.flags, _kinds(name)))
+
+
+def of(name: str) -> dict[str, object]:
+    """The settings of a command or experiment; a search takes those of every experiment too."""
+    return {one: field for kind in _kinds(name) for field in dataclasses.fields(kind) for one in settings.called(field)}
+
+
+def _kinds(name: str) -> list[Any]:
+    """The definitions of settings that a call may use."""
     if name not in COMMANDS:
-        return settings.flags(studies.load(name).Settings)
+        return [studies.load(name).Settings]
     of_experiments = studies.available() if COMMANDS[name].of_experiment else ()
-    return settings.flags(COMMANDS[name].settings).union(*map(flags, of_experiments))
+    return [COMMANDS[name].settings, *(studies.load(one).Settings for one in of_experiments)]

@@ -37,7 +37,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def overview() -> str:
-    """All names, a line each."""
+    """Names of all experiments and commands, a line each."""
     names = {"experiments": studies.available(), "other": list(COMMANDS)}
     return "\n".join([USAGE, *(line for title, of in names.items() for line in (f"{title}:", *map(_listed, of)))])
 

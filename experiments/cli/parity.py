@@ -97,7 +97,7 @@ def table(judged: Judged) -> Table:
 
 
 def as_markdown(found: Sequence[Row]) -> str:
-    """The same as a Markdown table, and what was compared."""
+    """The parity table as Markdown, and what was compared."""
     heads = ("model", "framework", "against", *HEADS, "verdict")
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * 3}{'--:|' * len(HEADS)}---|"]
     table = [*lines, *(f"| {' | '.join(line)} |" for line in _lines(found))]
@@ -154,7 +154,7 @@ def _kept(store: Store, settings: Parity, judged: Judged, began_ms: int) -> str:
 
 
 def _key(row: Row) -> str:
-    """MLflow's names of metrics know no plus sign."""
+    """A name without plus signs, which MLflow does not accept in metrics."""
     return f"parity/{row.model}/{row.framework.replace('+', '.')}/{row.quantity}"
 
 

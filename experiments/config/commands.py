@@ -10,7 +10,7 @@ from experiments.config.settings import MOST_SEED, setting
 
 @dataclass(frozen=True)
 class Compare:
-    """Which finished runs are compared, and how."""
+    """Settings of `compare`: which finished runs are compared, and how."""
 
     experiment: tuple[str, ...] = setting(
         ("captioning",), "experiments by name, campaigns by run id; several with commas", group="runs"
@@ -143,7 +143,7 @@ class Export:
 
 @dataclass(frozen=True)
 class Replay:
-    """Whose records a tracking server is told."""
+    """Settings of `replay` and `import`: which records a tracking server gets."""
 
     journal: str = setting(".evenhand/journal", "one campaign's folder, or a folder of several", path=True, group="records")
 

@@ -79,18 +79,18 @@ class Display:
         self._progress.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """One line, whatever is in it."""
+        """Prints one line; control characters are shown, markup is not interpreted."""
         self.console.print(plain.line(text), style=style or None, markup=False)
 
     def expect(self, total: int) -> None:
-        """How many cells there will be from here on."""
+        """Sets how many cells the progress bar has to expect from here on."""
         self._total, self._done = total, 0
         if self._all is not None:
             self._progress.remove_task(self._all)
         self._all = self._progress.add_task("all cells", total=total)
 
     def expect_another(self) -> None:
-        """One cell more than was known."""
+        """Adds one cell to those that the progress bar expects."""
         self._total = (self._total or 0) + 1
         if self._all is not None:
             self._progress.update(self._all, total=self._total)
@@ -112,7 +112,7 @@ class Display:
             self.say(f"    {text} {done}{f'/{total}' if total else ''}")
 
     def finish(self, line: str, *, good: bool = True) -> None:
-        """A cell has ended."""
+        """Advances the progress bar by a cell that has ended."""
         self._done += 1
         if self._all is not None:
             self._progress.update(self._all, completed=self._done)

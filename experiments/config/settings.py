@@ -40,15 +40,16 @@ def setting(
     choices: Sequence[str] = (),
     path: bool = False,
     group: str = "settings",
+    formerly: str = "",
     **use: bool,
 ) -> Any:
     """A dataclass field with its one-line help and what it accepts; a number has both `least` and `most`.
 
     path: the text may name a file or folder, so it has to be one that a file system could hold. group: the subject it stands
-    under in the help. use: see `_use`.
+    under in the help. formerly: the name it had before, which still works. use: see `_use`.
     """
-    told = {"help": help, "least": least, "most": most, "choices": tuple(choices), "path": path, "group": group}
-    metadata = {**told, **_use(**use)}
+    accepts = {"least": least, "most": most, "choices": tuple(choices), "path": path}
+    metadata = {"help": help, "group": group, "formerly": formerly, **accepts, **_use(**use)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -64,7 +65,7 @@ def _use(*, material: bool = True, searchable: bool = True, silent: bool = False
 
 def immaterial(settings: Any) -> frozenset[str]:
     """Names of the settings, of a dataclass or of one's value, in which cells may differ and still be pooled."""
-    return frozenset(field.name for field in _fields(settings) if not field.metadata.get("material", True))
+    return frozenset(name for field in _fields(settings) if not field.metadata.get("material", True) for name in called(field))
 
 
 def searchable(settings: Any) -> frozenset[str]:
@@ -79,7 +80,7 @@ def silent(settings: Any) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class CampaignSettings:
-    """What every experiment can be told."""
+    """Settings that every experiment has."""
 
     preset: str = setting(
         "demo", "a named set of settings; anything given beside it wins", group="design", material=False, searchable=False
@@ -115,8 +116,20 @@ class CampaignSettings:
     threads: int = setting(
         0, "CPU threads of every framework alike; 0: one for each CPU it may use", least=0, most=1_024, group="machine"
     )
-    strict: bool = setting(
-        False, "refuse a machine on which others work, instead of warning", group="machine", material=False, searchable=False
+    reserve_cores: int = setting(
+        0,
+        "CPUs that cells do not run on, left to the parent and all else; 0: none",
+        least=0,
+        most=1_023,
+        group="machine",
+    )
+    require_idle_machine: bool = setting(
+        False,
+        "refuse a machine on which others work, instead of warning",
+        group="machine",
+        formerly="strict",
+        material=False,
+        searchable=False,
     )
     cool_down_seconds: float = setting(
         120.0,
@@ -180,8 +193,9 @@ class CampaignSettings:
 def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:
     """Settings from text: defaults, the preset's (where there are any), then what was given. Raises WrongCall, one line."""
     fields = {field.name: field for field in _fields(kind)}
+    given = current(kind, given)
     if "settings" in fields and given.get("settings"):
-        given = {**read(Path(_text("settings", given["settings"]))), **given}
+        given = {**current(kind, read(Path(_text("settings", given["settings"])))), **given}
     for name in given:
         if name not in fields:
             raise WrongCall(f"there is no setting '{plain.short(name)}'{suggestion(name, fields)}")
@@ -190,6 +204,20 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
     settings = kind(**{**of_preset(presets, given), **values})
     check(settings)
     return settings
+
+
+def called(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """A setting's name, and the one it had before if it had one."""
+    return tuple(filter(None, (field.name, field.metadata.get("formerly"))))
+
+
+def current(kind: type[Any], given: Mapping[str, T]) -> dict[str, T]:
+    """Settings by the names they have now. Raises WrongCall for one that is given by both of its names."""
+    now = {field.metadata["formerly"]: field.name for field in _fields(kind) if field.metadata.get("formerly")}
+    for former in set(given) & set(now):
+        if now[former] in given:
+            raise WrongCall(f"{former} is the former name of {now[former]}; give one of them")
+    return {now.get(name, name): value for name, value in given.items()}
 
 
 def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> dict[str, Any]:
@@ -203,8 +231,9 @@ def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]
 
 
 def flags(kind: type[Any]) -> set[str]:
-    """The settings that are true or false."""
-    return {name for name, type_ in typing.get_type_hints(kind).items() if type_ is bool}
+    """Names of the settings that are true or false."""
+    types_ = typing.get_type_hints(kind)
+    return {name for field in _fields(kind) if types_[field.name] is bool for name in called(field)}
 
 
 def read(path: Path) -> dict[str, str]:
@@ -315,7 +344,7 @@ def _text(name: str, text: str) -> str:
 
 
 def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
-    """Digits are those of ASCII."""
+    """A number from text; only ASCII digits are taken."""
     try:
         text.encode("ascii")
         return float(text[:-1]) / 100 if kind is float and text.endswith("%") else kind(text)
@@ -325,7 +354,7 @@ def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
 
 
 def as_text(settings: Any) -> dict[str, str]:
-    """Every setting as MLflow logs it."""
+    """Every setting as the text that MLflow logs."""
     return {field.name: to_text(getattr(settings, field.name)) for field in _fields(settings)}
 
 
@@ -340,6 +369,7 @@ def to_text(value: Any) -> str:
 def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     """Settings from JSON values, as the journal keeps them."""
     known = {field.name for field in _fields(kind)}
+    values = current(kind, values)
     kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
     return kind(**kept)
 

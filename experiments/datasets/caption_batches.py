@@ -33,7 +33,7 @@ def shuffled(captions: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[n
 
 
 def steps_per_epoch(captions: int, batch_size: int) -> int:
-    """Whole batches only."""
+    """Number of whole batches in an epoch; a last smaller one is dropped."""
     return captions // batch_size
 
 

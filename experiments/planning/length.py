@@ -61,7 +61,7 @@ class Length:
         return own.get("epochs", self.epochs) * own.get("steps_per_epoch", self.examples // self.batch_size)
 
     def taken(self, settings: CampaignSettings) -> int:
-        """Steps of a training with these settings."""
+        """Steps that a training with these settings takes."""
         values: Any = settings
         return int(values.epochs * (values.steps_per_epoch or self.examples // values.batch_size))
 

@@ -26,7 +26,7 @@ class Plan:
     baseline: str
     treatments: tuple[Treatment, ...]
     strata: tuple[str, ...] = ()
-    spans: tuple[str, ...] = ()
+    allowed_to_differ: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     own_inputs: bool = False
     along: str = ""
@@ -42,7 +42,7 @@ def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
         baseline=found[0].framework if found[0].group else found[0].name,
         treatments=found,
         strata=module.strata(settings) if hasattr(module, "strata") else (),
-        spans=getattr(module, "SPANS", ()),
+        allowed_to_differ=getattr(module, "ALLOWED_TO_DIFFER", ()),
         along=getattr(module, "FRONTIER", ""),
     )
 
@@ -58,5 +58,6 @@ def from_values(values: Mapping[str, Any]) -> Plan:
         Treatment(**{**one, "settings": {k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()}})
         for one in values["treatments"]
     )
-    lists = {name: tuple(values[name]) for name in ("strata", "spans")}
+    values = {"allowed_to_differ" if name == "spans" else name: value for name, value in values.items()}  # its former name
+    lists = {name: tuple(values[name]) for name in ("strata", "allowed_to_differ")}
     return Plan(**{**values, **lists, "treatments": found})

@@ -73,7 +73,7 @@ def groups(treatments: Iterable[Treatment]) -> list[list[str]]:
 
 
 def compared(settings: CampaignSettings) -> tuple[Treatment, ...]:
-    """Every framework as it is."""
+    """One treatment per framework, without the delay that controls are given."""
     return tuple(Treatment(name, name, settings={"inject_delay": 0.0}) for name in settings.frameworks)
 
 

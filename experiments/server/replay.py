@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from experiments.config import shell
 from experiments.config.console import PlainConsole, track
 from tracking import journal
 from tracking.errors import WrongCall
@@ -79,14 +80,15 @@ def _send(store: Store, folder: Path, away: str) -> Told:
 
 
 def _lines(told: Sequence[Told], folder: Path, uri: str) -> list[str]:
-    """What has to be said, a line each."""
+    """Lines of the summary that is printed."""
     damaged = [str(line) for one in told for line in one.damaged.values()]
     refused = [line for one in told for line in one.refused]
     lines = journal.named(damaged) + journal.named([f"refused: {line}" for line in refused])
     lines += [one.trouble for one in told if one.trouble and not one.waiting]
+    again = shell.command("replay", "--journal", str(folder))
     if waiting := sum(one.waiting for one in told):
         reason = next(one.trouble for one in told if one.waiting)
-        lines.append(f"{waiting:,} records wait: {uri}: {reason}; send them when it can: {journal.replay_command(folder)}")
+        lines.append(f"{waiting:,} records wait: {uri}: {reason}; send them when it can: {again}")
     elif refused:
-        lines.append(f"what was refused stays in the journal; send it again: {journal.replay_command(folder)}")
+        lines.append(f"what was refused stays in the journal; send it again: {again}")
     return lines

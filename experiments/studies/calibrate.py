@@ -24,12 +24,12 @@ WORKLOAD = "captioning"
 MODEL = "caption_decoder"
 SCALING = captioning.SCALING
 FACTOR = "treatment"
-SPANS = ("inject_delay",)
+ALLOWED_TO_DIFFER = ("inject_delay",)
 
 
 @dataclass(frozen=True)
 class Settings(captioning.Settings):
-    """What the calibration can be told."""
+    """Settings of the calibration."""
 
     campaigns: int = setting(300, "simulated campaigns a scenario; 0: only the real cells", least=0, most=100_000, group="design")
 

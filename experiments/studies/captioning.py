@@ -20,7 +20,7 @@ SCALING = Scaling("training_captions")
 
 @dataclass(frozen=True)
 class Settings(CampaignSettings):
-    """What the captioning study can be told."""
+    """Settings of the captioning study."""
 
     data: str = setting(
         "scenes", "a folder in a known caption format, scenes (embedded) or synthetic (no pictures)", path=True, group="data"

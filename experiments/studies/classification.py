@@ -21,7 +21,7 @@ SCALING = Scaling("training images")
 
 @dataclass(frozen=True)
 class Settings(CampaignSettings):
-    """What the classification study can be told."""
+    """Settings of the classification study."""
 
     model: str = setting("resnet18", "a model that takes images, by folder name", group="training")
     data: str = setting("digits", "digits (embedded); a folder with CIFAR-10, MNIST, or CLASS/pictures", path=True, group="data")
@@ -131,7 +131,7 @@ SOURCE = "University at Albany, 2020/21"
 
 
 def strata(settings: Settings) -> tuple[str, ...]:
-    """What is never pooled."""
+    """Settings whose levels are judged apart, never pooled."""
     return ("input",) if len(settings.input) > 1 else ()
 
 
@@ -151,5 +151,5 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 
 def models(settings: Settings) -> tuple[str, ...]:
-    """What the parity gate is asked about."""
+    """Networks that the parity gate has to prove equal."""
     return (settings.model,)

@@ -23,7 +23,7 @@ FRONTIER = "batch_size"
 
 @dataclass(frozen=True)
 class Settings(CampaignSettings):
-    """What the grid can be told."""
+    """Settings of the grid."""
 
     models: tuple[str, ...] = setting(
         ("resnet18", "mobilenet_v2"), "models by folder name: python -m experiments parity --help", group="grid", material=False
@@ -106,7 +106,7 @@ SOURCE = "Arizona State University, 2023"
 
 
 def models(settings: Settings) -> tuple[str, ...]:
-    """What the parity gate is asked about."""
+    """Networks that the parity gate has to prove equal."""
     return settings.models
 
 

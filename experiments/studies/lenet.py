@@ -28,7 +28,7 @@ GOAL = (
 
 @dataclass(frozen=True)
 class Settings(classification.Settings):
-    """What the LeNet study can be told."""
+    """Settings of the LeNet study."""
 
     model: str = setting("lenet", "a model that takes images, by folder name", group="training")
     image_size: int = setting(

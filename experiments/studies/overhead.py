@@ -17,7 +17,7 @@ WORKLOAD = "captioning"
 MODEL = "caption_decoder"
 SCALING = captioning.SCALING
 FACTOR = "harness"
-SPANS = ("framework", "autolog")
+ALLOWED_TO_DIFFER = ("framework", "autolog")
 
 HARNESSES = {
     "bare": Treatment("bare", "pytorch", "loop", {"harness": "bare"}, sensed=False),
@@ -35,7 +35,7 @@ HARNESSES = {
 
 @dataclass(frozen=True)
 class Settings(captioning.Settings):
-    """What the overhead study can be told."""
+    """Settings of the overhead study."""
 
     harnesses: tuple[str, ...] = setting(
         tuple(HARNESSES), "what is compared, the baseline first; lightning if installed", group="design"

@@ -97,7 +97,7 @@ def plan(study: str, base: CampaignSettings, dimensions: tuple[Dimension, ...]) 
         baseline=default if default in levels else levels[0],
         treatments=tuple(found),
         strata=("framework",),
-        spans=(along.field, REQUESTS, "batch_sizes", *LENGTH),
+        allowed_to_differ=(along.field, REQUESTS, "batch_sizes", *LENGTH),
         tags={"find": "best_batch"},
         own_inputs=True,
         along=NAME,

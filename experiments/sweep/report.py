@@ -113,7 +113,7 @@ def metrics(trials: Sequence[FrozenTrial], best: Sequence[FrozenTrial], goal: Go
 
 
 def terminal(rows: Sequence[Sequence[str]], best: Sequence[FrozenTrial]) -> Table:
-    """The best trials, for a person."""
+    """Table of the best trials for the terminal."""
     header, *body = rows
     shown = Table(title="best trials", title_justify="left")
     for name in header[:-1]:

@@ -221,7 +221,7 @@ def original_number(trial: FrozenTrial) -> int:
 
 
 def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
-    """The values that Optuna wants to be tried."""
+    """Values of the settings that Optuna wants tried next."""
     found: dict[str, Value] = {}
     for one in dimensions:
         if one.choices:
@@ -263,12 +263,12 @@ def reporter(trial: Trial) -> Report:
 
 
 def reported(trial: Trial, study: Study) -> dict[int, float]:
-    """Epoch → value, as the pruner was told."""
+    """Epoch → value that the pruner was given."""
     return dict(sorted(_frozen(study, trial).intermediate_values.items()))
 
 
 def feasible(trial: FrozenTrial) -> bool:
-    """Whether it fitted, and kept to every bound."""
+    """Whether the trial fitted into memory and kept every constraint."""
     return trial.state == TrialState.COMPLETE and all(value <= 0 for value in trial.constraints.values())
 
 

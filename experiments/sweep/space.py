@@ -43,7 +43,7 @@ class Dimension:
 
     @property
     def extremes(self) -> tuple[Value, ...]:
-        """Every choice, or both ends of the range."""
+        """Every choice of a categorical setting, or both ends of a range."""
         return self.choices or (self._as_value(self.low), self._as_value(self.high))
 
     def settled(self, value: Value) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class Trials:
         return (outcome == RunOutcome.OK and has_all) or outcome == RunOutcome.OUT_OF_MEMORY
 
     def _settle(self, trial: Trial, result: Result) -> None:
-        """The run says what Optuna is told."""
+        """Tags the trial's run with the state and verdict that Optuna gets."""
         if not result.run:
             return
         steps = trial.user_attrs.get("steps", 0)

@@ -21,7 +21,7 @@ from experiments.sweep.trials import point
 DEFAULT = "default"
 MOST = 3
 # What differs between settings by its nature, beside the settings that were searched.
-SPANS = (*LENGTH, "framework", "frameworks", "model", "dataset", "batch_size", "image_size", "device")
+ALLOWED_TO_DIFFER = (*LENGTH, "framework", "frameworks", "model", "dataset", "batch_size", "image_size", "device")
 
 
 def chosen(best: Sequence[FrozenTrial], most: int = MOST) -> list[FrozenTrial]:
@@ -32,7 +32,7 @@ def chosen(best: Sequence[FrozenTrial], most: int = MOST) -> list[FrozenTrial]:
 
 
 def label(trial: FrozenTrial, several: bool) -> str:
-    """What a winner is called in reports."""
+    """A winner's name in reports."""
     return f"best: trial {trial.number}" if several else "best"
 
 
@@ -68,7 +68,9 @@ def plan(
         factor="treatment",
         baseline=DEFAULT,
         treatments=(default, *found),
-        spans=tuple(dict.fromkeys([*SPANS, *(one.field for one in dimensions), *(one.name for one in dimensions)])),
+        allowed_to_differ=tuple(
+            dict.fromkeys([*ALLOWED_TO_DIFFER, *(one.field for one in dimensions), *(one.name for one in dimensions)])
+        ),
         tags={"sweep": sweep},
         own_inputs=True,
         rates_only=_unequal(base, dimensions, winners),

@@ -55,7 +55,7 @@ class Spec(ImageSpec):
         return 4 * rounded(STAGES[-1][4] * self.width)
 
     def units(self) -> Iterator[Unit]:
-        """Every unit, from the image on."""
+        """Every MBConv block, from the image on."""
         counts = [ceil(count * self.depth) for *_, count in STAGES]
         done = 0
         for stage, (expansion, kernel, strides, inputs, outputs, _) in enumerate(STAGES):

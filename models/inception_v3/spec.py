@@ -133,7 +133,7 @@ class Spec(ImageSpec):
         return found
 
     def width(self, unit: Unit) -> int:
-        """Output channels of a unit."""
+        """Number of output channels of a unit."""
         return unit.channels // self.narrower
 
     def _add(self, found: Shapes, path: str, unit: Unit, inputs: int) -> int:

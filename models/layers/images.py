@@ -69,7 +69,7 @@ class ImageSpec(ABC):
 
     @abstractmethod
     def shapes(self) -> Shapes:
-        """Every array of the network."""
+        """Shape of every array of the network, by name."""
 
 
 def shapes(spec: ImageSpec) -> Shapes:

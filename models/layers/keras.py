@@ -50,7 +50,7 @@ def average_pool(x: Any, size: int, *, strides: int, padding: int = 0) -> Any:
 
 
 def flatten(x: Any) -> Any:
-    """Channel by channel, as torch flattens."""
+    """Flattens in channel-first order, as PyTorch does."""
     return layers.Flatten()(layers.Permute((3, 1, 2))(x))
 
 

@@ -22,7 +22,7 @@ class Spec(ImageSpec):
     channels: ClassVar[int] = 1
 
     def least_rows(self, side: int) -> int:  # noqa: ARG002
-        """It has no BatchNorm."""
+        """Smallest batch: 1, since there is no BatchNorm."""
         return 1
 
     def shapes(self) -> Shapes:

@@ -46,7 +46,7 @@ class Spec(ImageSpec):
         return 1280
 
     def units(self) -> Iterator[Unit]:
-        """Every inverted residual, from the image on."""
+        """Every inverted residual block, from the image on."""
         inputs, at = self.stem, 1
         for expansion, outputs, count, strides in self.stages:
             for number in range(count):

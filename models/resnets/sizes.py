@@ -30,7 +30,7 @@ class ResNetSpec(ImageSpec):
     bottleneck: bool = False
 
     def units(self) -> Iterator[Unit]:
-        """Every unit, from the image on."""
+        """Every residual unit, from the image on."""
         inputs = STEM
         for stage, count in enumerate(self.blocks):
             width = STEM * 2**stage

@@ -25,7 +25,7 @@ class Spec(ImageSpec):
     least_side: ClassVar[int] = 32
 
     def least_rows(self, side: int) -> int:  # noqa: ARG002
-        """It has no BatchNorm."""
+        """Smallest batch: 1, since there is no BatchNorm."""
         return 1
 
     def shapes(self) -> Shapes:

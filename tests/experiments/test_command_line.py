@@ -58,15 +58,17 @@ def test_a_setting_may_be_written_in_several_ways(words: list[str], expected: di
         (["--aa", "--aa"], "--aa is given twice"),
         (["--"], "'--' is not a setting"),
         (["aa"], "'aa' is not a setting"),
+        (["--bb", "--batch-size=1"], "there is no setting 'bb'"),
+        (["--batchsize"], "did you mean batch_size?"),
     ],
 )
 def test_words_that_are_no_settings_are_refused(words: list[str], said: str) -> None:
     with pytest.raises(WrongCall, match=re.escape(said)):
-        arguments.options(words, {"aa"})
+        arguments.options(words, {"aa"}, {"aa": None, "batch_size": None})
 
 
 def test_a_search_takes_the_flags_of_its_experiments() -> None:
-    assert arguments.flags("sweep") >= {"confirm", "aa", "strict", "profile"}
+    assert arguments.flags("sweep") >= {"confirm", "aa", "require_idle_machine", "strict", "profile"}
     assert arguments.flags("parity") == {"full"}
 
 

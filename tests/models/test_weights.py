@@ -6,6 +6,7 @@ import json
 import pickle
 import struct
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,10 @@ def test_files_are_read_back(tmp_path: Path) -> None:
     assert weights.digest(weights.load(str(tmp_path / "drawn.safetensors"), "caption_decoder", SIZES)) == weights.digest(drawn)
 
 
-def test_a_state_dict_of_another_process_is_read(tmp_path: Path) -> None:
+def publish(drawn: Mapping[str, np.ndarray], path: Path) -> None:
     """A .pth as torchvision publishes it: old names, BatchNorm's counters."""
-    dense = spec("densenet201")
-    small, _ = dense.probe(np.random.default_rng(0))
-    drawn = weights.load("random", "densenet201", small)
-    weights.save(drawn, tmp_path / "drawn.safetensors")
+    between = path.with_suffix(".safetensors")
+    weights.save(drawn, between)
     script = """
 import re, sys, torch
 from safetensors.torch import load_file
@@ -51,7 +50,14 @@ state = {re.sub(r"(norm|conv)([12])[.]", r"\\1.\\2.", name): tensor for name, te
 state["features.norm0.num_batches_tracked"] = torch.tensor(3)
 torch.save(state, sys.argv[2])
 """
-    run_python("-c", script, str(tmp_path / "drawn.safetensors"), str(tmp_path / "published.pth"))
+    run_python("-c", script, str(between), str(path))
+
+
+def test_a_state_dict_of_another_process_is_read(tmp_path: Path) -> None:
+    dense = spec("densenet201")
+    small, _ = dense.probe(np.random.default_rng(0))
+    drawn = weights.load("random", "densenet201", small)
+    publish(drawn, tmp_path / "published.pth")
     assert weights.digest(weights.load(str(tmp_path / "published.pth"), "densenet201", small)) == weights.digest(drawn)
 
 
@@ -147,6 +153,7 @@ def test_a_header_is_not_believed(tmp_path: Path, header: str, promised: int | N
 
 HOSTILE = """
 import sys, torch
+from collections.abc import Mapping
 from pathlib import Path
 from models import weights
 from models.contract import ModelError
@@ -178,6 +185,7 @@ def test_state_dicts_that_cannot_be_are_one_line(tmp_path: Path) -> None:
 
 CHECKPOINT = """
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from experiments.cell.checkpoint import Checkpoint, TrainingState
 from models import spec, weights
@@ -213,7 +221,19 @@ def test_imagenet_has_no_captions() -> None:
         weights.load("imagenet", "caption_decoder", SIZES)
 
 
-def test_imagenet_comes_from_the_cache_or_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imagenet_comes_from_the_cache_without_its_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    dense = spec("densenet201")
+    drawn = weights.load("random", "densenet201", dense.Spec())
+    cache = tmp_path / "hub/checkpoints"
+    cache.mkdir(parents=True)
+    publish(drawn, cache / "densenet201-c1103571.pth")
+    found = weights.load("imagenet", "densenet201", dense.Spec(classes=None))
+    assert set(drawn) - set(found) == {"classifier.weight", "classifier.bias"}
+    assert weights.digest(found) == weights.digest({name: drawn[name] for name in found})
+
+
+def test_imagenet_that_is_nowhere_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens on discard: refused at once, everywhere
     dense = spec("densenet201").Spec()

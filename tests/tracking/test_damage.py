@@ -328,7 +328,7 @@ def test_a_damaged_description_is_one_line_and_its_records_arrive(
     for wanted in ("last", "newest"):
         code, output = called(capsys, "captioning", f"--resume={wanted}", f"--journal={root}")
         assert code == 2
-        assert re.fullmatch(rf"evenhand: {path} is damaged: .*python -m experiments replay --journal {root}/newest\n", output)
+        assert re.fullmatch(rf"evenhand: {path} is damaged: .*, by replay --journal {root}/newest\n", output)
     assert [folder.name for folder, _ in journal.descriptions(root, "older")] == ["older"]
     with pytest.raises(WrongCall, match="is damaged"):
         journal.descriptions(root, "last")

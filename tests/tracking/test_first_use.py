@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tracking import first_use
+from tracking.errors import WrongCall
+from tracking.store import Store
 
 PROCESSES = 2
 # Waits until all have imported what they need: the tables are then made at the same moment.
@@ -56,3 +59,13 @@ def test_processes_that_begin_side_by_side_find_one_store(tmp_path: Path) -> Non
 )
 def test_only_a_store_in_a_file_is_waited_for(uri: str, folder: Path | None) -> None:
     assert first_use.folder_of(uri) == folder
+
+
+@pytest.mark.parametrize(
+    "uri", ["sqlite://", "sqlite:///", "sqlite:////tmp", "sqlite:////proc/nothing/mlflow.db", "sqlite:////dev/null/mlflow.db"]
+)
+def test_a_store_that_no_file_can_hold_is_one_line_at_once(uri: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(WrongCall, match=f"tracking store {uri} .*; set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db"):
+        Store(uri)
+    assert time.monotonic() - began < 5

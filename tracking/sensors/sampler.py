@@ -65,7 +65,7 @@ class Sensors:
         return found
 
     def on_gpu(self) -> dict[int, int | None]:
-        """Who computes on the GPU, process -> bytes."""
+        """GPU memory in bytes by process."""
         return self._gpu.processes() if self._gpu else {}
 
     def _open_gpu(self) -> Gpu | None:

@@ -37,7 +37,7 @@ _MARK = object()
 
 @dataclass
 class _Name:
-    """What a pickle imports."""
+    """A global name that a pickle imports."""
 
     makes: str
 

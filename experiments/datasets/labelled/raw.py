@@ -1,4 +1,4 @@
-"""What a reader of one format hands over."""
+"""The common form into which every reader of image formats puts what it read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def held_out(labels: Sequence[int] | NDArray[np.integer]) -> NDArray[np.bool_]:
 
 
 def digest_of(paths: Iterable[Path]) -> str:
-    """Of names and contents of files."""
+    """SHA-256 over names and contents of files."""
     total = hashlib.sha256()
     for path in paths:
         total.update(path.name.encode())

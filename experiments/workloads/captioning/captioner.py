@@ -67,7 +67,7 @@ def _requirements(framework: str, weights: str) -> tuple[str, ...]:
 
 
 def _load_pyfunc(path: str) -> Captioner:
-    """MLflow's door."""
+    """Entry point of MLflow's pyfunc loader."""
     return Captioner(Path(path))
 
 

@@ -80,7 +80,7 @@ class Captioning:
         )
 
     def learning_rate(self, epoch: int) -> float | None:  # noqa: ARG002
-        """It stays."""
+        """Constant learning rate."""
         return None
 
     def validate(self, framework: Framework, network: Any) -> dict[str, float]:

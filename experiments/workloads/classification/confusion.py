@@ -49,6 +49,6 @@ def _drawn(counted: NDArray[np.int64], classes: Sequence[str]) -> Image.Image:
 
 
 def _colours(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """White for none, full for all of a class."""
+    """Background colour of each cell: white for 0, full for all images of a class."""
     paper, full = np.array(PAPER, np.float64), np.array(FULL, np.float64)
     return paper + np.asarray(shares)[..., None] * (full - paper)

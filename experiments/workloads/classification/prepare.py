@@ -39,7 +39,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
 
 
 def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
-    """Nothing comes before the blocks."""
+    """Warnings after the extraction of features: none, this study extracts none."""
     return ()
 
 

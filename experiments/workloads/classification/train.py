@@ -61,7 +61,7 @@ class Classification:
         return batches.read(self._data, batches.files(self._data, self._data.validation, self.examples_a_step))
 
     def learning_rate(self, epoch: int) -> float | None:
-        """A tenth after each of `drop_epochs`."""
+        """Learning rate divided by ten after each of `drop_epochs`."""
         drops = self._settings["drop_epochs"]
         rate: float = self._settings["learning_rate"]
         return rate * DROP ** sum(epoch >= drop for drop in drops) if drops else None
@@ -99,7 +99,7 @@ class Classification:
         return found
 
     def quality(self, framework: Framework, network: Any) -> dict[str, float]:  # noqa: ARG002
-        """Accuracy is told after every epoch."""
+        """Nothing at the end: accuracy is measured after every epoch."""
         return {}
 
     def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None:
@@ -111,5 +111,5 @@ class Classification:
 
 
 def time_to(threshold: float) -> str:
-    """The metric of the time to an accuracy."""
+    """Name of the metric for the time to an accuracy."""
     return f"{TO_ACCURACY}{100 * threshold:g}_percent_seconds"

@@ -33,5 +33,5 @@ def _check_sizes(name: str, spec: ImageSpec, settings: Settings) -> None:
 
 
 def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
-    """Nothing comes before the blocks."""
+    """Warnings after the extraction of features: none, this study extracts none."""
     return ()

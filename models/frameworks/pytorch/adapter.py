@@ -1,4 +1,4 @@
-"""PyTorch behind the contract."""
+"""The PyTorch adapter: implements `models.contract.Framework`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from models.contract import Batch, ImageFiles
 
 
 def batches(files: ImageFiles, workers: int) -> Iterator[Batch]:
-    """Batches as NumPy sees tf.data's own memory."""
+    """Batches as NumPy views of tf.data's own memory."""
     images = np.load(files.images, mmap_mode="r")
     side, channels, pad = images.shape[1], images.shape[3], files.pad
 

@@ -131,6 +131,6 @@ def test_a_campaign_over_batch_sizes_judges_rates_alone_where_they_train_differe
     by_size = {one.settings["batch_size"]: one.settings for one in plan.treatments}
     assert (by_size[256]["steps_per_epoch"], by_size[256]["epochs"]) == (3, math.ceil(22 / 3))
     assert "epochs" not in by_size[32]
-    assert {"steps_per_epoch", "epochs"} <= set(plan.spans)
+    assert {"steps_per_epoch", "epochs"} <= set(plan.allowed_to_differ)
     call = asked("batch_size=8|32|64", find="best_batch")
     assert batches.plan("captioning", call.base, call.goal.dimensions).rates_only == ""
