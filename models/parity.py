@@ -259,17 +259,21 @@ def _relative_l2(reference: Array | None, other: Array | None) -> float:
     return float(difference / size) if size else float(difference)
 
 
+def _rules(text: str) -> tuple[OptimizerConfig, ...]:
+    return tuple(OptimizerConfig(**one) for one in json.loads(text))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("framework")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rules", type=json.loads, required=True, help="JSON, a list of objects as OptimizerConfig")
+    parser.add_argument("--rules", type=_rules, default=RULES["adam"], help="JSON, a list of objects as OptimizerConfig")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    asked = ParityRequest(options.model, tuple(OptimizerConfig(**one) for one in options.rules), options.full, options.seed)
+    asked = ParityRequest(options.model, options.rules, options.full, options.seed)
     try:
         computed = compute(asked, options.framework, options.threads)
     except ModelError as error:
