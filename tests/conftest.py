@@ -23,6 +23,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from models import frameworks
 from tests import warm
 from tests.tracking.postgres import MISSING, Postgres, running
 
@@ -132,6 +133,17 @@ class Place:
 def toy_costs(**seconds: float) -> dict[str, str]:
     """The environment in which the toy framework takes so long for a step, an inference, a copy (tests/toy_framework)."""
     return {"EVENHAND_TOY_COSTS": json.dumps(dict.fromkeys(("toy", "toy+twin"), seconds))}
+
+
+@pytest.fixture
+def toy_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The toy framework is known in the test's own process too, and in those that it starts with its own environment."""
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    for entry in PYTHONPATH.split(os.pathsep):
+        monkeypatch.syspath_prepend(entry)
+    frameworks._variants.cache_clear()
+    yield
+    frameworks._variants.cache_clear()
 
 
 @pytest.fixture(scope="session")

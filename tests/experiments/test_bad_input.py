@@ -87,7 +87,7 @@ def test_bad_settings(place: Place, given: dict[str, str], message: str) -> None
 def test_weights_of_another_architecture(place: Place) -> None:
     path = place.folder / "other.safetensors"
     save_file({"layer1.0.conv1.weight": np.zeros((4, 4, 3, 3), np.float32)}, path)
-    refused(place, "not a densenet201", weights=str(path), frameworks="pytorch")
+    refused(place, "not a densenet201", weights=str(path), frameworks="toy")
 
 
 def test_a_server_that_is_down(place: Place) -> None:
@@ -99,7 +99,7 @@ def test_a_server_that_is_down(place: Place) -> None:
 
 def test_imagenet_weights_that_cannot_be_had_or_can(place: Place) -> None:
     """Where there is no network the refusal names the way out; where there is one, the weights are taken."""
-    done = place.run(weights="imagenet", frameworks="pytorch", blocks="1")
+    done = place.run(weights="imagenet", frameworks="toy", blocks="1")
     assert done.returncode == 3 or (done.returncode == 2 and "weights=random" in done.stderr), done.stderr
     assert "Traceback" not in done.stderr
 
@@ -107,7 +107,7 @@ def test_imagenet_weights_that_cannot_be_had_or_can(place: Place) -> None:
 def test_broken_pictures_in_a_large_set_are_left_out_and_listed(place: Place) -> None:
     data = kaggle(place.folder / "data", images=120)
     (data / "Images" / "7.jpg").write_text("not a picture")
-    done = place.run(data=str(data), frameworks="pytorch", blocks="1", images="40")
+    done = place.run(data=str(data), frameworks="toy", blocks="1", images="40")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "1 pictures cannot be read and are left out" in done.stdout
     listed = [path.read_text() for path in place.folder.glob("mlruns/*/*/artifacts/broken_images.json")]
