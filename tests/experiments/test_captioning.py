@@ -18,7 +18,7 @@ from PIL import Image
 
 from experiments.config import settings as settings_
 from experiments.studies import captioning
-from tests.conftest import Place
+from tests.conftest import Place, toy_costs
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -37,7 +37,10 @@ def finished(
 ) -> tuple[Place, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("campaign")
     shutil.copy(empty_store, folder / "mlflow.db")
-    place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
+    (shared_cache / "parity").mkdir(exist_ok=True)
+    (folder / "cache").mkdir()  # of its own, so that the features are extracted here; what is proven once is proven
+    (folder / "cache" / "parity").symlink_to(shared_cache / "parity")
+    place = Place(folder, folder / "cache", f"sqlite:///{folder}/mlflow.db")
     return place, place.run(blocks="2", inference_requests="80", team="vision")
 
 
@@ -121,10 +124,11 @@ def test_both_frameworks_start_from_the_same_function(runs: dict[str, StoredRun]
     assert first != second, "each block draws weights of its own"
 
 
-@pytest.mark.usefixtures("finished")
-def test_extraction_is_a_run_of_its_own_and_both_frameworks_see_the_same(shared_cache: Path, runs: dict[str, StoredRun]) -> None:
+def test_extraction_is_a_run_of_its_own_and_both_frameworks_see_the_same(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
+) -> None:
     assert runs["features · pytorch"].metrics["features/images"] == runs["features · tensorflow"].metrics["features/images"] == 40
-    arrays = [np.load(path) for path in shared_cache.glob("features/*/features.npy")]
+    arrays = [np.load(path) for path in finished[0].cache.glob("features/*/features.npy")]
     same = [array for array in arrays if array.shape == (40, 1_920)]
     assert len(same) >= 2
     difference = np.linalg.norm(same[0] - same[1]) / np.linalg.norm(same[0])
@@ -226,6 +230,21 @@ def test_an_interrupted_extraction_continues_where_it_was_and_nothing_is_extract
     assert [run.metrics["features/images"] for run in known] == [8, 40]
     np.testing.assert_array_equal(np.load(entry / "features.npy"), whole)
     assert extracted() == known
+
+
+def test_of_two_campaigns_side_by_side_one_extracts(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in toy_costs(infer=1.5).items():  # long enough to meet
+        monkeypatch.setenv(name, text)
+    both = [replace(place, cache=tmp_path / "cache") for _ in range(2)]
+    started = [one.start(blocks="1", frameworks="toy", data="scenes", epochs="1", inference_requests="2") for one in both]
+    outputs = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [3, 3], outputs
+    extractions = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "extraction"]
+    assert sorted(run.metrics["features/images"] for run in extractions) == [0, 40]
+    assert {run.status for run in extractions} == {"FINISHED"}
+    (array,) = (np.load(path) for path in tmp_path.glob("cache/features/*/features.npy"))
+    assert (array.std(axis=0) > 0).all()
+    assert (array.std(axis=1) < 1e-6).all()  # the toy's features are a picture's brightness, again and again
 
 
 def test_synthetic_data_time_the_papers_decoder(place: Place) -> None:

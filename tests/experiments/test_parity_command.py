@@ -28,7 +28,7 @@ def test_a_pair_is_proven_and_kept(place: Place) -> None:
     run = mlflow.MlflowClient(place.uri).search_runs(["1"])[0]
     assert run.data.tags["kind"] == "parity"
     assert run.data.tags["parity"] == "equal"
-    assert 0 <= run.data.metrics["parity/lenet/toy_twin/forward"] < 1e-12
+    assert 0 <= run.data.metrics["parity/lenet/toy.twin/forward"] < 1e-12
     assert len(run.data.metrics) == 10
     files = {one.path for one in mlflow.MlflowClient(place.uri).list_artifacts(run.info.run_id)}
     assert files == {"parity.md", "parity.csv", "parity.json"}

@@ -123,7 +123,7 @@ class Adapter(Framework):
 
     def apply(self, function: Callable[..., Any], network: Network, inputs: tuple[Array, ...], **options: int) -> Array:
         outputs = function(network, *self._placed(inputs), **options)
-        self._ledger.launch("infer")
+        self._ledger.launch("apply")
         return self._read(outputs)
 
     def synchronise(self) -> None:
