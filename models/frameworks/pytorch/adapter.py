@@ -12,7 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import models
-from models.contract import Array, Batch, Framework, ImageFiles, ModelError, OptimizerConfig, Profile, Weights, check_weights
+from models.contract import (
+    Array,
+    Batch,
+    Framework,
+    ImageFiles,
+    ModelError,
+    OptimizerConfig,
+    Profile,
+    StepClock,
+    Weights,
+    check_weights,
+)
 from models.frameworks.pytorch.device import TorchDevice
 
 
@@ -36,7 +47,7 @@ class Adapter(Framework):
 
     def build(self, model: str, spec: Any) -> nn.Module:
         network: nn.Module = models.load(model, self.architecture).build(spec)
-        return network.to(self.device, self._dtype)
+        return network.to(self.device, self._dtype).eval()
 
     def parameter_counts(self, network: nn.Module) -> tuple[int, int]:
         trainable = sum(tensor.numel() for tensor in network.parameters() if tensor.requires_grad)
@@ -96,7 +107,7 @@ class Adapter(Framework):
         return Batch(inputs, targets, weights)
 
     def train_step(self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
-        network.train()
+        _set_mode(network, training=True)
         inputs, targets, weights = self._tensors(batch)
         optimizer.zero_grad(set_to_none=True)
         loss = self._forward(_mean_loss)(network, inputs, targets, weights)
@@ -104,8 +115,17 @@ class Adapter(Framework):
         optimizer.step()
         return loss.detach()
 
+    def train_epoch(
+        self, network: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], clock: StepClock
+    ) -> None:
+        _set_mode(network, training=True)
+        try:
+            super().train_epoch(network, optimizer, batches, clock)
+        finally:
+            _set_mode(network, training=False)
+
     def evaluate(self, network: nn.Module, batch: Batch) -> tuple[float, float]:
-        network.eval()
+        _set_mode(network, training=False)
         inputs, targets, weights = self._tensors(batch)
         with torch.inference_mode():
             loss = self._forward(_mean_loss)(network, inputs, targets, weights)
@@ -119,16 +139,17 @@ class Adapter(Framework):
         parameters = dict(network.named_parameters())
         loss = _mean_loss(network, *self._tensors(batch))
         gradients = torch.autograd.grad(loss, list(parameters.values()))
+        network.eval()
         return {name: gradient.numpy(force=True) for name, gradient in zip(parameters, gradients, strict=True)}
 
     def infer(self, network: nn.Module, inputs: tuple[Array, ...]) -> Array:
-        network.eval()
+        _set_mode(network, training=False)
         with torch.inference_mode():
             outputs: Tensor = self._forward(_logits)(network, tuple(map(self._tensor, inputs)))
         return _numpy(outputs.to(self._dtype))
 
     def apply(self, function: Callable[..., Any], network: nn.Module, inputs: tuple[Array, ...], **options: int) -> Array:
-        network.eval()
+        _set_mode(network, training=False)
         with torch.inference_mode():
             outputs = function(network, *map(self._tensor, inputs), compiled=self._forward, **options)
         return _numpy(outputs)
@@ -161,6 +182,12 @@ class Adapter(Framework):
                 return run(*arguments)
 
         return mixed
+
+
+def _set_mode(network: nn.Module, *, training: bool) -> None:
+    """Where it is another: the call walks over all modules, which a deep network pays for in every step and request."""
+    if network.training is not training:
+        network.train(training)
 
 
 def _state(network: nn.Module) -> dict[str, Tensor]:
