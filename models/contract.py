@@ -109,8 +109,6 @@ class Framework(ABC):
     """
 
     architecture: ClassVar[str]
-    # Whether `train_epoch` fetches its batches inside of its steps.
-    fetches_itself: ClassVar[bool] = False
 
     name: str
     device: str
@@ -160,22 +158,25 @@ class Framework(ABC):
         """Does the work under the framework's profiler, whose trace goes into the folder, as TensorBoard reads it."""
         raise ModelError(f"{self.name} has no profiler here")
 
+    @abstractmethod
     def place(self, batch: Batch) -> Batch:
-        """The batch as `train_step`, `train_epoch` and `infer` take it without copying it to the device once more.
+        """The batch on the device, in the framework's own types and layout: a step on it converts and copies nothing."""
 
-        Where a framework wants its arrays from the host each time, as Keras' `fit` does, the batch itself.
-        """
-        return batch
+    @abstractmethod
+    def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Any, ...]:
+        """The same for the inputs of `infer` and `apply`."""
 
     @abstractmethod
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         """One update, dropout on. May return before the device has finished; the loss handle is read with float()."""
 
     def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
-        """Every batch once, each step between `clock.begin()` and `clock.end(loss)`."""
+        """Every batch once, each step between `clock.begin()` and `clock.end(loss)`, its batch made and placed before."""
         for batch in batches:
+            placed = self.place(batch)
+            self.synchronise()
             clock.begin()
-            loss = self.train_step(network, optimizer, batch)
+            loss = self.train_step(network, optimizer, placed)
             self.synchronise()
             clock.end(float(loss))
 

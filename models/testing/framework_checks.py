@@ -10,10 +10,11 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -62,12 +63,15 @@ def relative(a: Weights, b: Weights) -> float:
 class Clock:
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.runs = False
 
     def begin(self) -> None:
         self.calls.append("begin")
+        self.runs = True
 
     def end(self, loss: float) -> None:
         self.calls.append(loss)
+        self.runs = False
 
 
 def check_only_its_own_framework_is_imported(framework: Framework) -> None:
@@ -176,6 +180,26 @@ def check_an_epoch_is_its_steps(framework: Framework) -> None:
     assert clock.calls[::2] == ["begin"] * len(batches)
     np.testing.assert_allclose(clock.calls[1::2], losses, rtol=1e-6)  # Keras keeps its loss tracker in float32 on some backends
     assert relative(stepped, framework.weights(network)) < TIGHT
+
+
+def check_batches_are_made_and_placed_between_the_steps(framework: Framework) -> None:
+    """Whatever a framework's own way of training is: its steps are timed on arrays that are on the device."""
+    network, _, batch = small_network(framework)
+    clock, seen = Clock(), {"made": list[bool](), "placed": list[bool]()}
+    place = framework.place
+
+    def made() -> Iterator[Batch]:
+        for _ in range(4):
+            seen["made"].append(clock.runs)
+            yield batch
+
+    def placed(one: Batch) -> Batch:
+        seen["placed"].append(clock.runs)
+        return place(one)
+
+    with patch.object(framework, "place", placed):
+        framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), made(), clock)
+    assert seen == {"made": [False] * 4, "placed": [False] * 4}
 
 
 def check_adam_is_adam(framework: Framework) -> None:
@@ -322,7 +346,12 @@ def check_a_placed_batch_is_the_batch(framework: Framework) -> None:
     network, _, batch = small_network(framework)
     placed = framework.place(batch)
     again = framework.place(placed)
-    np.testing.assert_array_equal(framework.infer(network, again.inputs), framework.infer(network, batch.inputs))
+    first, second = ((*found.inputs, found.targets, found.weights) for found in (placed, again))
+    assert not any(isinstance(array, np.ndarray) for array in first)
+    assert all(left is right for left, right in zip(first, second, strict=True))  # what lies on the device is moved once
+    expected = framework.infer(network, batch.inputs)
+    np.testing.assert_array_equal(framework.infer(network, again.inputs), expected)
+    np.testing.assert_array_equal(framework.infer(network, framework.place_inputs(batch.inputs)), expected)
     losses = []
     for one in (batch, placed):
         network, _, _ = small_network(framework)

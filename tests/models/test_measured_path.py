@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.models.children import run_python
 
 PRELUDE = """
@@ -71,3 +73,63 @@ def test_pytorch_sets_the_mode_when_it_changes_and_outside_of_the_clock() -> Non
     assert found["walks"].count("outside") <= 7  # there and back: epoch 2, gradients 3, step 2
     assert found["built"] == found["trained"] == found["differentiated"] == found["evaluated"] == [False]
     assert found["stepped"] == [True]
+
+
+OPERATORS = """
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Seen(TorchDispatchMode):
+    def __torch_dispatch__(self, operator, types, given=(), named=None):
+        name = operator._schema.name
+        if clock.runs and name in ("aten::_to_copy", "aten::clone", "aten::copy_"):
+            moved.append((str(given[0].dtype), given[0].numel()))
+        if clock.runs and name == "aten::convolution":
+            layouts.append([one.is_contiguous(memory_format=torch.channels_last) for one in given[:2]])
+        return operator(*given, **(named or {}))
+
+
+framework, network, batch, optimizer = opened(sys.argv[1], "resnet18")
+clock, moved, layouts = Clock(), [], []
+with Seen():
+    framework.train_epoch(network, optimizer, [batch, batch], clock)
+    request = framework.place_inputs(batch.inputs)
+    clock.begin()
+    framework.infer(network, request)
+    clock.end(0.0)
+ours = [one for one in moved if one in (("torch.int32", len(batch.targets)), ("torch.float32", batch.inputs[0].size))]
+print(json.dumps({"moved": ours, "channels_last": [all(column) for column in zip(*layouts)]}))
+"""
+
+
+@pytest.mark.parametrize(("framework", "channels_last"), [("pytorch", False), ("pytorch+channels_last", True)])
+def test_pytorch_gets_its_own_types_and_layout_outside_of_the_clock(framework: str, channels_last: bool) -> None:
+    """Classes as int64 and images in the order of memory that the kernels want: made once, when a batch is placed."""
+    found = told(OPERATORS, framework)
+    assert found["moved"] == []
+    assert found["channels_last"] == [channels_last] * 2  # images and kernels
+
+
+WIDENED = """
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+class Seen(TorchFunctionMode):
+    def __torch_function__(self, function, types, given=(), named=None):
+        called.append(getattr(function, "__name__", ""))
+        return function(*given, **(named or {}))
+
+
+framework, network, batch, _ = opened("pytorch", "resnet18", "bfloat16")
+inputs, called = framework.place_inputs(batch.inputs), []
+with Seen():
+    logits = framework.infer(network, inputs)
+print(json.dumps({"dtype": str(logits.dtype), "called": [name for name in called if name in ("cpu", "to", "numpy")]}))
+"""
+
+
+def test_bfloat16_logits_leave_the_device_as_they_are() -> None:
+    """TensorFlow's and Keras' are widened on the host, from half the bytes; PyTorch's too."""
+    assert told(WIDENED) == {"dtype": "float32", "called": ["cpu", "to", "numpy"]}

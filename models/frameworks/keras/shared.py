@@ -110,6 +110,14 @@ class KerasFramework(Framework):
         found: Profile = import_module(f"models.frameworks.{name}.profiler").profiled(folder, self.device, work)
         return found
 
+    def place(self, batch: Batch) -> Batch:
+        return Batch(self.place_inputs(batch.inputs), *self.place_inputs((batch.targets, batch.weights)))
+
+    def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Any, ...]:
+        from keras import ops
+
+        return tuple(ops.convert_to_tensor(self._array(array)) for array in inputs)
+
     def synchronise(self) -> None:
         self._device.synchronise()
 

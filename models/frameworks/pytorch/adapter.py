@@ -26,9 +26,11 @@ from models.contract import (
 )
 from models.frameworks.pytorch.device import TorchDevice
 
+IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
+
 
 class Adapter(Framework):
-    """Eager PyTorch, or with torch.compile around the network."""
+    """PyTorch: eager, with torch.compile around the network, or with images and kernels in memory as `channels_last`."""
 
     architecture = "pytorch"
 
@@ -39,6 +41,7 @@ class Adapter(Framework):
         self._dtype = torch.float64 if precision == "float64" else torch.float32
         self._mixed = precision == "bfloat16"
         self._compile = name == "pytorch+compile"
+        self._layout = torch.channels_last if name == "pytorch+channels_last" else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._device.seed(seed)
 
@@ -47,7 +50,8 @@ class Adapter(Framework):
 
     def build(self, model: str, spec: Any) -> nn.Module:
         network: nn.Module = models.load(model, self.architecture).build(spec)
-        return network.to(self.device, self._dtype).eval()
+        network.to(self.device, self._dtype)
+        return network.to(memory_format=self._layout).eval()
 
     def parameter_counts(self, network: nn.Module) -> tuple[int, int]:
         trainable = sum(tensor.numel() for tensor in network.parameters() if tensor.requires_grad)
@@ -103,8 +107,10 @@ class Adapter(Framework):
         return profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
-        inputs, targets, weights = self._tensors(batch)
-        return Batch(inputs, targets, weights)
+        return Batch(*self._tensors(batch))
+
+    def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Tensor, ...]:
+        return tuple(map(self._tensor, inputs))
 
     def train_step(self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
         _set_mode(network, training=True)
@@ -145,14 +151,14 @@ class Adapter(Framework):
     def infer(self, network: nn.Module, inputs: tuple[Array, ...]) -> Array:
         _set_mode(network, training=False)
         with torch.inference_mode():
-            outputs: Tensor = self._forward(_logits)(network, tuple(map(self._tensor, inputs)))
-        return _numpy(outputs.to(self._dtype))
+            outputs: Tensor = self._forward(_logits)(network, self.place_inputs(inputs))
+        return _on_host(outputs, self._dtype)
 
     def apply(self, function: Callable[..., Any], network: nn.Module, inputs: tuple[Array, ...], **options: int) -> Array:
         _set_mode(network, training=False)
         with torch.inference_mode():
             outputs = function(network, *map(self._tensor, inputs), compiled=self._forward, **options)
-        return _numpy(outputs)
+        return _on_host(outputs)
 
     def synchronise(self) -> None:
         self._device.synchronise()
@@ -164,10 +170,11 @@ class Adapter(Framework):
         if isinstance(array, Tensor):  # placed before
             return array
         dtype = self._dtype if np.issubdtype(array.dtype, np.floating) else None
-        return torch.from_numpy(array).to(self.device, dtype)
+        tensor = torch.from_numpy(array).to(self.device, dtype)
+        return _laid_out(tensor, self._layout) if tensor.ndim == IMAGES else tensor
 
     def _tensors(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        return tuple(map(self._tensor, batch.inputs)), self._tensor(batch.targets).long(), self._tensor(batch.weights)
+        return self.place_inputs(batch.inputs), self._tensor(batch.targets).long(), self._tensor(batch.weights)
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function(network, …)`, compiled once where the variant compiles, in mixed precision where that is asked for."""
@@ -184,6 +191,11 @@ class Adapter(Framework):
         return mixed
 
 
+def _laid_out(images: Tensor, layout: torch.memory_format) -> Tensor:
+    """(n, height, width, channels), in memory as PyTorch's kernels want them: for a network the permutation is then free."""
+    return images.permute(0, 3, 1, 2).clone(memory_format=layout).permute(0, 2, 3, 1)
+
+
 def _set_mode(network: nn.Module, *, training: bool) -> None:
     """Where it is another: the call walks over all modules, which a deep network pays for in every step and request."""
     if network.training is not training:
@@ -195,8 +207,9 @@ def _state(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in network.state_dict().items() if not name.endswith("num_batches_tracked")}
 
 
-def _numpy(tensor: Tensor) -> Array:
-    array: Array = tensor.numpy(force=True)
+def _on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Array:
+    """As it comes from the device; widened here, as every framework's is: NumPy has no bfloat16."""
+    array: Array = tensor.cpu().to(dtype or tensor.dtype).numpy()
     return array
 
 

@@ -22,12 +22,6 @@ class Adapter(KerasFramework):
 
         return batches(files, workers)
 
-    def place(self, batch: Batch) -> Batch:
-        import tensorflow as tf
-
-        inputs, targets, weights = tf.nest.map_structure(tf.convert_to_tensor, self._arrays(batch))
-        return Batch(inputs, targets, weights)
-
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         return self._call(_update, (network, optimizer), self._arrays(batch))
 
