@@ -131,8 +131,7 @@ def _epoch(
     seconds = time.perf_counter() - began
     state.seconds.extend(watch.seconds)
     state.ended.extend(watch.ended)
-    if not framework.fetches_itself:
-        state.input_seconds += feed.seconds
+    state.input_seconds += feed.seconds
     return watch.losses, seconds
 
 
@@ -142,21 +141,25 @@ def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
 
 
 def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, output: Output) -> list[PhaseValues]:
-    """Requests one after the other, each timed until its answer is in host memory; the first batch size gives the plain keys."""
+    """Requests one after the other, each timed from inputs on the device until its answer is in host memory.
+
+    The first batch size gives the plain keys.
+    """
     found: list[PhaseValues] = []
-    count = spec.settings["inference_requests"]
+    warmup = spec.settings["warmup_requests"]
+    count = warmup + spec.settings["inference_requests"]
     for size in spec.settings["inference_batch_sizes"]:
         began = time.time()
         seconds: list[float] = []
-        for index in range(count + 1):
-            request = task.request(size, index)
+        for index in range(count):
+            request = framework.place_inputs(task.request(size, index))
             framework.synchronise()
             start = time.perf_counter()
             task.answer(framework, network, request)
             timing.hold_up(start, spec.settings["inject_delay"])
             seconds.append(time.perf_counter() - start)
-            output.progress(f"inference, batch {size}", index, count)
-        values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), 1)
+            output.progress(f"inference, batch {size}", index + 1, count)
+        values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), warmup)
         prefix = "inference" if not found else f"inference/batch_{size}"
         output.metrics(timing.summarise_requests(values, prefix))
         output.window("inference", began, time.time(), size * len(seconds), f"{prefix}/")

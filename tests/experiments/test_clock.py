@@ -1,0 +1,58 @@
+"""What the clock of a cell counts, on a framework whose costs are known."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from experiments.cell import measure
+
+SETTINGS = {"inference_requests": 20, "warmup_requests": 5, "inference_batch_sizes": (1, 4), "inject_delay": 0.0}
+
+
+class Told:
+    """Keeps the metrics of a cell; everything else it is told is let go."""
+
+    def __init__(self) -> None:
+        self.metric: dict[str, float] = {}
+
+    def metrics(self, values: Any, step: int = 0) -> None:  # noqa: ARG002
+        self.metric |= values
+
+    def progress(self, *_: Any) -> None: ...
+
+    def window(self, *_: Any) -> None: ...
+
+
+class Slow:
+    """Placing takes 20 ms; the first five answers of a batch size take 10 ms, the others 1."""
+
+    def __init__(self) -> None:
+        self.asked: dict[int, int] = {}
+
+    def place_inputs(self, inputs: Any) -> Any:
+        time.sleep(0.02)
+        return ("placed", *inputs)
+
+    def synchronise(self) -> None: ...
+
+    def request(self, batch_size: int, index: int) -> Any:  # noqa: ARG002
+        return (batch_size,)
+
+    def answer(self, _: Any, __: Any, request: Any) -> None:
+        assert request[0] == "placed"
+        self.asked[request[1]] = self.asked.get(request[1], 0) + 1
+        time.sleep(0.01 if self.asked[request[1]] <= 5 else 0.001)
+
+
+def test_requests_are_placed_before_they_are_timed_and_the_first_are_left_out() -> None:
+    """A machine that sleeps too long adds to a request; 5 ms lie far from both 1 and 10, and 15 from placing."""
+    slow, told = Slow(), Told()
+    phases = measure._infer(slow, SimpleNamespace(settings=SETTINGS), slow, None, told)  # type: ignore[arg-type]
+    assert [(len(one.seconds), sum(one.is_warmup)) for one in phases] == [(25, 5), (25, 5)]
+    for prefix in ("inference", "inference/batch_4"):
+        assert told.metric[f"{prefix}/latency_seconds_p50"] == pytest.approx(0.001, abs=0.004)
+        assert told.metric[f"{prefix}/first_call_seconds"] == pytest.approx(0.01, abs=0.005)
