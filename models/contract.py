@@ -141,6 +141,10 @@ class Framework(ABC):
         """What updates the network. Raises ModelError for an optimizer that is missing."""
 
     @abstractmethod
+    def optimizer_implementation(self, optimizer: Any) -> str:
+        """Which code updates the weights, for the report: its class, and the kernel where that is known."""
+
+    @abstractmethod
     def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
         """From the next step on."""
 

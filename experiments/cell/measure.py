@@ -20,6 +20,7 @@ from models.contract import Framework, OptimizerConfig
 from models.frameworks import distributions
 from tracking import provenance, tables
 from tracking.errors import EvenhandError
+from tracking.records import Tags
 
 LIVE_SECONDS = 1.0
 
@@ -31,7 +32,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     network = framework.build(task.model, task.spec)
     parameters = check_parameters(task.model, task.parameters, framework, network)
     framework.load_weights(network, task.initial_weights())
-    optimizer = framework.optimizer(network, optimizer_config(settings))
+    optimizer = make_optimizer(spec, framework, network, output)
     output.metrics({**parameters, "check/initial_loss": mean_loss(framework, network, [next(iter(task.validation()))])})
 
     state = _train(task, spec, framework, network, optimizer, output)
@@ -55,6 +56,13 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     if settings.get("profile"):
         profile(task, spec, framework, network, optimizer, output)
     return network
+
+
+def make_optimizer(spec: CellSpec, framework: Framework, network: Any, output: Output) -> Any:
+    """The optimizer that the settings ask for; which code it is becomes a tag of the run, and so a line of the report."""
+    optimizer = framework.optimizer(network, optimizer_config(spec.settings))
+    output.record(Tags(spec.run, {"optimizer.implementation": framework.optimizer_implementation(optimizer)}))
+    return optimizer
 
 
 def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:

@@ -25,6 +25,7 @@ from models.contract import Batch, Framework, ModelError, OptimizerConfig, Weigh
 from models.frameworks import open_framework
 
 TIGHT = 1e-9
+NAMES = OptimizerConfig.NAMES
 START, END = 1, 2
 # Every kind of layer that adapters treat apart.
 SOME = ("caption_decoder", "densenet201")
@@ -250,6 +251,13 @@ def check_optimizers_have_names(framework: Framework) -> None:
         OptimizerConfig("adamm", 1e-2)
     with pytest.raises(ModelError, match="those of sgd"):
         OptimizerConfig("adam", 1e-2, momentum=0.9)
+
+
+def check_it_says_which_optimizer_runs(framework: Framework) -> None:
+    network, _, _ = small_network(framework)
+    told = {name: framework.optimizer_implementation(framework.optimizer(network, OptimizerConfig(name, 1e-3))) for name in NAMES}
+    assert len(set(told.values())) == len(NAMES)
+    assert all(name in told[key] for key, name in (("adam", "Adam"), ("adam-stock", "Adam"), ("sgd", "SGD")))
 
 
 def check_sgd_is_the_textbooks(framework: Framework) -> None:

@@ -133,3 +133,49 @@ print(json.dumps({"dtype": str(logits.dtype), "called": [name for name in called
 def test_bfloat16_logits_leave_the_device_as_they_are() -> None:
     """TensorFlow's and Keras' are widened on the host, from half the bytes; PyTorch's too."""
     assert told(WIDENED) == {"dtype": "float32", "called": ["cpu", "to", "numpy"]}
+
+
+UPDATES = """
+from collections import Counter
+framework, network, batch, _ = opened(sys.argv[1], "caption_decoder")
+counted, variables = Counter(), network.trainable_variables
+from keras import ops
+gradients = [ops.ones_like(variable) for variable in variables]
+for name in ("adam", "sgd"):
+    optimizer = framework.optimizer(network, OptimizerConfig(name, 1e-3, 0.9 * (name == "sgd")))
+    if framework.backend == "torch":
+        import torch
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Seen(TorchDispatchMode):
+            def __torch_dispatch__(self, operator, types, given=(), named=None):
+                counted[f"{name} {operator._schema.name}"] += 1
+                return operator(*given, **(named or {}))
+
+        with Seen(), torch.no_grad():
+            optimizer.apply(gradients, variables)
+    else:
+        from tensorflow.python.framework import op_callbacks
+
+        def seen(kind, *_, **__):
+            counted[f"{name} {kind.decode() if isinstance(kind, bytes) else kind}"] += 1
+
+        op_callbacks.add_op_callback(seen)
+        optimizer.apply(gradients, variables)
+        op_callbacks.remove_op_callback(seen)
+print(json.dumps({"variables": len(variables), "counted": counted}))
+"""
+
+
+def test_keras_on_pytorch_updates_all_variables_in_one_kernel() -> None:
+    """The one of torch.optim's fused optimizers; scalars aside, nothing is done variable by variable."""
+    found = told(UPDATES, "keras-torch")
+    assert found["counted"]["adam aten::_fused_adam_"] == found["counted"]["sgd aten::_fused_sgd_"] == 1
+    assert sum(found["counted"].values()) < 2 * found["variables"]
+
+
+def test_tensorflow_computes_corrections_once_a_step() -> None:
+    found = told(UPDATES, "tensorflow+eager")
+    counted, variables = found["counted"], found["variables"]
+    assert counted["adam Expm1"] == 2
+    assert counted["adam ResourceApplyAdam"] == counted["sgd ResourceApplyMomentum"] == variables

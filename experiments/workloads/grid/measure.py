@@ -12,7 +12,7 @@ import numpy as np
 import models
 from experiments.cell import timing
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import check_parameters, optimizer_config, peak_memory, peak_rss_bytes, write_run_files
+from experiments.cell.measure import check_parameters, make_optimizer, peak_memory, peak_rss_bytes, write_run_files
 from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
 from tracking.errors import EvenhandError
@@ -87,8 +87,8 @@ def _train(
     framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output
 ) -> tuple[PhaseValues, dict[str, float]]:
     """Optimizer steps on one batch, which stays where the framework put it."""
-    settings, rows = spec.settings, spec.settings["batch_size"]
-    optimizer = framework.optimizer(network, optimizer_config(settings))
+    rows = spec.settings["batch_size"]
+    optimizer = make_optimizer(spec, framework, network, output)
     output.progress(f"training, batch {rows}", 0, None)
     watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
     budget, began = _budget(spec), time.time()

@@ -85,6 +85,10 @@ class KerasFramework(Framework):
         optimizer.build(network.trainable_variables)
         return optimizer
 
+    def optimizer_implementation(self, optimizer: Any) -> str:
+        ours: dict[str, str] = getattr(type(optimizer), "implementations", {})
+        return ours.get(self.backend, f"keras.optimizers.{type(optimizer).__name__}")
+
     def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
         optimizer.learning_rate = learning_rate
 

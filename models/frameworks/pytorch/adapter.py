@@ -73,6 +73,10 @@ class Adapter(Framework):
             return torch.optim.SGD(named, lr=config.learning_rate, **options, fused=True)
         return torch.optim.Adam(named, lr=config.learning_rate, fused=config.name == "adam")
 
+    def optimizer_implementation(self, optimizer: torch.optim.Optimizer) -> str:
+        looped = "one tensor after another" if self.device == "cpu" else "foreach"
+        return f"torch.optim.{type(optimizer).__name__}: {'fused' if optimizer.param_groups[0]['fused'] else looped}"
+
     def set_learning_rate(self, optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
