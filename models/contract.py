@@ -205,6 +205,13 @@ class Framework(ABC):
         """
 
     @abstractmethod
+    def compilations(self) -> int:
+        """How many programs this process has traced or compiled so far; 0 where everything is run as it comes.
+
+        A step on a batch of a new shape may begin with one: it is then no step like the others.
+        """
+
+    @abstractmethod
     def synchronise(self) -> None:
         """Returns when the device has finished all it was given."""
 

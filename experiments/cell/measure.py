@@ -65,6 +65,12 @@ def make_optimizer(spec: CellSpec, framework: Framework, network: Any, output: O
     return optimizer
 
 
+def tell_compilations(spec: CellSpec, count: int, output: Output) -> None:
+    """As a metric, and as a tag, which the report shows beside what the runs ran on: it is judged by nobody."""
+    output.metrics({"train/compilations": count})
+    output.record(Tags(spec.run, {"train.compilations": str(count)}))
+
+
 def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
     """How weights are updated, as the settings say."""
     return OptimizerConfig(
@@ -87,7 +93,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     state = checkpoint.load(framework, network, optimizer)
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
-    began, already = time.time(), len(state.seconds)
+    began, already, compiled = time.time(), len(state.seconds), framework.compilations()
     state.starts.append(already)
     for epoch in range(len(state.by_epoch), epochs):
         if (rate := task.learning_rate(epoch)) is not None:
@@ -107,6 +113,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
             loss = values["val/loss"]
             raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
     output.window("train", began, time.time(), (len(state.seconds) - already) * task.examples_a_step)
+    tell_compilations(spec, framework.compilations() - compiled, output)
     return state
 
 

@@ -18,6 +18,9 @@ class Device(Protocol):
 
     def peak_bytes(self) -> int | None: ...
 
+    def compilations(self) -> int:
+        """What this library's own compiler did, in this process."""
+
     def versions(self) -> dict[str, str]: ...
 
 

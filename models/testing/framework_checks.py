@@ -27,6 +27,8 @@ from models.frameworks import open_framework
 TIGHT = 1e-9
 NAMES = OptimizerConfig.NAMES
 START, END = 1, 2
+EACH_SHAPE = ("tensorflow+xla", "keras-tensorflow", "keras-jax")
+COMPILING = (*EACH_SHAPE, "tensorflow", "pytorch+compile")
 # Every kind of layer that adapters treat apart.
 SOME = ("caption_decoder", "densenet201")
 decoder = spec("caption_decoder")
@@ -201,6 +203,22 @@ def check_batches_are_made_and_placed_between_the_steps(framework: Framework) ->
     with patch.object(framework, "place", placed):
         framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), made(), clock)
     assert seen == {"made": [False] * 4, "placed": [False] * 4}
+
+
+def check_compilations_are_counted(framework: Framework) -> None:
+    """A shape seen before compiles nothing; the first one, and in what compiles shape by shape a new one, is counted."""
+    network, _, _ = small_network(framework)
+    optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-3))
+    first, same, _, other = ragged_batches(4)
+    counts = [framework.compilations()]
+    for batch in (first, same, other, first):
+        framework.train_epoch(network, optimizer, [batch], Clock())
+        counts.append(framework.compilations())
+    fresh, again, new, seen = (after - before for before, after in itertools.pairwise(counts))
+    print(f"{framework.name}: compilations {fresh}, {again}, {new}, {seen}")
+    assert (again, seen) == (0, 0)
+    assert (fresh > 0) == (framework.name in COMPILING)
+    assert framework.name not in EACH_SHAPE or new > 0
 
 
 def check_adam_is_adam(framework: Framework) -> None:

@@ -12,7 +12,14 @@ import numpy as np
 import models
 from experiments.cell import timing
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import check_parameters, make_optimizer, peak_memory, peak_rss_bytes, write_run_files
+from experiments.cell.measure import (
+    check_parameters,
+    make_optimizer,
+    peak_memory,
+    peak_rss_bytes,
+    tell_compilations,
+    write_run_files,
+)
 from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
 from tracking.errors import EvenhandError
@@ -91,11 +98,12 @@ def _train(
     optimizer = make_optimizer(spec, framework, network, output)
     output.progress(f"training, batch {rows}", 0, None)
     watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
-    budget, began = _budget(spec), time.time()
+    budget, began, compiled = _budget(spec), time.time(), framework.compilations()
     framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():
         step = int(np.argmin(np.isfinite(watch.losses)))
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
+    tell_compilations(spec, framework.compilations() - compiled, output)
     values = replace(_values("train", watch.seconds, rows), ended=tuple(watch.ended))
     output.window("train", began, time.time(), rows * len(watch.seconds))
     summary = timing.summarise_training(values, sum(watch.seconds))

@@ -22,6 +22,9 @@ class Adapter(KerasFramework):
     def build(self, model: str, spec: Any) -> Any:
         network = super().build(model, spec)
         network.compile(loss=_loss())
+        if self.backend == "tensorflow":
+            network.train_step = partial(self._trace, network.train_step)
+            self._compiles_each_shape = network.jit_compile
         return network
 
     def optimizer(self, network: Any, config: OptimizerConfig) -> Any:
@@ -75,6 +78,11 @@ class Adapter(KerasFramework):
             self._applied[key] = compiled(partial(function, network, **options), network)
         outputs: Array = ops.convert_to_numpy(self._applied[key](*map(self._array, inputs)))
         return outputs
+
+    def _trace(self, step: Callable[..., Any], data: Any) -> Any:
+        """Python's code of a step, which a tf.function runs when it traces it, and only then."""
+        self._traced += 1
+        return step(data)
 
     def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
         inputs, targets, weights = self._arrays(batch)

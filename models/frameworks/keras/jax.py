@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import version
+from typing import Any
 
 from models.frameworks.devices import resolve
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class JaxDevice:
@@ -19,8 +22,16 @@ class JaxDevice:
         import jax
 
         self._jax = jax
+        self._compiled = 0
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
         self.name = resolve(wanted, jax.default_backend() == "gpu", "jax", precision)
         jax.config.update("jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest")
+
+    def _listen(self, event: str, *_: Any, **__: Any) -> None:
+        self._compiled += event == COMPILED
+
+    def compilations(self) -> int:
+        return self._compiled
 
     def seed(self, seed: int) -> None:
         """Nothing to do: JAX has no global state, Keras seeds each layer."""

@@ -29,6 +29,9 @@ class KerasFramework(Framework):
     def __init__(self, name: str, backend: str, *, device: str, threads: int, precision: str, seed: int) -> None:
         self.name = name
         self.backend = backend
+        self._traced = 0
+        self._compiles_each_shape = False  # by TensorFlow's XLA, which tells nobody
+        self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         if precision == "float64":
             os.environ["JAX_ENABLE_X64"] = "1"
         self._device: Device = DEVICES[backend](device, threads, precision)
@@ -115,12 +118,18 @@ class KerasFramework(Framework):
         return found
 
     def place(self, batch: Batch) -> Batch:
-        return Batch(self.place_inputs(batch.inputs), *self.place_inputs((batch.targets, batch.weights)))
+        placed = Batch(self.place_inputs(batch.inputs), *self.place_inputs((batch.targets, batch.weights)))
+        if self._compiles_each_shape:
+            self._shapes.add(tuple(array.shape for array in (*batch.inputs, batch.targets)))
+        return placed
 
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Any, ...]:
         from keras import ops
 
         return tuple(ops.convert_to_tensor(self._array(array)) for array in inputs)
+
+    def compilations(self) -> int:
+        return self._device.compilations() + self._traced + len(self._shapes)
 
     def synchronise(self) -> None:
         self._device.synchronise()

@@ -164,6 +164,9 @@ class Adapter(Framework):
             outputs = function(network, *map(self._tensor, inputs), compiled=self._forward, **options)
         return _on_host(outputs)
 
+    def compilations(self) -> int:
+        return self._device.compilations() if self._compile else 0
+
     def synchronise(self) -> None:
         self._device.synchronise()
 

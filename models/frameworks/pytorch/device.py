@@ -27,6 +27,11 @@ class TorchDevice:
     def peak_bytes(self) -> int | None:
         return int(self._torch.cuda.max_memory_allocated()) if self.name == "cuda" else None
 
+    def compilations(self) -> int:
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
+
     def versions(self) -> dict[str, str]:
         torch = self._torch
         return {

@@ -15,7 +15,8 @@ class Adapter(KerasFramework):
 
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
         super().__init__(name, "tensorflow", device=device, threads=threads, precision=precision, seed=seed)
-        self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._functions: dict[tuple[Any, ...], Any] = {}
+        self._compiles_each_shape = name == "tensorflow+xla"
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
         from models.frameworks.tensorflow.pipeline import batches
@@ -40,6 +41,10 @@ class Adapter(KerasFramework):
     def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
         outputs: Array = self._call(function, (network,), tuple(map(self._array, inputs)), **options).numpy()
         return outputs
+
+    def compilations(self) -> int:
+        traced = (int(one.experimental_get_tracing_count()) for one in self._functions.values())
+        return super().compilations() + sum(traced)
 
     def _call(self, function: Callable[..., Any], fixed: tuple[Any, ...], arrays: tuple[Any, ...], **options: int) -> Any:
         """`function(*fixed, *arrays, **options)`, as the variant runs it. Arrays are fed to the graph, all else keys it."""

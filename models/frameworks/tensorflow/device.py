@@ -42,6 +42,10 @@ class TensorFlowDevice:
     def peak_bytes(self) -> int | None:
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.name == "cuda" else None
 
+    def compilations(self) -> int:
+        """None that it tells: adapters count what they have traced."""
+        return 0
+
     def versions(self) -> dict[str, str]:
         tf = self._tf
         build = tf.sysconfig.get_build_info()
