@@ -15,6 +15,7 @@ from models.variant import Variant as Variant
 
 Array = NDArray[Any]
 Weights = dict[str, Array]
+PROFILED = "profiled"
 
 
 def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -114,8 +115,13 @@ class Framework(ABC):
     device: str
 
     @abstractmethod
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
-        """name: with its variant, as in `models.frameworks.available()`. threads: 0 leaves them alone."""
+    def __init__(
+        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
+        """name: with its variant, as in `models.frameworks.available()`. threads: 0 leaves them alone.
+
+        conv_algorithm: how a GPU's library chooses the algorithm of a convolution, see `models.frameworks.check_convolutions`.
+        """
 
     @abstractmethod
     def versions(self) -> dict[str, str]:

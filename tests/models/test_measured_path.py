@@ -179,3 +179,31 @@ def test_tensorflow_computes_corrections_once_a_step() -> None:
     counted, variables = found["counted"], found["variables"]
     assert counted["adam Expm1"] == 2
     assert counted["adam ResourceApplyAdam"] == counted["sgd ResourceApplyMomentum"] == variables
+
+
+CONVOLUTIONS = """
+framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float32", seed=0, conv_algorithm=sys.argv[2])
+told = framework.versions()
+if sys.argv[1] == "pytorch":
+    import torch
+    told["benchmark"] = torch.backends.cudnn.benchmark
+print(json.dumps(told))
+"""
+# (PyTorch's benchmark, TensorFlow's autotuning, XLA's level), (PyTorch's determinism, TensorFlow's)
+CHOSEN = {"profiled": (True, False), "heuristic": (False, False), "fixed": (False, True)}
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["profiled", *(pytest.param(one, marks=pytest.mark.slow) for one in ("heuristic", "fixed"))]
+)
+def test_convolutions_are_chosen_alike(algorithm: str) -> None:
+    """The switches that a GPU's libraries read; no GPU is asked here what it made of them."""
+    tried, repeatable = CHOSEN[algorithm]
+    torch = told(CONVOLUTIONS, "pytorch", algorithm)
+    assert torch["benchmark"] is tried
+    assert (torch["torch_cudnn_benchmark"], torch["torch_cudnn_deterministic"]) == (str(tried), str(repeatable))
+    tensorflow = told(CONVOLUTIONS, "tensorflow", algorithm)
+    switches = (tensorflow["tensorflow_cudnn_autotune"], tensorflow["tensorflow_cudnn_deterministic"])
+    assert switches == (str(int(tried)), str(int(repeatable)))
+    assert f"--xla_gpu_autotune_level={4 * tried}" in tensorflow["xla_flags"]
+    assert ("nondeterministic" in tensorflow["xla_flags"]) is repeatable

@@ -7,16 +7,20 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from models.contract import Array, Batch, ModelError, OptimizerConfig, StepClock, Weights
+from models.contract import PROFILED, Array, Batch, ModelError, OptimizerConfig, StepClock, Weights
 from models.frameworks.keras.shared import KerasFramework
 
 
 class Adapter(KerasFramework):
     """Keras' own defaults decide what is compiled (`jit_compile="auto"`)."""
 
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
+    def __init__(
+        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
         backend = name.partition("-")[2]
-        super().__init__(name, backend, device=device, threads=threads, precision=precision, seed=seed)
+        super().__init__(
+            name, backend, device=device, threads=threads, precision=precision, seed=seed, conv_algorithm=conv_algorithm
+        )
         self._applied: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def build(self, model: str, spec: Any) -> Any:

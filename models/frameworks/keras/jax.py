@@ -6,7 +6,7 @@ import os
 from importlib.metadata import version
 from typing import Any
 
-from models.frameworks.devices import resolve
+from models.frameworks.devices import choose_in_xla, resolve
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -14,11 +14,12 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 class JaxDevice:
     """JAX's device, under Keras."""
 
-    def __init__(self, wanted: str, threads: int, precision: str) -> None:
+    def __init__(self, wanted: str, threads: int, precision: str, conv_algorithm: str) -> None:
         if wanted == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
         if threads:
             os.environ["NPROC"] = str(threads)  # XLA reads the size of its pool from here, once, and from nowhere else
+        choose_in_xla(conv_algorithm)
         import jax
 
         self._jax = jax
@@ -49,6 +50,7 @@ class JaxDevice:
             "jax": self._jax.__version__,
             "jaxlib": version("jaxlib"),
             "jax_matmul_precision": str(self._jax.config.jax_default_matmul_precision),
+            "xla_flags": os.environ["XLA_FLAGS"],
             "jax_threads": os.environ.get("NPROC", "default"),
             "jax_x64": str(self._jax.config.jax_enable_x64),
         }

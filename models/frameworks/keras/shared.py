@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 
 import models
-from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Profile, Weights
+from models.contract import PROFILED, Array, Batch, Framework, ModelError, OptimizerConfig, Profile, Weights
 from models.frameworks.devices import Device
 from models.frameworks.keras.jax import JaxDevice
 from models.frameworks.pytorch.device import TorchDevice
 from models.frameworks.tensorflow.device import TensorFlowDevice
 
-DEVICES: dict[str, Callable[[str, int, str], Device]] = {"tensorflow": TensorFlowDevice, "torch": TorchDevice, "jax": JaxDevice}
+DEVICES: dict[str, Callable[[str, int, str, str], Device]] = {
+    "tensorflow": TensorFlowDevice,
+    "torch": TorchDevice,
+    "jax": JaxDevice,
+}
 
 
 class KerasFramework(Framework):
@@ -26,7 +30,9 @@ class KerasFramework(Framework):
 
     architecture = "keras"
 
-    def __init__(self, name: str, backend: str, *, device: str, threads: int, precision: str, seed: int) -> None:
+    def __init__(
+        self, name: str, backend: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
         self.name = name
         self.backend = backend
         self._traced = 0
@@ -34,7 +40,7 @@ class KerasFramework(Framework):
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         if precision == "float64":
             os.environ["JAX_ENABLE_X64"] = "1"
-        self._device: Device = DEVICES[backend](device, threads, precision)
+        self._device: Device = DEVICES[backend](device, threads, precision, conv_algorithm)
         self.device = self._device.name
         self._dtype = np.dtype("float64" if precision == "float64" else "float32")
         os.environ["KERAS_BACKEND"] = backend

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import models
 from models.contract import (
+    PROFILED,
     Array,
     Batch,
     Framework,
@@ -34,9 +35,11 @@ class Adapter(Framework):
 
     architecture = "pytorch"
 
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
+    def __init__(
+        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
         self.name = name
-        self._device = TorchDevice(device, threads, precision)
+        self._device = TorchDevice(device, threads, precision, conv_algorithm)
         self.device = self._device.name
         self._dtype = torch.float64 if precision == "float64" else torch.float32
         self._mixed = precision == "bfloat16"

@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from models.contract import Array, Batch, ImageFiles, Weights
+from models.contract import PROFILED, Array, Batch, ImageFiles, Weights
 from models.frameworks.keras.shared import KerasFramework, tensor_specs
 
 
 class Adapter(KerasFramework):
     """One tf.function a use, traced once for all shapes; eager runs the same Python directly, xla compiles it per shape."""
 
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
-        super().__init__(name, "tensorflow", device=device, threads=threads, precision=precision, seed=seed)
+    def __init__(
+        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
+        super().__init__(
+            name, "tensorflow", device=device, threads=threads, precision=precision, seed=seed, conv_algorithm=conv_algorithm
+        )
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = name == "tensorflow+xla"
 
