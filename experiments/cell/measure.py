@@ -44,7 +44,9 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
         tuple(state.starts),
         tuple(state.ended),
     )
-    summary = timing.summarise_training(training, state.total_seconds) | timing.summarise_epochs(state)
+    summary = timing.summarise_training(training, state.total_seconds) | timing.summarise_epochs(
+        state, task.steps_per_epoch * task.examples_a_step
+    )
     summary |= task.derived(summary, state) | peak_memory(framework, state.peak_rss_bytes)
     output.metrics(summary, step=len(state.seconds))
 
@@ -143,7 +145,7 @@ def _epoch(
     feed = timing.Feed(task.training(epoch, framework))
     began = time.perf_counter()
     framework.train_epoch(network, optimizer, feed, watch)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - began - watch.telling_seconds
     state.seconds.extend(watch.seconds)
     state.ended.extend(watch.ended)
     state.input_seconds += feed.seconds

@@ -71,6 +71,7 @@ KNOWN = (
     _ratio(TOTAL, "total training time", "s"),
     _ratio("train/first_epoch_seconds", "first epoch", "s"),
     _ratio("train/epoch_seconds", "median later epoch", "s"),
+    _ratio("train/epoch_examples_per_second", "throughput of whole epochs", "examples/s", "higher"),
     _ratio("val/total_seconds", "total validation time", "s"),
     _ratio("input/seconds_mean", "mean wait for a batch", "s"),
     _ratio("features/images_per_second", "feature extraction throughput", "images/s", "higher"),

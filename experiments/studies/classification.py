@@ -110,6 +110,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     outcome("train/first_step_seconds"),
     outcome("train/first_epoch_seconds"),
     outcome("train/epoch_seconds"),
+    outcome("train/epoch_examples_per_second"),
     outcome("train/total_seconds"),
     outcome("val/total_seconds"),
     outcome("input/seconds_mean"),

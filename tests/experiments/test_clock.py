@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from experiments.cell import measure
+from experiments.cell import measure, timing
+from experiments.cell.checkpoint import TrainingState
 
 SETTINGS = {"inference_requests": 20, "warmup_requests": 5, "inference_batch_sizes": (1, 4), "inject_delay": 0.0}
 
@@ -56,3 +58,45 @@ def test_requests_are_placed_before_they_are_timed_and_the_first_are_left_out() 
     for prefix in ("inference", "inference/batch_4"):
         assert told.metric[f"{prefix}/latency_seconds_p50"] == pytest.approx(0.001, abs=0.004)
         assert told.metric[f"{prefix}/first_call_seconds"] == pytest.approx(0.01, abs=0.005)
+
+
+class Steady:
+    """Four batches that take 20 ms each to be made; 10 ms to be placed, 5 a step, and 5 between the steps."""
+
+    steps_per_epoch, examples_a_step = 4, 8
+
+    def training(self, *_: Any) -> Iterator[int]:
+        for number in range(4):
+            time.sleep(0.02)
+            yield number
+
+    def train_epoch(self, _: Any, __: Any, batches: Any, clock: Any) -> None:
+        for number in batches:
+            time.sleep(0.01)
+            clock.begin()
+            time.sleep(0.005)
+            clock.end(float(number))
+            time.sleep(0.005)
+
+
+class Slowly(Told):
+    """30 ms to tell anybody anything."""
+
+    def progress(self, *_: Any) -> None:
+        time.sleep(0.03)
+
+
+def test_the_epochs_clock_holds_the_input_and_not_what_is_told() -> None:
+    """4 · (20 + 10 + 5 + 5) ms, a busy machine adds to each; telling would be 120 ms more, placing 10 to every step."""
+    steady, state = Steady(), TrainingState()
+    losses, seconds = measure._epoch(steady, 0, 1, steady, None, None, state, 0.0, Slowly())  # type: ignore[arg-type]
+    assert losses == [0.0, 1.0, 2.0, 3.0]
+    assert 0.16 <= seconds < 0.28
+    assert 0.005 <= min(state.seconds) < 0.015
+    assert 0.08 <= state.input_seconds < 0.16
+
+
+def test_throughput_of_epochs_is_total_over_total_without_the_first() -> None:
+    alone, several = TrainingState(epoch_seconds=[4.0]), TrainingState(epoch_seconds=[4.0, 1.0, 3.0])
+    assert timing.summarise_epochs(alone, 80)["train/epoch_examples_per_second"] == 20
+    assert timing.summarise_epochs(several, 80)["train/epoch_examples_per_second"] == 40
