@@ -15,7 +15,7 @@ class Optimizer:
 
     def __init__(self, network: Network, config: OptimizerConfig, epsilon: float) -> None:
         self._network, self._config, self._epsilon = network, config, epsilon
-        self.learning_rate = config.learning_rate
+        self.name, self.learning_rate = config.name, config.learning_rate
         names = ("momentum_buffer",) if config.name == "sgd" else ("exp_avg", "exp_avg_sq", "step")
         zeros = np.zeros_like(network.weights[network.output])
         self.slots: Weights = {name: np.zeros(()) if name == "step" else zeros.copy() for name in names}
