@@ -79,6 +79,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     state = checkpoint.load(framework, network, optimizer)
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
+    output.begin()
     began, already = time.time(), len(state.seconds)
     state.starts.append(already)
     for epoch in range(len(state.by_epoch), epochs):
@@ -146,6 +147,7 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
     found: list[PhaseValues] = []
     count = spec.settings["inference_requests"]
     for size in spec.settings["inference_batch_sizes"]:
+        output.begin()
         began = time.time()
         seconds: list[float] = []
         for index in range(count + 1):

@@ -13,7 +13,7 @@ Headline = tuple[str, int] | None
 # Runs that never get there have no such value: it is told with them as censored, not judged without them.
 TO_ACCURACY = "train/to_accuracy_"
 TOTAL = "train/total_seconds"
-HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "profile/", TO_ACCURACY)
+HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", "profile/", TO_ACCURACY)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 

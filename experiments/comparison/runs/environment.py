@@ -22,7 +22,7 @@ APART = (
 TOLD = ("machine", "model", "dataset", "team", "campaign", "settings_hash", "params.device", "params.threads", "params.precision")
 UNTOLD_TAGS = (
     *("mlflow.", "not_available.", "origin", "heartbeat", "pid", "cell", "outcome", "warnings", "verdict", "block", "kind"),
-    *("framework", "order_in_block", "status"),
+    *("framework", "order_in_block", "status", "disturbed", "repeats"),
 )
 
 

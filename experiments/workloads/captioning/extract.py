@@ -29,6 +29,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     broken, start = features.broken(folder), features.rows_done(folder)
     seconds: list[float] = []
     examples: list[int] = []
+    output.begin()
     began = time.time()
     size = spec.settings["extraction_batch_size"]
     for first, pixels, unreadable in images.batches(

@@ -65,6 +65,7 @@ def _infer(
 ) -> tuple[PhaseValues, dict[str, float]]:
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
+    output.begin()
     budget, seconds, began = _budget(spec), [], time.time()
     output.progress(f"inference, batch {rows}", 0, None)
     while budget.step():
@@ -91,6 +92,7 @@ def _train(
     optimizer = framework.optimizer(network, optimizer_config(settings))
     output.progress(f"training, batch {rows}", 0, None)
     watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
+    output.begin()
     budget, began = _budget(spec), time.time()
     framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():
