@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -14,16 +15,22 @@ def available() -> dict[str, tuple[str, ...]]:
     """Model -> the architectures it is written in. A model is a folder with a spec.py and one file an architecture."""
     architectures = frameworks.architectures()
     folders = sorted(spec.parent for spec in Path(__file__).parent.glob("*/spec.py"))
-    return {folder.name: tuple(name for name in architectures if (folder / f"{name}.py").is_file()) for folder in folders}
+    return {folder.name: tuple(name for name in architectures if _written(folder, name)) for folder in folders}
+
+
+def _written(folder: Path, architecture: str) -> bool:
+    if "." in architecture:
+        return find_spec(f"{architecture}.{folder.name}") is not None
+    return (folder / f"{architecture}.py").is_file()
 
 
 def load(model: str, architecture: str) -> ModuleType:
-    """The module `models.<model>.<architecture>`, whose `build(spec)` makes the network."""
+    """The module `models.<model>.<architecture>`, whose `build(spec)` makes the network; of a package, its `<model>`."""
     found = available()
     if architecture not in found.get(model, ()):
         have = ", ".join(name for name, architectures in found.items() if architecture in architectures)
         raise ModelError(f"no {architecture} model {model!r}; have {have or 'none'}")
-    return import_module(f"models.{model}.{architecture}")
+    return import_module(f"{architecture}.{model}" if "." in architecture else f"models.{model}.{architecture}")
 
 
 def spec(model: str) -> ModuleType:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class Variant:
     """What is known of a framework's variant before anything of it is imported.
 
-    architecture: the file that it reads in a model's folder. packages: what it imports. distributions: whose versions are
-    recorded, and which a model trained with it needs. extra: the extra of this project that installs them, if they come with one.
+    architecture: the file that it reads in a model's folder; with a dot in it, a package that has a module a model.
+    packages: what it imports. distributions: whose versions are recorded, and which a model trained with it needs.
+    extra: the extra of this project that installs them, if they come with one.
     has_pipeline: whether `Framework.read` is its own. fits: whether it trains by a `fit` of its own, which MLflow's autologging
     records. autologging: MLflow's flavour for it; empty for none. trouble: why it cannot run here although its packages are
     installed; empty if it can.

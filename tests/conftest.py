@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from tests.deploy.group import Group
 
 ROOT = Path(__file__).resolve().parent.parent
+# The project, and a framework that somebody else would have installed.
+PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "toy_framework" / "installed")])
 
 # Small enough for seconds a cell, large enough that every phase does something.
 QUICK = {
@@ -93,7 +96,7 @@ class Place:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-        return {**kept, "MLFLOW_TRACKING_URI": self.uri, "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
+        return {**kept, "MLFLOW_TRACKING_URI": self.uri, "COLUMNS": "200", "PYTHONPATH": PYTHONPATH}
 
     def command(self, *arguments: str, **given: str) -> list[str]:
         settings = {**QUICK, "cache": str(self.cache), "journal": str(self.journal), **given}
@@ -125,6 +128,11 @@ class Place:
             # A test run in the background has Ctrl-C ignored, and so would its children.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
+
+
+def toy_costs(**seconds: float) -> dict[str, str]:
+    """The environment in which the toy framework takes so long for a step, an inference, a copy (tests/toy_framework)."""
+    return {"EVENHAND_TOY_COSTS": json.dumps(dict.fromkeys(("toy", "toy+twin"), seconds))}
 
 
 @pytest.fixture(scope="session")

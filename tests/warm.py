@@ -55,6 +55,7 @@ def _run(arguments: Sequence[str], environment: dict[str, str], folder: Path, *o
     os.environ.clear()
     os.environ.update({**SET_BY_IMPORTS, **environment})
     os.chdir(folder)
+    sys.path += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
     for number, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))

@@ -6,12 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
-import models
 from experiments.cell.contract import Progress
+from models import frameworks
 from models.contract import ModelError
-from models.frameworks import distributions
 from models.parity import ParityRequest, Row, gate
 from tracking import provenance
 from tracking.errors import WrongCall
@@ -50,7 +50,8 @@ def differences(found: Sequence[Row]) -> list[str]:
 
 
 def _file(asked: ParityRequest, reference: str, name: str, cache: Path) -> Path:
-    known = {**asdict(asked), "frameworks": [reference, name], "packages": provenance.packages(distributions()), "code": _code()}
+    packages = provenance.packages(frameworks.distributions())
+    known = {**asdict(asked), "frameworks": [reference, name], "packages": packages, "code": _code()}
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     return cache / "parity" / f"{asked.model}-{digest}.json"
 
@@ -64,7 +65,9 @@ def _code() -> str:
 
 
 def _sources() -> Iterator[Path]:
-    yield from sorted(Path(models.__file__).parent.rglob("*.py"))
+    for package in ("models", *frameworks.packages()):
+        for folder in find_spec(package).submodule_search_locations:  # type: ignore[union-attr]
+            yield from sorted(Path(folder).rglob("*.py"))
 
 
 def _read(path: Path) -> list[Row]:

@@ -89,6 +89,7 @@ def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str])
 
 def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
     """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
+    devices.cpus_of_cells(settings.reserve_cores)  # raises where none is left
     look = readiness.MachineProbe(devices.of(settings)[0])
     prepared = prepare(study, settings, display)
     wanted = plan or plan_.of_study(studies.load(study), settings)

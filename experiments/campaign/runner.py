@@ -64,7 +64,7 @@ class Setup:
 
     @property
     def threads(self) -> int:
-        return self.settings.threads or cpus().usable
+        return self.settings.threads or min(cpus().usable, len(devices.cpus_of_cells(self.settings.reserve_cores)))
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,7 @@ class Runner:
             checkpoint=str((self._journal.folder / "cells" / work.key / "checkpoint").resolve()),
             experiment=self.experiment,
             campaign=self.run_id,
+            cpus=devices.cpus_of_cells(settings.reserve_cores) if settings.reserve_cores else (),
         )
 
     def _listen(

@@ -121,6 +121,8 @@ def main() -> int:
     os.dup2(2, 1)
     fields = json.load(sys.stdin)
     spec = CellSpec(**{field.name: fields[field.name] for field in dataclasses.fields(CellSpec)})
+    if spec.cpus:  # before the framework counts them and starts its threads
+        os.sched_setaffinity(0, spec.cpus)
     output = Emitter(spec, records)
     closed = run(spec, output)
     output.record(closed)

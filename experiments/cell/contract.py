@@ -53,7 +53,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class CellSpec:
-    """All that a child is told, as JSON. Paths are absolute but for what records carry: those are relative to `journal`."""
+    """All that a child is told, as JSON. Paths are absolute but for what records carry: those are relative to `journal`.
+
+    cpus: those that it may run on; none: as its parent may.
+    """
 
     run: str
     workload: str
@@ -69,6 +72,7 @@ class CellSpec:
     checkpoint: str
     experiment: str = ""
     campaign: str = ""
+    cpus: tuple[int, ...] = ()
 
     @property
     def path(self) -> Path:

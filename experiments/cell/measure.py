@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cell import timing
+from experiments.cell import peak_memory, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
 from experiments.cell.contract import CellSpec, Output, Task
 from experiments.cell.profile import profile
@@ -34,6 +33,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     optimizer = framework.optimizer(network, optimizer_config(settings))
     output.metrics({**parameters, "check/initial_loss": mean_loss(framework, network, [next(iter(task.validation()))])})
 
+    output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     state = _train(task, spec, framework, network, optimizer, output)
     training = PhaseValues(
         "train",
@@ -44,7 +44,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
         tuple(state.ended),
     )
     summary = timing.summarise_training(training, state.total_seconds) | timing.summarise_epochs(state)
-    summary |= task.derived(summary, state) | peak_memory(framework, state.peak_rss_bytes)
+    summary |= task.derived(summary, state) | memory_peaks(framework, state.peak_rss_bytes)
     output.metrics(summary, step=len(state.seconds))
 
     answers = _infer(task, spec, framework, network, output)
@@ -85,6 +85,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     for epoch in range(len(state.by_epoch), epochs):
         if (rate := task.learning_rate(epoch)) is not None:
             framework.set_learning_rate(optimizer, rate)
+        peak_memory.restart()
         losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, output)
         validating = time.perf_counter()
         values = task.validate(framework, network)
@@ -92,7 +93,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
         state.by_epoch.append({"train/loss": float(np.mean(losses)), **values})
         state.epoch_seconds.append(seconds)
         state.total_seconds += seconds
-        state.peak_rss_bytes = max(state.peak_rss_bytes, peak_rss_bytes())
+        state.peak_rss_bytes = max(state.peak_rss_bytes, peak_memory.rss_bytes())
         if np.isfinite(values["val/loss"]):
             checkpoint.save(framework, network, optimizer, state)
         output.metrics(state.by_epoch[-1], step=epoch + 1)  # told once it is kept: a resumed cell trains no told epoch again
@@ -166,19 +167,10 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
     return found
 
 
-def peak_memory(framework: Framework, rss_bytes: float) -> dict[str, float]:
+def memory_peaks(framework: Framework, rss_bytes: float) -> dict[str, float]:
     """The peaks as metrics; that of the device where there is one."""
     device = framework.peak_device_bytes()
     return {"memory/peak_rss_bytes": rss_bytes} | ({} if device is None else {"memory/peak_device_bytes": device})
-
-
-def peak_rss_bytes() -> float:
-    """Peak resident set of this program. (getrusage would include what the parent held when it started us.)"""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return float(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1_024
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024.0
 
 
 def write_run_files(

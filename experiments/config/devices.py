@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from experiments.config.settings import CampaignSettings
 from tracking import provenance
 from tracking.errors import WrongCall
@@ -11,6 +13,14 @@ def of(settings: CampaignSettings) -> tuple[str, ...]:
     """What the cells compute on: the study's `devices`, where it names several, or `device`."""
     wanted: tuple[str, ...] = getattr(settings, "devices", ()) or (settings.device,)
     return tuple(dict.fromkeys(map(resolve, wanted)))
+
+
+def cpus_of_cells(reserved: int) -> tuple[int, ...]:
+    """Numbers of the CPUs that cells run on: this process's without the first `reserved`. Raises WrongCall if none is left."""
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    if reserved >= len(mine):
+        raise WrongCall(f"reserve_cores={reserved} leaves no CPU to the cells; this process may use {len(mine)}")
+    return tuple(mine[reserved:])
 
 
 def resolve(device: str) -> str:

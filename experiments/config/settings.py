@@ -119,6 +119,13 @@ class CampaignSettings:
     threads: int = setting(
         0, "CPU threads of every framework alike; 0: one for each CPU it may use", least=0, most=1_024, group="machine"
     )
+    reserve_cores: int = setting(
+        0,
+        "CPUs that cells do not run on, left to the parent and all else; 0: none",
+        least=0,
+        most=1_023,
+        group="machine",
+    )
     require_idle_machine: bool = setting(
         False,
         "refuse a machine on which others work, instead of warning",

@@ -1,6 +1,7 @@
 """Frameworks and their variants by name. Importing this package imports no framework; `open_framework` imports exactly one.
 
 A framework is a folder here: `VARIANTS` (name -> `Variant`) in its `__init__.py`, and a class `Adapter` in its `adapter.py`.
+Such a folder may also be a package of another distribution, which names it as an entry point of the group `evenhand.frameworks`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from models.errors import ModelError
+
+GROUP = "evenhand.frameworks"
 
 if TYPE_CHECKING:
     from models.contract import Framework
@@ -90,7 +93,7 @@ def open_framework(name: str, *, device: str, threads: int, precision: str, seed
     check_precision(precision)
     if reason := missing(name):
         raise ModelError(reason)
-    module = import_module(f"{__name__}.{_variants()[name][0]}.adapter")
+    module = import_module(f"{_variants()[name][0]}.adapter")
     framework: Framework = module.Adapter(name, device=device, threads=threads, precision=precision, seed=seed)
     return framework
 
@@ -98,14 +101,33 @@ def open_framework(name: str, *, device: str, threads: int, precision: str, seed
 def loop(name: str, which: str) -> ModuleType:
     """A training loop that is not ours (`bare`, `lightning`), from the folder of a framework: a module with `train`."""
     check(name)
-    return import_module(f"{__name__}.{_variants()[name][0]}.loops.{which}")
+    return import_module(f"{_variants()[name][0]}.loops.{which}")
+
+
+def packages() -> tuple[str, ...]:
+    """The packages that hold frameworks: ours, and those that other distributions name."""
+    from importlib.metadata import entry_points
+
+    ours = sorted((module.name for module in pkgutil.iter_modules(__path__) if module.ispkg), reverse=True)
+    return (*(f"{__name__}.{folder}" for folder in ours), *sorted({one.value for one in entry_points(group=GROUP)}))
 
 
 @cache
 def _variants() -> dict[str, tuple[str, Variant]]:
-    """Name -> (folder, what is known of it). A folder's `__init__.py` imports no framework."""
+    """Name -> (package, what is known of it). A package's `__init__.py` imports no framework."""
     found: dict[str, tuple[str, Variant]] = {}
-    for folder in sorted((module.name for module in pkgutil.iter_modules(__path__) if module.ispkg), reverse=True):
-        variants: dict[str, Variant] = import_module(f"{__name__}.{folder}").VARIANTS
-        found |= {name: (folder, one) for name, one in variants.items()}
+    for package in packages():
+        variants = _variants_of(package)
+        if twice := found.keys() & variants.keys():
+            name = min(twice)
+            raise ModelError(f"{package} has a framework {name!r}, and so has {found[name][0]}; rename or uninstall one")
+        found |= {name: (package, one) for name, one in variants.items()}
     return found
+
+
+def _variants_of(package: str) -> dict[str, Variant]:
+    try:
+        variants: dict[str, Variant] = import_module(package).VARIANTS
+    except (ImportError, AttributeError) as error:
+        raise ModelError(f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or uninstall it") from None
+    return variants

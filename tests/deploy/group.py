@@ -18,7 +18,7 @@ from pathlib import Path
 import requests
 
 from tests import warm
-from tests.conftest import ROOT
+from tests.conftest import PYTHONPATH, ROOT
 
 
 def free_port() -> int:
@@ -56,7 +56,7 @@ class Group:
 
     def environment(self, user: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-        own = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        own = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONPATH": PYTHONPATH, "COLUMNS": "200"}
         named = {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": self.password(user)} if user else {}
         return {**kept, **own, **named}
 

@@ -67,7 +67,7 @@ def as_user(group: Group, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-u
 
 
 def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(group: Group, tmp_path: Path) -> None:
-    small = {"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "blocks": "1", "frameworks": "pytorch"}
+    small = {"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "blocks": "1", "frameworks": "toy"}
     small |= {"bleu_images": "1", "beams": "1", "journal": str(tmp_path / "journal"), "cache": str(tmp_path / "cache")}
     settings = {**QUICK, **small}
     options = [f"--{name}={text}" for name, text in settings.items()]
@@ -168,7 +168,7 @@ def test_only_an_administrator_administers(group: Group) -> None:
 
 @pytest.mark.slow
 def test_mlflow_run_opens_its_run_among_the_launches_of_the_team(group: Group, tmp_path: Path) -> None:
-    small = {"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "blocks": "1", "frameworks": "pytorch"}
+    small = {"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "blocks": "1", "frameworks": "toy"}
     small |= {"bleu_images": "1", "beams": "1", "journal": str(tmp_path / "journal"), "cache": str(tmp_path / "cache")}
     parameters = [part for name, text in {**QUICK, **small}.items() for part in ("-P", f"{name}={text}")]
     command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning", "--env-manager", "local", *parameters]

@@ -9,12 +9,13 @@ import sys
 import psutil
 import pytest
 
-from tests.conftest import QUICK, ROOT, Place, wait_for
+from tests.conftest import QUICK, ROOT, Place, toy_costs, wait_for
 from tracking.store import Store
 
 
 def command(place: Place, *options: str, **given: str) -> list[str]:
-    settings = {**QUICK, "cache": str(place.cache), "journal": str(place.journal), "frameworks": "pytorch", **given}
+    small = {"data": "synthetic", "vocabulary": "60", "length": "8", "frameworks": "toy"}
+    settings = {**QUICK, **small, "cache": str(place.cache), "journal": str(place.journal), **given}
     parameters = [part for name, value in settings.items() for part in ("-P", f"{name}={value}")]
     return [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning", "--env-manager", "local", *options, *parameters]
 
@@ -49,7 +50,9 @@ def test_a_wrong_parameter_is_one_line(place: Place) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_killed_runner_takes_the_campaign_along(place: Place) -> None:
+def test_a_killed_runner_takes_the_campaign_along(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in toy_costs(step=0.2).items():
+        monkeypatch.setenv(name, text)
     list(Store(place.uri).runs("captioning"))  # two processes that make one new SQLite database at once fail in MLflow
     launched = command(place, blocks="2", epochs="40")
     with (place.folder / "runner.log").open("wb") as log:
@@ -75,7 +78,7 @@ def test_every_framework_and_variant_runs_the_study(place: Place) -> None:
     from models.frameworks import available, missing
 
     names = [name for name in available() if not missing(name)]
-    done = place.call(*command(place, frameworks=",".join(names), blocks="1"))
+    done = place.call(*command(place, data="scenes", frameworks=",".join(names), blocks="1"))
     assert done.returncode == 0, done.stdout + done.stderr
     cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
     assert {run.tags["framework"] for run in cells if run.status == "FINISHED"} == set(names)

@@ -12,7 +12,7 @@ import pytest
 
 from experiments.campaign import readiness
 from experiments.campaign.readiness import MachineState
-from tests.conftest import Place, wait_for
+from tests.conftest import Place, toy_costs, wait_for
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 from tracking.records import RunOpened
@@ -85,7 +85,7 @@ def test_nothing_is_waited_for_without_a_sensor() -> None:
 def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
     load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
-        refused = place.run(strict="true", frameworks="pytorch", blocks="1", data="synthetic", vocabulary="60", length="8")
+        refused = place.run(strict="true", frameworks="toy", blocks="1", data="synthetic", vocabulary="60", length="8")
     finally:
         for one in load:
             one.kill()
@@ -96,11 +96,11 @@ def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
 
 
 def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    for name, text in driver.environment.items():
+    for name, text in {**driver.environment, **toy_costs(step=0.1)}.items():
         monkeypatch.setenv(name, text)
     driver.answers(celsius=40, pid=1)
     synthetic = {"data": "synthetic", "vocabulary": "60", "length": "8"}
-    campaign = place.start(frameworks="pytorch", blocks="2", device="cpu", cool_down_seconds="2", **synthetic)
+    campaign = place.start(frameworks="toy", blocks="2", device="cpu", cool_down_seconds="2", **synthetic)
     wait_for(lambda: any(isinstance(one, RunOpened) and one.tags["kind"] == "cell" for one in records(place)), 120)
     driver.answers(celsius=58, clock_limits=0x20)
     output, _ = campaign.communicate(timeout=120)
@@ -108,7 +108,7 @@ def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pyte
     warning = "the GPU was not free at the start: "
     assert f"! {warning}" in output
     runs = {run.name: run for run in Store(place.uri).runs("captioning")}
-    first, second = runs["pytorch · block 1"], runs["pytorch · block 2"]
+    first, second = runs["toy · block 1"], runs["toy · block 2"]
     assert runs["captioning demo"].metrics["idle/gpu_0/temperature_celsius"] == 40
     assert "gpu_0 40 °C" in second.tags["idle"]
     assert "still gpu_0 58 °C (started at 40) after 2 s" in (first.tags.get("cool_down"), second.tags["cool_down"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Place, Server, wait_for
+from tests.conftest import Place, Server, toy_costs, wait_for
 from tracking import journal
 from tracking.records import Metrics, RunClosed, RunOpened, StoredRun
 from tracking.store import Store
@@ -51,7 +51,16 @@ def stored(place: Place) -> dict[str, list[StoredRun]]:
     return found
 
 
-LONG = {"frameworks": "pytorch", "epochs": "25", "steps_per_epoch": "4", "blocks": "2"}
+# No framework is the subject here: the toy starts at once, and takes so long for a step that there is time to break something.
+LONG = {"frameworks": "toy", "data": "synthetic", "vocabulary": "60", "length": "8", "epochs": "25", "blocks": "2"}
+LONG |= {"steps_per_epoch": "4"}
+STEP_SECONDS = 0.025
+
+
+@pytest.fixture(autouse=True)
+def _steps_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in toy_costs(step=STEP_SECONDS).items():
+        monkeypatch.setenv(name, text)
 
 
 def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_continues_from_the_checkpoint(place: Place) -> None:
@@ -64,7 +73,7 @@ def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_con
     assert parent.returncode == 1, output
     assert "the process was killed by SIGKILL" in output
     runs = stored(place)
-    first, second = runs["pytorch · block 1"][0], runs["pytorch · block 2"][0]
+    first, second = runs["toy · block 1"][0], runs["toy · block 2"][0]
     assert (first.status, first.tags["outcome"]) == ("FAILED", "failed")
     assert "SIGKILL" in first.tags["outcome_reason"]
     assert second.status == "FINISHED"
@@ -72,10 +81,10 @@ def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_con
 
     resumed = place.resume()
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-    assert "[ 1/1] pytorch · block 1: ok" in resumed.stdout
+    assert "[ 1/1] toy · block 1: ok" in resumed.stdout
     again = stored(place)
-    assert len(again["pytorch · block 2"]) == 1, "what was finished is not run again"
-    newest = next(run for run in again["pytorch · block 1"] if run.status == "FINISHED")
+    assert len(again["toy · block 2"]) == 1, "what was finished is not run again"
+    newest = next(run for run in again["toy · block 1"] if run.status == "FINISHED")
     history = Store(place.uri)._client.get_metric_history(newest.run_id, "val/loss")
     assert [point.step for point in history] == list(range(1, 26))
     earlier = {point.step: point.value for point in Store(place.uri)._client.get_metric_history(first.run_id, "val/loss")}
@@ -100,8 +109,8 @@ def test_a_stopped_campaign_ends_its_runs_and_names_the_way_back(place: Place) -
     assert child is not None
     assert not child.is_running()
     runs = stored(place)
-    assert runs["pytorch · block 1"][0].status == "KILLED"
-    assert runs["pytorch · block 1"][0].tags["outcome"] == "interrupted"
+    assert runs["toy · block 1"][0].status == "KILLED"
+    assert runs["toy · block 1"][0].tags["outcome"] == "interrupted"
     assert runs["captioning demo"][0].status == "KILLED"
 
 
@@ -119,9 +128,9 @@ def test_a_killed_parent_takes_its_child_along_and_the_next_campaign_closes_what
     resumed = place.resume()
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
     runs = stored(place)
-    assert sorted(run.status for run in runs["pytorch · block 1"]) == ["FINISHED", "KILLED"]
+    assert sorted(run.status for run in runs["toy · block 1"]) == ["FINISHED", "KILLED"]
     assert runs["captioning demo"][0].status == "FINISHED"
-    assert len(runs["pytorch · block 2"]) == 1
+    assert len(runs["toy · block 2"]) == 1
 
 
 @pytest.mark.slow
@@ -133,7 +142,7 @@ def test_a_new_campaign_closes_the_runs_of_a_vanished_one(place: Place) -> None:
     parent.wait()
     silent = str(int(time.time()) - 2 * STALE_SECONDS_OF_DEAD)  # another process might beat in its place: that is waited for
     Store(place.uri).tag(stored(place)["captioning demo"][0].run_id, {"heartbeat": silent})
-    done = place.run(frameworks="pytorch", blocks="1")
+    done = place.run(frameworks="toy", blocks="1")
     assert done.returncode == 3, done.stdout + done.stderr
     campaigns = stored(place)["captioning demo"]
     assert sorted(run.status for run in campaigns) == ["FINISHED", "KILLED"]
@@ -157,10 +166,10 @@ def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Ser
         runs = stored(remote)
         assert {name: [run.status for run in found] for name, found in runs.items() if "features" not in name} == {
             "captioning demo": ["FINISHED"],
-            "pytorch · block 1": ["FINISHED"],
-            "pytorch · block 2": ["FINISHED"],
+            "toy · block 1": ["FINISHED"],
+            "toy · block 2": ["FINISHED"],
         }
-        history = Store(remote.uri)._client.get_metric_history(runs["pytorch · block 2"][0].run_id, "train/loss")
+        history = Store(remote.uri)._client.get_metric_history(runs["toy · block 2"][0].run_id, "train/loss")
         assert [point.step for point in history] == list(range(1, 26))
 
 
@@ -172,7 +181,7 @@ def test_a_disk_that_fills_up_ends_the_cell_and_keeps_what_is_finished(place: Pl
         folders = journal.campaigns(small_disk / "journal") if (small_disk / "journal").exists() else []
         found = list(journal.read_all(folders[-1])) if folders else []
         keys = {record.run: record.tags.get("cell") for record in found if isinstance(record, RunOpened)}
-        return any(isinstance(record, RunClosed) and keys.get(record.run) == "block-001-pytorch" for record in found)
+        return any(isinstance(record, RunClosed) and keys.get(record.run) == "block-001-toy" for record in found)
 
     wait_for(first_is_done, 120)
     with (small_disk / "ballast").open("wb") as file, pytest.raises(OSError, match="No space left"):  # noqa: PT012
@@ -184,14 +193,14 @@ def test_a_disk_that_fills_up_ends_the_cell_and_keeps_what_is_finished(place: Pl
     assert "No space left on device" in output
     assert "Traceback" not in output
     runs = stored(place)
-    assert runs["pytorch · block 1"][0].status == "FINISHED"
-    assert runs["pytorch · block 2"][0].status == "FAILED"
-    assert "No space left" in runs["pytorch · block 2"][0].tags["outcome_reason"]
-    assert runs["pytorch · block 3"][0].status == "FAILED", "the campaign went on"
+    assert runs["toy · block 1"][0].status == "FINISHED"
+    assert runs["toy · block 2"][0].status == "FAILED"
+    assert "No space left" in runs["toy · block 2"][0].tags["outcome_reason"]
+    assert runs["toy · block 3"][0].status == "FAILED", "the campaign went on"
 
     (small_disk / "ballast").unlink()
     resumed = place.resume(small_disk / "journal")
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
     statuses = {name: sorted(run.status for run in found) for name, found in stored(place).items()}
-    assert statuses["pytorch · block 2"] == ["FAILED", "FINISHED"]
-    assert statuses["pytorch · block 3"] == ["FAILED", "FINISHED"]
+    assert statuses["toy · block 2"] == ["FAILED", "FINISHED"]
+    assert statuses["toy · block 3"] == ["FAILED", "FINISHED"]

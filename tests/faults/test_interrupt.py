@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import QUICK, ROOT, Place, wait_for
+from tests.conftest import QUICK, ROOT, Place, toy_costs, wait_for
 from tracking.store import Store
 
 # Without pictures there is nothing to extract first.
-SHORT = {**QUICK, "data": "synthetic", "frameworks": "pytorch"}
+SHORT = {**QUICK, "data": "synthetic", "vocabulary": "60", "length": "8", "frameworks": "toy"}
 
 
 def begin(command: list[str], place: Place, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
@@ -40,7 +40,7 @@ def statuses(place: Place, *experiments: str) -> dict[str, str]:
     return {run.tags.get("kind", run.name): run.status for name in experiments for run in store.runs(name)}
 
 
-def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(place: Place) -> None:
+def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = place.folder / "a user's own"
     (folder / "models").mkdir(parents=True)
     (folder / "models" / "__init__.py").write_text("raise SystemExit('not these')")
@@ -48,7 +48,9 @@ def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(place: Place)
     script.parent.mkdir()
     script.write_text(f"#!{sys.executable}\nimport sys\nfrom experiments.cli.main import run\nsys.exit(run())\n")
     script.chmod(0o755)
-    settings = {**SHORT, "epochs": "6", "blocks": "1", "cache": str(place.cache), "journal": "my journal"}
+    for name, text in toy_costs(step=0.05).items():
+        monkeypatch.setenv(name, text)
+    settings = {**SHORT, "epochs": "20", "blocks": "1", "cache": str(place.cache), "journal": "my journal"}
     process, log = begin([str(script), "captioning", *(f"--{name}={text}" for name, text in settings.items())], place, folder)
 
     def measuring() -> bool:

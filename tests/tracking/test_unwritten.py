@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 
 from experiments.cli import main as command_line
-from tests.conftest import Place, Server, wait_for
+from tests.conftest import Place, Server, toy_costs, wait_for
 from tests.faults.test_campaign import records as recorded
 from tests.tracking.postgres import Postgres
 from tracking import journal, limits
@@ -104,9 +104,13 @@ def test_a_database_that_is_read_only_for_a_while_is_waited_for(
     assert {run.status for run in store.runs("a while")} == {"FINISHED"}
 
 
-def test_a_campaign_whose_database_stays_read_only_names_the_command_that_completes_it(place: Place, server: Server) -> None:
+def test_a_campaign_whose_database_stays_read_only_names_the_command_that_completes_it(
+    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     remote = Place(place.folder, place.cache, server.uri)
-    parent = remote.start(frameworks="pytorch", epochs="6", blocks="1")
+    for name, text in toy_costs(step=0.2).items():
+        monkeypatch.setenv(name, text)
+    parent = remote.start(frameworks="toy", data="synthetic", vocabulary="60", length="8", epochs="6", blocks="1")
     wait_for(lambda: any(isinstance(one, Metrics) for one in recorded(remote)), 240)
     read_only(server, "on")
     output, _ = parent.communicate(timeout=280)
@@ -131,7 +135,7 @@ def test_a_campaign_whose_database_stays_read_only_names_the_command_that_comple
     (folder,) = journal.campaigns(remote.journal)
     told = [point for one in journal.read_all(folder) if isinstance(one, Metrics) for point in one.points]
     losses = [point for point in told if point.key == "train/loss"]
-    assert len(Store(server.uri).history(runs["pytorch · block 1"].run_id, "train/loss")) == len(losses) == 6
+    assert len(Store(server.uri).history(runs["toy · block 1"].run_id, "train/loss")) == len(losses) == 6
 
 
 POISONED = """CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN

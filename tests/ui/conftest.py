@@ -26,7 +26,7 @@ WAIT_MS = 30_000
 
 @dataclass(frozen=True)
 class Campaign:
-    """Ids of dana's campaign, and of the run of its first cell in pytorch."""
+    """Ids of dana's campaign, and of the run of its first cell in the first framework."""
 
     experiment: str
     run: str
@@ -93,18 +93,26 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def campaign(browser: Browser, newcomer: Group, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+def frameworks(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Pages are filled by the toy's campaign as by any; the pictures of the documentation show one of real frameworks."""
+    return ("pytorch", "tensorflow") if request.config.getoption("screenshots") else ("toy", "toy+twin")
+
+
+@pytest.fixture(scope="module")
+def campaign(
+    browser: Browser, newcomer: Group, frameworks: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Campaign:
     """Two frameworks in two blocks: too few for a verdict, enough for every page."""
     assert browser.is_connected()  # without one there is nothing to measure for
     folder = tmp_path_factory.mktemp("campaign")
-    own = {"frameworks": "pytorch,tensorflow", "blocks": "2", "journal": str(folder / "journal"), "cache": str(folder / "cache")}
+    own = {"frameworks": ",".join(frameworks), "blocks": "2", "journal": str(folder / "journal"), "cache": str(folder / "cache")}
     done = newcomer.call("dana", "captioning", *(f"--{name}={text}" for name, text in {**QUICK, **own}.items()), cwd=folder)
     assert done.returncode in (0, 3), done.stdout + done.stderr
     named = {"experiment_name": "images/captioning"}
     found = newcomer.ask("dana", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=named).json()["experiment"][
         "experiment_id"
     ]
-    conditions = ("kind = 'campaign'", "framework = 'pytorch' and tags.block = '1'")
+    conditions = ("kind = 'campaign'", f"framework = '{frameworks[0]}' and tags.block = '1'")
     run, cell = (newest(newcomer, found, f"tags.{condition}") for condition in conditions)
     return Campaign(found, run, cell)
 

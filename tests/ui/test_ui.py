@@ -81,9 +81,10 @@ def unfold_description(page: Page) -> None:
     page.locator("[data-component-id='mlflow.experiment.metadata_editor.expand_button']").click()
 
 
-def test_the_list_of_runs(page: Page, campaign: Campaign, seen: Seen) -> None:
+def test_the_list_of_runs(page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
-    for name in ("captioning demo", "features · pytorch", "pytorch · block 1", "tensorflow · block 2"):
+    one, other = frameworks
+    for name in ("captioning demo", f"features · {one}", f"{one} · block 1", f"{other} · block 2"):
         expect(page.get_by_role("link", name=name)).to_be_visible()
     for column in ("Run Name", "Created", "Dataset", "Duration", "Source", "Models"):
         expect(page.get_by_role("columnheader", name=column).first).to_be_visible()
@@ -104,12 +105,12 @@ def test_the_list_of_runs(page: Page, campaign: Campaign, seen: Seen) -> None:
     seen(page, "dataset")
 
 
-def test_a_run_tells_what_it_was_and_found(page: Page, campaign: Campaign, seen: Seen) -> None:
+def test_a_run_tells_what_it_was_and_found(page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen) -> None:
     page.goto(run_page(campaign.experiment, campaign.cell))
-    expect(page.get_by_role("heading", name="pytorch · block 1")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"{frameworks[0]} · block 1")).to_be_visible()
     for told in ("dana", "Finished", "evenhand captioning", "captioner", "scenes ("):
         expect(page.get_by_text(told).first).to_be_visible()
-    for tag in ("framework: pytorch", "team: images", "user: dana", "block: 1", "parity: equal"):
+    for tag in (f"framework: {frameworks[0]}", "team: images", "user: dana", "block: 1", "parity: equal"):
         expect(page.get_by_text(re.compile(tag.replace(": ", r"\s*:\s*"))).first).to_be_visible()
     seen(page, "run")
     expect(page.get_by_text("training throughput").first).to_be_attached()  # its description
@@ -129,11 +130,11 @@ def test_tabs_of_metrics_are_filled(page: Page, campaign: Campaign, seen: Seen) 
     seen(page, "system-metrics")
 
 
-def test_the_models_of_an_experiment(page: Page, campaign: Campaign, seen: Seen) -> None:
+def test_the_models_of_an_experiment(page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/models?{MODEL_TRAINING}")
     expect(page.get_by_role("link", name="captioner")).to_have_count(2)
     expect(page.get_by_text("Ready")).to_have_count(2)
-    expect(page.get_by_role("link", name="tensorflow · block 1")).to_be_attached()
+    expect(page.get_by_role("link", name=f"{frameworks[1]} · block 1")).to_be_attached()
     seen(page, "models")
 
 

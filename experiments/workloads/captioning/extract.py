@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.cell import peak_memory
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import peak_rss_bytes, write_environment, write_values
+from experiments.cell.measure import write_environment, write_values
 from experiments.cell.timing import PhaseValues
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData
@@ -74,7 +75,7 @@ def _report(spec: CellSpec, framework: Framework, values: PhaseValues, broken: d
     metrics = {
         "features/images": float(sum(values.examples)),
         "features/total_seconds": sum(values.seconds),
-        "memory/peak_rss_bytes": peak_rss_bytes(),
+        "memory/peak_rss_bytes": peak_memory.rss_bytes(),
     }
     if values.seconds:
         metrics["features/first_batch_seconds"] = values.seconds[0]

@@ -7,9 +7,9 @@ from itertools import chain
 
 import numpy as np
 
-from experiments.cell import timing
+from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import optimizer_config, peak_rss_bytes, write_values
+from experiments.cell.measure import optimizer_config, write_values
 from experiments.cell.timing import PhaseValues
 from experiments.workloads.captioning.train import Captioning
 from models import frameworks
@@ -26,6 +26,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     batches = chain.from_iterable(task.training(epoch, framework) for epoch in range(settings["epochs"]))
     output.progress(settings["harness"], 0, None)
     output.begin()
+    peak_memory.settle()
     clock, began = time.time(), time.perf_counter()
     seconds, losses = loop.train(network, optimizer, batches, framework.device)
     total_seconds = time.perf_counter() - began
@@ -36,7 +37,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
         {
             **timing.summarise_training(values, total_seconds),
             "train/loss": float(np.mean(last_epoch)),
-            "memory/peak_rss_bytes": peak_rss_bytes(),
+            "memory/peak_rss_bytes": peak_memory.rss_bytes(),
         },
         step=len(seconds),
     )

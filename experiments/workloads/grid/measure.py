@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import models
-from experiments.cell import timing
+from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import check_parameters, optimizer_config, peak_memory, peak_rss_bytes, write_run_files
+from experiments.cell.measure import check_parameters, memory_peaks, optimizer_config, write_run_files
 from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
 from tracking.errors import EvenhandError
@@ -48,9 +48,10 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
     batch = framework.place(_batch(sizes, settings["image_size"], rows, rng))
+    output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _infer, "train": _train}
     found = [phases[phase](framework, network, batch, spec, output) for phase in settings["phases"]]
-    output.metrics(peak_memory(framework, peak_rss_bytes()))
+    output.metrics(memory_peaks(framework, peak_memory.rss_bytes()))
     summary = {name: value for _, one in found for name, value in one.items()}
     write_run_files(spec, framework, [values for values, _ in found], summary, output)
 

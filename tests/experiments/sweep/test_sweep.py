@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from experiments.config import settings as settings_
 from experiments.studies import captioning
 from experiments.sweep import search
-from tests.conftest import Place, wait_for
+from tests.conftest import Place, toy_costs, wait_for
 from tests.tracking.postgres import Postgres
 from tracking import journal
 from tracking.records import StoredRun
@@ -78,7 +78,7 @@ def lifetimes(parent: subprocess.Popen[str]) -> list[tuple[float, float]]:
 def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow(place: Place) -> None:
     rates = "learning_rate=0.05|0.02|0.01|0.005|1e-8|1e-9"
     asked = {"search": rates, "objectives": "loss", "constraints": "memory<8GB", "sampler": "grid", "pruner": "median"}
-    asked |= {"epochs": "4", "frameworks": "pytorch", "blocks": "1", "steps_per_epoch": "20"}
+    asked |= {"epochs": "4", "frameworks": "toy", "blocks": "1", "steps_per_epoch": "20"}
     parent = start(place, command(place, **asked))
     seen = lifetimes(parent)
     assert parent.stdout is not None
@@ -130,9 +130,13 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
     assert min(between) <= OVERHEAD_SECONDS, "the least, since other tests run beside this one"
 
 
-def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(place: Place, postgres: Postgres) -> None:
+def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
+    place: Place, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in toy_costs(step=0.15).items():
+        monkeypatch.setenv(name, text)
     storage = postgres.database("optuna")
-    asked = {"search": "batch_size=2..8:2,dropout=0.1|0.2", "trials": "8", "sampler": "grid", "frameworks": "pytorch"}
+    asked = {"search": "batch_size=2..8:2,dropout=0.1|0.2", "trials": "8", "sampler": "grid", "frameworks": "toy"}
     shared = {"storage": storage, "confirm": "false"}
     first = start(place, command(place, **asked, **shared, heartbeat_seconds="1"))
     wait_for(lambda: len(cells(first.pid)) == 1 and bool(runs_or_none(place)), 60)
@@ -176,12 +180,14 @@ def finished(place: Place, storage: str) -> int:
     return sum(one.state == TrialState.COMPLETE for one in optuna_study(place, storage).trials)
 
 
-def test_the_largest_batch_that_fits_is_found(place: Place) -> None:
-    # two images of 64 × 64 need a few MiB beyond the program itself; 4,000 need 200 MB, and GiB of activations
+def test_the_largest_batch_that_fits_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    # two images of 64 × 64 need a few MiB beyond the program itself; 4,000 need 200 MB, and 4 GB of the toy's device
+    for name, text in toy_costs(row_bytes=1_000_000).items():
+        monkeypatch.setenv(name, text)
     asked = {"experiment": "grid", "search": "batch_size=2|4|4000", "find": "max_batch", "confirm": "false"}
     small = {
         "models": "mobilenet_v2",
-        "frameworks": "pytorch",
+        "frameworks": "toy",
         "phases": "inference",
         "memory_limit": "1500MB",
         "seconds": "0.05",
@@ -194,6 +200,17 @@ def test_the_largest_batch_that_fits_is_found(place: Place) -> None:
     assert [(run.params["batch_size"], run.tags["outcome"]) for run in stored] == [("4", "ok"), ("4000", "out_of_memory")]
     assert [run.status for run in stored] == ["FINISHED", "FINISHED"], "running out of memory is a result"
     assert stored[1].tags["trial.feasible"] == "false"
+
+
+def test_real_frameworks_are_a_searched_setting_like_any_other(place: Place) -> None:
+    asked = {"search": "framework=pytorch|tensorflow", "trials": "2", "sampler": "grid", "confirm": "false", "objectives": "loss"}
+    done = place.call(*command(place, **asked, inference_requests="2"))
+    assert done.returncode == 3, done.stdout + done.stderr
+    trials = runs(place, "trial")
+    assert {run.tags["framework"] for run in trials} == {"pytorch", "tensorflow"}
+    assert {(run.status, run.tags["parity"]) for run in trials} == {("FINISHED", "equal")}
+    losses = [run.metrics["val/loss"] for run in trials]
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)  # after three steps with other dropout
 
 
 @pytest.mark.slow
@@ -214,7 +231,7 @@ def test_an_objective_that_no_run_has_ends_the_sweep_in_one_line(place: Place) -
     asked = {
         "search": "learning_rate=0.001..0.01:log",
         "objectives": "energy/watt_hours:min",
-        "frameworks": "pytorch",
+        "frameworks": "toy",
         "trials": "3",
     }
     done = place.call(*command(place, **asked))

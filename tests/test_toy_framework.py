@@ -1,0 +1,118 @@
+"""A framework of another distribution is found by its entry point; and the tests' own costs what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PYTHONPATH, ROOT
+
+# It drops nothing, decays the one array that it trains, and has one caption for every picture.
+NOT_ITS_OWN = {
+    "check_dropout_is_on_only_in_training",
+    "check_sgd_is_the_textbooks",
+    "check_greedy_is_the_argmax_loop",
+    "check_beams_find_the_best_pair",
+}
+
+
+def python(*arguments: str, path: str = PYTHONPATH, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "PYTHONPATH": path, **environment}
+    return subprocess.run([sys.executable, *arguments], env=given, cwd="/", capture_output=True, text=True, timeout=60)
+
+
+def plugin(folder: Path, value: str) -> str:
+    """A path on which a distribution has the entry point."""
+    (folder / "other-1.dist-info").mkdir()
+    (folder / "other-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (folder / "other-1.dist-info" / "entry_points.txt").write_text(f"[evenhand.frameworks]\nother = {value}\n")
+    return os.pathsep.join([PYTHONPATH, str(folder)])
+
+
+def test_the_contract_that_it_can_keep_it_keeps(tmp_path: Path) -> None:
+    done = python("-m", "models.testing", "toy", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads((tmp_path / "outcomes.json").read_text())
+    assert {check for check, trouble in outcomes.items() if trouble} == NOT_ITS_OWN
+
+
+def test_without_its_entry_point_there_is_none() -> None:
+    listed = "from models import frameworks; print('toy' in frameworks.available())"
+    assert [python("-c", listed, path=path).stdout for path in (PYTHONPATH, str(ROOT))] == ["True\n", "False\n"]
+
+
+def test_its_code_too_decides_whether_it_is_proven_again() -> None:
+    script = """
+from pathlib import Path
+from experiments.campaign import equality
+print(*(path.name for path in equality._sources() if "toy_framework" in path.parts))
+"""
+    assert {"adapter.py", "costs.py", "lenet.py"} <= set(python("-c", script).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("nowhere.at_all", "nowhere.at_all, an entry point of evenhand.frameworks, is no framework: No module named 'nowhere'"),
+        ("json", "json, an entry point of evenhand.frameworks, is no framework: module 'json' has no attribute 'VARIANTS'"),
+        ("models.frameworks.pytorch", "has a framework 'pytorch', and so has models.frameworks.pytorch"),
+    ],
+)
+def test_what_is_no_framework_is_one_line(tmp_path: Path, value: str, said: str) -> None:
+    done = python("-m", "models.parity", "lenet", "toy", str(tmp_path / "out"), path=plugin(tmp_path, value))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert said in done.stderr
+
+
+COSTS = """
+import json, sys, time
+import numpy as np
+import models
+from models.contract import Batch, OptimizerConfig
+from models.frameworks import open_framework
+framework = open_framework("toy", device="cpu", threads=1, precision="float32", seed=0)
+module = models.spec("lenet")
+network = framework.build("lenet", module.Spec())
+batch = Batch((np.zeros((4, 28, 28, 1), np.float32),), np.zeros(4, np.int32), np.ones(4, np.float32))
+optimizer = framework.optimizer(network, OptimizerConfig("adam", 0.1))
+moments = [time.perf_counter()]
+placed = framework.place(batch)
+moments.append(time.perf_counter())
+framework.train_step(network, optimizer, batch)
+moments.append(time.perf_counter())
+framework.synchronise()
+moments.append(time.perf_counter())
+loss = framework.train_step(network, optimizer, placed)
+moments.append(time.perf_counter())
+float(loss)
+moments.append(time.perf_counter())
+print(json.dumps(moments))
+"""
+
+
+EVENTS = ["start", "build", "copy", "copy", "step", "launch", "synchronise", "step", "launch", "read"]
+
+
+def test_it_costs_what_it_is_told_to_and_writes_it_down(tmp_path: Path) -> None:
+    costs = {"copy": 0.03, "launch": 0.01, "step": 0.1, "synchronise": 0.02, "read": 0.05}
+    events = tmp_path / "events"
+    began = time.perf_counter()
+    done = python("-c", COSTS, EVENHAND_TOY_COSTS=json.dumps({"toy": costs}), EVENHAND_TOY_EVENTS=str(events))
+    start, placed, launched, synchronised, again, read = json.loads(done.stdout)
+    # a sleep is never short, and may be long where other tests run
+    assert placed - start >= 0.03
+    assert launched - placed >= 0.03 + 0.01, "copied once more, since that batch was not placed"
+    assert synchronised - placed >= 0.03 + 0.1
+    assert again - synchronised >= 0.01
+    assert read - synchronised >= 0.1 + 0.05
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [line["event"] for line in lines] == EVENTS
+    for line in lines:
+        assert line["ended"] - line["began"] >= costs.get(line["event"], 0.0) - 1e-6  # a difference of two floats
+        assert began < line["began"] <= line["ended"]  # one clock for all processes

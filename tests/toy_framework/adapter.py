@@ -1,0 +1,161 @@
+"""The framework's door: NumPy on a device that works behind the caller's back, as a GPU does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+import models
+from models.contract import (
+    Array,
+    Batch,
+    Framework,
+    ImageFiles,
+    ModelError,
+    OptimizerConfig,
+    Weights,
+    check_weights,
+)
+from tests.toy_framework import VARIANTS
+from tests.toy_framework.costs import Ledger
+from tests.toy_framework.networks import Network
+from tests.toy_framework.optimizers import Optimizer
+
+
+class OnDevice(np.ndarray):  # type: ignore[type-arg]
+    """An array that was copied already."""
+
+
+class Loss:
+    """Read with float(), which waits for the device."""
+
+    def __init__(self, value: float, ledger: Ledger) -> None:
+        self._value, self._ledger = value, ledger
+
+    def __float__(self) -> float:
+        self._ledger.wait()
+        with self._ledger.spend("read"):
+            return self._value
+
+
+class Adapter(Framework):
+    architecture = VARIANTS["toy"].architecture
+
+    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:  # noqa: ARG002
+        if device == "cuda":
+            raise ModelError("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
+        self.name, self.device, self._threads = name, "cpu", threads
+        self._dtype = np.float64 if precision == "float64" else np.float32
+        self._ledger = Ledger(name)
+        with self._ledger.spend("start"):
+            pass
+
+    def versions(self) -> dict[str, str]:
+        return {"toy": "1", "toy_threads": str(self._threads)}
+
+    def build(self, model: str, spec: Any) -> Network:
+        with self._ledger.spend("build"):
+            network: Network = models.load(model, self.architecture).build(spec)
+            network.weights = {name: array.astype(self._dtype) for name, array in network.weights.items()}
+            return network
+
+    def parameter_counts(self, network: Network) -> tuple[int, int]:
+        return network.parameters
+
+    def weights(self, network: Network) -> Weights:
+        return {name: array.copy() for name, array in network.weights.items()}
+
+    def load_weights(self, network: Network, weights: Mapping[str, Array]) -> None:
+        check_weights(weights, {name: array.shape for name, array in network.weights.items()})
+        network.weights = {name: weights[name].astype(self._dtype) for name in network.weights}
+
+    def optimizer(self, network: Network, config: OptimizerConfig) -> Optimizer:
+        return Optimizer(network, config)
+
+    def set_learning_rate(self, optimizer: Optimizer, learning_rate: float) -> None:
+        optimizer.learning_rate = learning_rate
+
+    def optimizer_state(self, optimizer: Optimizer) -> Weights:
+        return optimizer.state
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Array]) -> None:
+        optimizer.state = state  # type: ignore[assignment]
+
+    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:  # noqa: ARG002
+        images, pad = np.load(files.images, mmap_mode="r"), files.pad
+        side, weights = images.shape[1], np.ones(files.batch_size, np.float32)
+        for first in range(0, len(files.rows) - files.batch_size + 1, files.batch_size):
+            with self._ledger.spend("input"):
+                chosen = slice(first, first + files.batch_size)
+                pixels = np.pad(images[files.rows[chosen]], ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+                moves = zip(pixels, files.shifts[chosen], files.mirrored[chosen], strict=True)
+                cut = ((one[top : top + side, left : left + side], turned) for one, (top, left), turned in moves)
+                moved = [one[:, ::-1] if turned else one for one, turned in cut]
+                scaled = (np.stack(moved).astype(np.float32) / 255 - files.mean) / files.deviation
+            yield Batch((scaled,), files.labels[chosen], weights)
+
+    def place(self, batch: Batch) -> Batch:
+        return Batch(self._placed(batch.inputs), batch.targets, batch.weights)
+
+    def train_step(self, network: Network, optimizer: Optimizer, batch: Batch) -> Loss:
+        loss, gradient = self._loss(network, self.place(batch))
+        with self._ledger.spend("launch"):
+            optimizer.update(gradient)
+            self._ledger.launch("step")
+        return Loss(loss, self._ledger)
+
+    def evaluate(self, network: Network, batch: Batch) -> tuple[float, float]:
+        total = float(batch.weights.sum())
+        loss, _ = self._loss(network, self.place(batch))
+        self._ledger.launch("evaluate")
+        return float(Loss(loss, self._ledger)) * total, total
+
+    def gradients(self, network: Network, batch: Batch) -> Weights:
+        trained = {name: np.zeros_like(array) for name, array in network.weights.items() if ".running_" not in name}
+        return trained | {network.output: self._loss(network, batch)[1]}
+
+    def infer(self, network: Network, inputs: tuple[Array, ...]) -> Array:
+        outputs = self._forward(network, self._placed(inputs))
+        self._ledger.launch("infer")
+        return self._read(outputs)
+
+    def apply(self, function: Callable[..., Any], network: Network, inputs: tuple[Array, ...], **options: int) -> Array:
+        outputs = function(network, *self._placed(inputs), **options)
+        self._ledger.launch("infer")
+        return self._read(outputs)
+
+    def synchronise(self) -> None:
+        with self._ledger.spend("synchronise"):
+            pass
+        self._ledger.wait()
+
+    def peak_device_bytes(self) -> int | None:
+        return None
+
+    def _placed(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        if all(isinstance(array, OnDevice) for array in inputs):
+            return inputs
+        with self._ledger.spend("copy"):
+            return tuple(array.view(OnDevice) for array in inputs)
+
+    def _forward(self, network: Network, inputs: tuple[Array, ...]) -> Array:
+        np.empty(len(inputs[0]) * self._ledger.costs.row_bytes, np.uint8)  # raises MemoryError where there is too little
+        return network(inputs)
+
+    def _loss(self, network: Network, batch: Batch) -> tuple[float, Array]:
+        """The weighted mean cross-entropy, and its gradient for the array that is trained."""
+        logits = self._forward(network, batch.inputs).astype(np.float64)
+        rows = np.arange(len(logits))
+        shifted = logits - logits.max(1, keepdims=True)
+        shares = np.exp(shifted) / np.exp(shifted).sum(1, keepdims=True)
+        weights = batch.weights.astype(np.float64) / batch.weights.sum(dtype=np.float64)
+        loss = float((weights * (np.log(np.exp(shifted).sum(1)) - shifted[rows, batch.targets])).sum())
+        shares[rows, batch.targets] -= 1
+        return loss, (weights[:, None] * shares).sum(0).astype(self._dtype)
+
+    def _read(self, outputs: Array) -> Array:
+        self._ledger.wait()
+        with self._ledger.spend("read"):
+            return np.array(outputs)

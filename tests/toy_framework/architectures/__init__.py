@@ -1,0 +1,1 @@
+"""A module a model, each as short as its network is simple."""

@@ -1,0 +1,77 @@
+"""What everything costs, in seconds of sleep, and a log of what was done when: what a measurement is held against.
+
+EVENHAND_TOY_COSTS: `{"toy": {"step": 0.02}, "toy+twin": {"step": 0.03}}`, the fields of `Costs`.
+EVENHAND_TOY_EVENTS: a file that gets a line for everything done, `{"framework", "pid", "event", "began", "ended"}`, in seconds of
+`time.perf_counter`, which on Linux is the same clock in every process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Costs:
+    """start: of the process, on opening; build: a network. input: a batch by the framework's own pipeline.
+
+    copy: a batch or inputs from the host to the device, unless they were placed before. launch: the host's part of a step.
+    step, evaluate, infer: the device's work, which the host does not wait for until it reads a result or synchronises.
+    synchronise: the call itself, on top of that wait. read: a loss or a result from the device to the host.
+    row_bytes: what the device needs for each row of a batch while it works on it.
+    """
+
+    start: float = 0.0
+    build: float = 0.0
+    input: float = 0.0
+    copy: float = 0.0
+    launch: float = 0.0
+    step: float = 0.0
+    evaluate: float = 0.0
+    infer: float = 0.0
+    synchronise: float = 0.0
+    read: float = 0.0
+    row_bytes: int = 0
+
+
+class Ledger:
+    """Spends the costs of one framework and writes down what was spent."""
+
+    def __init__(self, framework: str) -> None:
+        self._framework = framework
+        self._path = os.environ.get("EVENHAND_TOY_EVENTS")
+        self.costs = Costs(**json.loads(os.environ.get("EVENHAND_TOY_COSTS", "{}")).get(framework, {}))
+        self._busy_until = 0.0
+
+    @contextmanager
+    def spend(self, event: str) -> Iterator[None]:
+        """Host time: what is done inside, and at least the event's cost."""
+        began = time.perf_counter()
+        yield
+        _sleep_until(began + getattr(self.costs, event))
+        self._write(event, began, time.perf_counter())
+
+    def launch(self, event: str) -> None:
+        """Device time: queued behind what the device has still to do."""
+        began = max(time.perf_counter(), self._busy_until)
+        self._busy_until = began + getattr(self.costs, event)
+        self._write(event, began, self._busy_until)
+
+    def wait(self) -> None:
+        """Until the device has done all it was given."""
+        _sleep_until(self._busy_until)
+
+    def _write(self, event: str, began: float, ended: float) -> None:
+        if self._path:
+            line = {"framework": self._framework, "pid": os.getpid(), "event": event, "began": began, "ended": ended}
+            with open(self._path, "a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _sleep_until(moment: float) -> None:
+    while (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)
