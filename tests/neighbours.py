@@ -9,8 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# In a session of its own, with a parent that has ended: it prints its number, then never stops working.
-_START = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'while True: pass'], stdout=-3, start_new_session=True).pid)"
+# Its parent ends at once and leaves it in a session of its own.
+_START = """
+import subprocess, sys
+one = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdout=subprocess.DEVNULL, start_new_session=True)
+print(one.pid)
+"""
 
 
 @contextmanager
@@ -19,7 +23,7 @@ def busy(count: int) -> Iterator[list[int]]:
     started: list[int] = []
     try:
         for _ in range(count):
-            told = subprocess.run([sys.executable, "-c", _START], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            told = subprocess.run([sys.executable, "-c", _START], check=True, stdout=subprocess.PIPE)
             started.append(int(told.stdout))
         yield started
     finally:
