@@ -107,9 +107,7 @@ def test_what_the_journal_says_of_disturbed_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_campaign_beside_neighbours_calls_two_equal_frameworks_different(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_campaign_beside_neighbours_tells_equals_apart(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 times A/A, six blocks each: a difference beyond the margin between frameworks that cost the same is a false verdict."""
     for name, text in toy_costs(step=0.02).items():
         monkeypatch.setenv(name, text)

@@ -47,7 +47,7 @@ def test_ten_times_slower_beside_a_neighbour_of_one_side_is_no_verdict(side: str
     assert row(loaded, RSS).verdict in (
         "equivalent",
         "different, within margin",
-    )  # what is held and what is learned does not depend on neighbours
+    )  # no neighbour changes it
     assert row(loaded, LOSS).verdict == "deterministic"
     assert "slower" not in " ".join(wording.sentences(loaded)).partition("seen:")[0]
     assert f"no verdict, {BUSY}; seen: " in wording.sentences(loaded)[0]
