@@ -107,6 +107,7 @@ def test_what_the_journal_says_of_disturbed_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3_600)
 def test_no_campaign_beside_neighbours_tells_equals_apart(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 times A/A, six blocks each: a difference beyond the margin between frameworks that cost the same is a false verdict."""
     for name, text in toy_costs(step=0.02).items():
