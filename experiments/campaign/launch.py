@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from experiments import studies
 from experiments.campaign import equality, readiness
 from experiments.campaign.campaign import Campaign
 from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
-from experiments.campaign.process import Child
+from experiments.campaign.preflight import on_a_common_device
 from experiments.campaign.readiness import MachineState
 from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags
-from experiments.cell.contract import CellSpec, Prepared
+from experiments.cell.contract import Prepared
 from experiments.config import devices, memory
 from experiments.config import settings as settings_
 from experiments.config.console import Display
@@ -26,8 +25,9 @@ from experiments.config.stopping import STOP
 from experiments.planning import plan as plan_
 from experiments.planning import treatments
 from experiments.planning.plan import Plan
-from models import frameworks
-from models.parity import ParityRequest
+from experiments.planning.treatments import Treatment
+from models import frameworks, parity
+from models.contract import OptimizerConfig
 from tracking import accounts, journal, whereabouts
 from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
@@ -92,9 +92,6 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     devices.cpus_of_cells(settings.reserve_cores)  # raises where none is left
     look = readiness.MachineProbe(devices.of(settings)[0])
     prepared = prepare(study, settings, display)
-    wanted = plan or plan_.of_study(studies.load(study), settings)
-    if wanted.own_inputs:
-        prepared = _with_own_inputs(study, settings, prepared, wanted, display)
     store = Store()
     store.check()
     account = accounts.current(store)
@@ -102,9 +99,12 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     idle = look.idle()
     if settings.require_idle_machine and idle.troubles:
         raise WrongCall(f"require_idle_machine=true: {idle.troubles[0]}; try again when it is free, or with false")
-    preflight(study, settings, prepared, display)
-    prepared = proven(study, settings, prepared, display)
-    warnings = (*prepared.warnings, *idle.troubles, *filter(None, [wanted.rates_only]))
+    settings, given_up = on_a_common_device(study, settings, prepared, display)
+    wanted = plan or plan_.of_study(studies.load(study), settings)
+    if wanted.own_inputs:
+        prepared = _with_own_inputs(study, settings, prepared, wanted, display)
+    prepared = proven(study, settings, prepared, wanted.treatments, display)
+    warnings = (*prepared.warnings, *idle.troubles, *filter(None, [given_up, wanted.rates_only]))
     prepared = dataclasses.replace(prepared, warnings=warnings, tags={**prepared.tags, **accounts.tags(account)})
     places = (accounts.place(account, settings.team, study), accounts.launches(account, settings.team))
     return Ready(Setup(study, settings, prepared), store, idle, wanted, *places)
@@ -149,44 +149,18 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
     return dataclasses.replace(prepared, warnings=(*prepared.warnings, *warnings(settings))) if warnings else prepared
 
 
-def preflight(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> None:
-    """Each framework opens on the device, in a process of its own; two at a time, since nothing is measured yet."""
-
-    module = studies.load(study)
-    silent = settings_.silent(settings)
-    values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in silent}
-    with tempfile.TemporaryDirectory() as folder:
-        waiting = [
-            CellSpec(
-                *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
-                *(folder, f"{name}-{device}", f"{folder}/none"),
-            )
-            for device in devices.of(settings)
-            for name in settings.frameworks
-        ]
-        display.begin("check")
-        for number in range(0, len(waiting), 2):
-            pair = waiting[number : number + 2]
-            display.step(f"check {', '.join(spec.framework for spec in pair)}", number, len(waiting))
-            children = [(spec, Child(spec, spec.path / "output.log")) for spec in pair]
-            for spec, child in children:
-                closed = _drain(child)
-                if closed.outcome != RunOutcome.OK:
-                    for _, other in children:
-                        other.stop()
-                    raise WrongCall(f"{spec.framework}: {closed.reason}")
-
-
-def proven(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> Prepared:
+def proven(
+    study: str, settings: CampaignSettings, prepared: Prepared, compared: Sequence[Treatment], display: Display
+) -> Prepared:
     """What is compared has passed the parity gate, or the report will say that it has not. Raises WrongCall."""
     if len(settings.frameworks) < 2:
         return prepared
     module = studies.load(study)
-    optimizer, names = getattr(settings, "optimizer", "adam"), treatments.models_of(module, settings)
-    found = []
-    for name in names:
+    rules, found = _rules(settings, compared), []
+    for name in treatments.models_of(module, settings):
         display.begin(f"parity of {name}")
-        found += equality.rows(ParityRequest(name, optimizer), settings.frameworks, Path(settings.cache), display.step)
+        asked = parity.ParityRequest(name, rules)
+        found += equality.rows(asked, settings.frameworks, Path(settings.cache), display.step)
     different = equality.differences(found)
     if different and not settings.allow_unequal:
         raise WrongCall(f"{different[0]}; allow_unequal=true measures them all the same and marks the report")
@@ -198,13 +172,11 @@ def proven(study: str, settings: CampaignSettings, prepared: Prepared, display: 
     )
 
 
-def _drain(child: Child) -> RunClosed:
-    closed = None
-    while child.open:
-        for message in child.listen(1.0):
-            closed = message if isinstance(message, RunClosed) else closed
-    ended = child.ended()
-    return closed or ended
+def _rules(settings: CampaignSettings, compared: Sequence[Treatment]) -> tuple[OptimizerConfig, ...]:
+    """How the networks are trained, each way once; where a study leaves no choice, by Adam."""
+    told = [{**vars(settings), **one.settings} for one in compared]
+    found = (parity.rule(one.get("optimizer", "adam"), one.get("momentum", 0.0), one.get("weight_decay", 0.0)) for one in told)
+    return tuple(dict.fromkeys(found))
 
 
 @dataclasses.dataclass(frozen=True)

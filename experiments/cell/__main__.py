@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
 
-from experiments.cell.contract import CellSpec
+from experiments.cell.contract import NO_DEVICE, CellSpec
 from experiments.cell.lifetime import die_with_parent
 from experiments.config import memory
 from models import frameworks
-from models.contract import ModelError
+from models.errors import ModelError, NoDevice
 from tracking.errors import EvenhandError
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOutcome, to_line
 
@@ -62,6 +62,10 @@ class Emitter:
         bounds = {"start_seconds": start_seconds, "end_seconds": end_seconds}
         self._say({"phase": phase, "window": {"prefix": prefix, **bounds, "examples": examples}})
 
+    def no_device(self) -> None:
+        """The framework sees no such device."""
+        self._say({NO_DEVICE: True})
+
     def _say(self, message: dict[str, object]) -> None:
         self._stream.write(json.dumps(message) + "\n")
         self._stream.flush()
@@ -84,6 +88,9 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         outcome, reason = RunOutcome.OK, ""
     except KeyboardInterrupt:
         outcome, reason = RunOutcome.INTERRUPTED, "stopped while it ran"
+    except NoDevice as error:
+        output.no_device()
+        outcome, reason = RunOutcome.FAILED, str(error)
     except (ModelError, EvenhandError) as error:
         outcome, reason = RunOutcome.FAILED, str(error)
     except Exception as error:

@@ -11,6 +11,8 @@ from experiments.cell.checkpoint import TrainingState
 from models.contract import Batch, Framework, Weights
 from tracking.records import Record
 
+# A message of a child whose framework does not see the device that it is to use.
+NO_DEVICE = "no_device"
 Progress = Callable[[str, int, int | None], None]
 
 

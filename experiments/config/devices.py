@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from typing import Any
 
 from experiments.config.settings import CampaignSettings
 from tracking import provenance
@@ -11,8 +13,19 @@ from tracking.errors import WrongCall
 
 def of(settings: CampaignSettings) -> tuple[str, ...]:
     """What the cells compute on: the study's `devices`, where it names several, or `device`."""
-    wanted: tuple[str, ...] = getattr(settings, "devices", ()) or (settings.device,)
-    return tuple(dict.fromkeys(map(resolve, wanted)))
+    return tuple(dict.fromkeys(map(resolve, asked(settings))))
+
+
+def asked(settings: CampaignSettings) -> tuple[str, ...]:
+    """The devices as the user wrote them."""
+    wanted: tuple[str, ...] = getattr(settings, "devices", ())
+    return wanted or (settings.device,)
+
+
+def on_the_cpu(settings: CampaignSettings) -> CampaignSettings:
+    """The same settings without a GPU."""
+    own: dict[str, Any] = {"devices": ("cpu",)} if getattr(settings, "devices", ()) else {}
+    return dataclasses.replace(settings, device="cpu", **own)
 
 
 def cpus_of_cells(reserved: int) -> tuple[int, ...]:

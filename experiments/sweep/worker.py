@@ -308,7 +308,8 @@ def start(asked: SweepRequest, display: Display) -> Worker:
     _check_extremes(asked, display)
     check_rates(asked)
     ready = launch.make_ready(asked.study, space.widest(base, asked.goal.dimensions), display)
-    asked = dataclasses.replace(asked, base=dataclasses.replace(base, team=ready.setup.settings.team))
+    known = {name: getattr(ready.setup.settings, name) for name in ("team", "device")}
+    asked = dataclasses.replace(asked, base=dataclasses.replace(base, **known))
     params = {
         name: text for name, text in settings_.as_text(sweep).items() if text and name not in ("storage", "heartbeat_seconds")
     }

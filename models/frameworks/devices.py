@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from models.contract import ModelError
+from models.errors import ModelError, NoDevice
 
 
 class Device(Protocol):
@@ -22,9 +22,12 @@ class Device(Protocol):
 
 
 def resolve(wanted: str, has_accelerator: bool, library: str, precision: str) -> str:
-    """`cpu` or `cuda`, from `auto` or what is asked for. Raises ModelError for what this process does not have."""
+    """`cpu` or `cuda`, from `auto` or what is asked for.
+
+    Raises NoDevice for a GPU that is not there, ModelError for tf32 without one.
+    """
     if wanted == "cuda" and not has_accelerator:
-        raise ModelError(f"device 'cuda': {library} sees no GPU here; use cpu or auto")
+        raise NoDevice(f"device 'cuda': {library} sees no GPU here; use cpu or auto")
     found = ("cuda" if has_accelerator else "cpu") if wanted == "auto" else wanted
     if precision == "tf32" and found == "cpu":
         raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")

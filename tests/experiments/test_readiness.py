@@ -87,6 +87,27 @@ def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
     assert not place.journal.exists() or not list(place.journal.glob("*/campaign.json"))
 
 
+def test_a_gpu_that_not_all_see_is_left_alone(place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """The driver shows a GPU, and the framework cannot reach it: what plain `tensorflow` does, which brings no CUDA libraries."""
+    for name, text in driver.environment.items():
+        monkeypatch.setenv(name, text)
+    synthetic = {"frameworks": "toy", "blocks": "1", "data": "synthetic", "vocabulary": "60", "length": "8"}
+
+    def ended(**given: str) -> tuple[int, str]:  # a process of its own: the loader looks for the driver when it starts
+        process = place.start(**synthetic, **given)
+        output, _ = process.communicate(timeout=120)
+        return process.returncode, output
+
+    code, output = ended(device="cuda")
+    assert code == 2, output
+    assert "toy: device 'cuda': the toy framework sees no GPU here" in output
+    code, output = ended(device="auto", cool_down_seconds="0")
+    assert code == 3, output
+    assert "! no GPU for toy, so all run on the CPU; README.md says how each gets to the GPU" in output
+    (cell,) = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
+    assert cell.params["device"] == "cpu"
+
+
 def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     for name, text in {**driver.environment, **toy_costs(step=0.1)}.items():
         monkeypatch.setenv(name, text)

@@ -11,13 +11,14 @@ import models
 from models.contract import (
     Array,
     Batch,
+    Dropping,
     Framework,
     ImageFiles,
-    ModelError,
     OptimizerConfig,
     Weights,
     check_weights,
 )
+from models.errors import NoDevice
 from tests.toy_framework import VARIANTS
 from tests.toy_framework.costs import Ledger
 from tests.toy_framework.networks import Network
@@ -45,7 +46,7 @@ class Adapter(Framework):
 
     def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:  # noqa: ARG002
         if device == "cuda":
-            raise ModelError("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
+            raise NoDevice("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
         self.name, self.device, self._threads = name, "cpu", threads
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._ledger = Ledger(name)
@@ -115,6 +116,12 @@ class Adapter(Framework):
     def gradients(self, network: Network, batch: Batch) -> Weights:
         trained = {name: np.zeros_like(array) for name, array in network.weights.items() if ".running_" not in name}
         return trained | {network.output: self._loss(network, batch)[1]}
+
+    def dropping(self, network: Network, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:  # noqa: ARG002
+        return {}
+
+    def drop_nothing(self, network: Network) -> None:
+        """It never drops anything."""
 
     def infer(self, network: Network, inputs: tuple[Array, ...]) -> Array:
         outputs = self._forward(network, self._placed(inputs))
