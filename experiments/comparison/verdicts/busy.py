@@ -35,8 +35,8 @@ def unsettled(finding: Finding, *sides: pd.DataFrame) -> Finding:
 def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
     """What stands first in a report and the terminal, a line for everything that is not settled for this reason."""
     found = dict.fromkeys(one.busy for one in findings if one.busy)
-    told = "times, rates, energy and temperatures have no verdict; measure again when the machine is free"
-    return tuple(f"{reason[:1].upper()}{reason[1:]}: {told}." for reason in found)
+    told = "Times, rates, energy and temperatures have no verdict; measure again when the machine is free."
+    return tuple(f"{reason[:1].upper()}{reason[1:]}. {told}" for reason in found)
 
 
 def depends(outcome: Outcome) -> bool:

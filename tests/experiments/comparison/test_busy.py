@@ -51,7 +51,7 @@ def test_ten_times_slower_beside_a_neighbour_of_one_side_is_no_verdict(side: str
     assert row(loaded, LOSS).verdict == "deterministic"
     assert "slower" not in " ".join(wording.sentences(loaded)).partition("seen:")[0]
     assert f"no verdict, {BUSY}; seen: " in wording.sentences(loaded)[0]
-    assert busy.warning(loaded.findings)[0].startswith("This machine was busy (37 % of the CPU by others): not settled: ")
+    assert busy.warning(loaded.findings)[0].startswith("This machine was busy (37 % of the CPU by others): not settled. ")
 
 
 def test_the_median_cell_decides() -> None:
