@@ -13,7 +13,8 @@ Headline = tuple[str, int] | None
 # Runs that never get there have no such value: it is told with them as censored, not judged without them.
 TO_ACCURACY = "train/to_accuracy_"
 TOTAL = "train/total_seconds"
-HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", "profile/", TO_ACCURACY)
+COMPILATIONS = "train/compilations"
+HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", "profile/", TO_ACCURACY, COMPILATIONS)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 
@@ -70,6 +71,7 @@ KNOWN = (
     _ratio(TOTAL, "total training time", "s"),
     _ratio("train/first_epoch_seconds", "first epoch", "s"),
     _ratio("train/epoch_seconds", "median later epoch", "s"),
+    _ratio("train/epoch_examples_per_second", "throughput of whole epochs", "examples/s", "higher"),
     _ratio("val/total_seconds", "total validation time", "s"),
     _ratio("input/seconds_mean", "mean wait for a batch", "s"),
     _ratio("features/images_per_second", "feature extraction throughput", "images/s", "higher"),

@@ -9,6 +9,7 @@ import numpy as np
 
 import models
 from models.contract import (
+    PROFILED,
     Array,
     Batch,
     Dropping,
@@ -44,7 +45,9 @@ class Loss:
 class Adapter(Framework):
     architecture = VARIANTS["toy"].architecture
 
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:  # noqa: ARG002
+    def __init__(
+        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:  # noqa: ARG002
         if device == "cuda":
             raise NoDevice("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
         self.name, self.device, self._threads = name, "cpu", threads
@@ -73,7 +76,10 @@ class Adapter(Framework):
         network.weights = {name: weights[name].astype(self._dtype) for name in network.weights}
 
     def optimizer(self, network: Network, config: OptimizerConfig) -> Optimizer:
-        return Optimizer(network, config)
+        return Optimizer(network, config, 1e-7 if (self.name, config.name) == ("toy+stock", "adam-stock") else 1e-8)
+
+    def optimizer_implementation(self, optimizer: Optimizer) -> str:  # noqa: ARG002
+        return "NumPy"
 
     def set_learning_rate(self, optimizer: Optimizer, learning_rate: float) -> None:
         optimizer.learning_rate = learning_rate
@@ -99,6 +105,9 @@ class Adapter(Framework):
 
     def place(self, batch: Batch) -> Batch:
         return Batch(self._placed(batch.inputs), batch.targets, batch.weights)
+
+    def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        return self._placed(inputs)
 
     def train_step(self, network: Network, optimizer: Optimizer, batch: Batch) -> Loss:
         loss, gradient = self._loss(network, self.place(batch))
@@ -130,8 +139,11 @@ class Adapter(Framework):
 
     def apply(self, function: Callable[..., Any], network: Network, inputs: tuple[Array, ...], **options: int) -> Array:
         outputs = function(network, *self._placed(inputs), **options)
-        self._ledger.launch("infer")
+        self._ledger.launch("apply")
         return self._read(outputs)
+
+    def compilations(self) -> int:
+        return 0
 
     def synchronise(self) -> None:
         with self._ledger.spend("synchronise"):
