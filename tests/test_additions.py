@@ -149,7 +149,13 @@ def data(folder: Path) -> Path:
 
 def test_what_is_added_is_found_and_runs(place: Place, source: Path) -> None:
     given = {"data": str(data(source / "mine")), "remark": "mine", "input": "native", "workers": "0", "threads": "1"}
-    given |= {"inference_requests": "3", "sensor_seconds": "0.1", "cache": str(place.cache), "journal": str(place.journal)}
+    given |= {
+        "inference_requests": "3",
+        "sensor_seconds": "0.1",
+        "others_limit_percent": "100",
+        "cache": str(place.cache),
+        "journal": str(place.journal),
+    }
     done = run(source, place.environment, "-m", "experiments", "own", *(f"--{name}={value}" for name, value in given.items()))
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
     assert "first training step of mine is" in done.stdout  # the study's own headline

@@ -40,12 +40,18 @@ def quota(root: Path = Path("/")) -> float | None:
     return min((one for one in found if one is not None), default=None)
 
 
+def groups(root: Path = Path("/")) -> Iterator[Path]:
+    """The folders of the CPU controller, of this process's cgroup and of those above it, of both versions."""
+    yield from _groups(root, "", VERSION_2)
+    yield from _groups(root, "cpu", VERSION_1)
+
+
 def _groups(root: Path, controller: str, mounts: tuple[str, ...]) -> Iterator[Path]:
     """The folders of a process's cgroup and of those above it. controller: empty in version 2.
 
     In a container the path may be that of the host, which is not mounted here: what is not there is passed over.
     """
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller not in controllers.split(","):
             continue
@@ -55,16 +61,17 @@ def _groups(root: Path, controller: str, mounts: tuple[str, ...]) -> Iterator[Pa
 
 
 def _version_2(path: Path) -> float | None:
-    limit, _, period = _text(path).strip().partition(" ")
+    limit, _, period = text(path).strip().partition(" ")
     return int(limit) / int(period) if limit.isdigit() and period.isdigit() and int(period) else None
 
 
 def _version_1(folder: Path) -> float | None:
-    limit, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+    limit, period = (text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
     return int(limit) / int(period) if limit.isdigit() and period.isdigit() and int(period) else None  # -1: no limit
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
+    """What a file of the kernel's holds; empty where there is none."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

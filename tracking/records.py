@@ -14,6 +14,8 @@ from typing import Any
 BETWEEN_WARNINGS = " · "
 # MLflow's, and none.
 STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
+# What others used of all CPUs while a cell was timed.
+OTHERS_CPU = "machine/others_cpu_percent"
 VANISHED = "its process ended without a word (killed, or the machine went down)"
 
 

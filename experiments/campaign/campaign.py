@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class Campaign:
             ended = ended_cells(self.runner.folder)
             counted = {RunOutcome.OK, RunOutcome.OUT_OF_MEMORY} if self._frontier.along else {RunOutcome.OK}
             self._done = {key for key, end in ended.items() if end.outcome in counted}
+            self._disturbed = {key: end for key, end in ended.items() if end.outcome == RunOutcome.OK and end.disturbed}
             cells = self._cells()
             self._remember_what_did_not_fit(cells, ended)
             self.runner.warn(self.prepared.warnings)
@@ -56,7 +58,8 @@ class Campaign:
                 if job.framework == self.settings.frameworks[0] and not results[-1]:
                     raise EvenhandError("the baseline's feature extraction failed, which all cells need; the reason stands above")
             self.runner.warn(self._after_extraction())
-            results += [self._cell(cell) for cell in cells]
+            for _, block in itertools.groupby(cells, key=lambda cell: cell.block):
+                results += self._block(list(block))
         return all(results)
 
     def _cells(self) -> list[Cell]:
@@ -67,6 +70,22 @@ class Campaign:
         prepare = importlib.import_module(f"experiments.workloads.{self.setup.module.WORKLOAD}.prepare")
         found: tuple[str, ...] = prepare.after_extraction(self.settings, self.prepared)
         return found
+
+    def _block(self, cells: list[Cell]) -> list[bool]:
+        """Every cell of a block; then once more those that others disturbed, whatever they measured, each at most once."""
+        results = [self._cell(cell) for cell in cells]
+        parts: dict[Cell, Treatment] = {}
+        for cell in cells:
+            whole: Treatment | None = self.treatments[cell.treatment]
+            while whole:
+                part = dataclasses.replace(cell, treatment=whole.name, order_in_block=len(cells) + len(parts))
+                if (end := self._disturbed.get(part.key)) and not end.repeat:
+                    parts[part] = whole
+                whole = self._frontier.alone(whole)
+        for part, treatment in parts.items():
+            self._display.expect_another()
+            results.append(self._try(part, treatment, repeats=self._disturbed[part.key].disturbed))
+        return results
 
     # ---- one cell
 
@@ -81,7 +100,8 @@ class Campaign:
                 well = self._try(part, alone) and well
         return well
 
-    def _try(self, cell: Cell, treatment: Treatment) -> bool:
+    def _try(self, cell: Cell, treatment: Treatment, repeats: str = "") -> bool:
+        """repeats: why a cell that ended well is run once more."""
         tags = {
             "kind": RunKind.CELL,
             "framework": treatment.framework,
@@ -90,6 +110,7 @@ class Campaign:
             "order_in_block": str(cell.order_in_block),
             "idle": str(self.runner.idle),
             **({"control": treatment.control} if treatment.control else {}),
+            **({"repeats": repeats} if repeats else {}),
         }
         name, tags = f"{treatment.name} · block {cell.block}", {**tags, "cell": cell.key}
         inputs = self.prepared.of_treatment.get(treatment.name, self.prepared.inputs)
@@ -101,6 +122,8 @@ class Campaign:
         if cooled := self.runner.cool_down(name, self.settings.cool_down_seconds):
             work = dataclasses.replace(work, tags={**tags, "cool_down": cooled})
         ended = self.runner.measure(self.setup, work)
+        if ended.disturbed and ended.outcome == RunOutcome.OK:
+            self._disturbed[cell.key] = ended
         if ended.outcome == RunOutcome.OUT_OF_MEMORY:
             self._frontier.note(treatment, ended.phase)
             return bool(self._frontier.along)
@@ -125,16 +148,21 @@ def extract(runner: Runner, setup: Setup, job: Job) -> bool:
 
 
 def ended_cells(folder: Path) -> dict[str, Ended]:
-    """Key of every cell that has a closed run in the journal -> how it ended; well, where one of several did."""
-    keys: dict[str, str] = {}
-    phases: dict[str, str] = {}
+    """Key of every cell that has a closed run in the journal -> how the last ended, or the last that ended well."""
+    opened: dict[str, RunOpened] = {}
+    tags: dict[str, dict[str, str]] = {}
     ends: list[tuple[str, Ended]] = []
     for record in journal.read_all(folder):
         if isinstance(record, RunOpened):
-            keys[record.run] = record.tags.get("cell", "")
+            opened[record.run] = record
         elif isinstance(record, Tags):
-            phases[record.run] = record.values.get("phase", phases.get(record.run, ""))
+            tags.setdefault(record.run, {}).update(record.values)
         elif isinstance(record, RunClosed) and record.outcome in set(RunOutcome):
-            ends.append((keys.get(record.run, ""), Ended(RunOutcome(record.outcome), phases.get(record.run, ""))))
+            first = opened[record.run].tags if record.run in opened else {}
+            told = tags.get(record.run, {})
+            end = Ended(
+                RunOutcome(record.outcome), told.get("phase", ""), disturbed=told.get("disturbed", ""), repeat="repeats" in first
+            )
+            ends.append((first.get("cell", ""), end))
     ok = [(key, end) for key, end in ends if end.outcome == RunOutcome.OK]
     return {key: end for key, end in (*ends, *ok) if key}

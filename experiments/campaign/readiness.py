@@ -9,11 +9,11 @@ from typing import Any
 
 import psutil
 
-from tracking.sensors import Sensors
+from experiments.config.settings import OTHERS_LIMIT_PERCENT
+from tracking.sensors import Sensors, load
 
 LOOK_SECONDS = 0.5
 BASELINE_SECONDS = 2.0  # where there is a counter of energy; NVIDIA's move ten times a second or so
-LOADED_PERCENT = 10.0
 BAND_CELSIUS = 3.0
 TEMPERATURE = "_temperature_celsius"
 
@@ -22,7 +22,7 @@ TEMPERATURE = "_temperature_celsius"
 class MachineState:
     """State of the machine before the first cell.
 
-    others_percent: of all cores, used by others; `busiest` is the process that used most. on_gpu: who computes there.
+    others_percent: of all CPUs, used by others; `busiest`: who used more than half of it. on_gpu: who computes there.
     celsius, watts: by sensor; empty where there is none.
     """
 
@@ -36,9 +36,9 @@ class MachineState:
     def troubles(self) -> tuple[str, ...]:
         """What makes measuring here doubtful, a line each."""
         found = []
-        if self.others_percent > LOADED_PERCENT:
+        if self.others_percent > OTHERS_LIMIT_PERCENT:
             who = f", most of it by {self.busiest}" if self.busiest else ""
-            found.append(f"the CPU was not free at the start: others used {self.others_percent:.0f} % of all cores{who}")
+            found.append(f"the CPU was not free at the start: others used {self.others_percent:.0f} % of all CPUs{who}")
         if self.on_gpu:
             found.append(f"the GPU was not free at the start: {', '.join(self.on_gpu)} computed there")
         return tuple(found)
@@ -58,24 +58,18 @@ class MachineState:
 
 
 class MachineProbe:
-    """Watches the machine from its making to `idle`; what this process does meanwhile is not counted as others'."""
+    """Watches the machine from its making to `idle`; what this process and its children do meanwhile is not others' work."""
 
     def __init__(self, device: str) -> None:
         self._sensors = Sensors(device=device)
-        self._began = time.monotonic()
-        self._all, self._each = _busy_seconds(), _by_process()
+        self._began = load.look()
 
     def idle(self) -> MachineState:
         """Waits until half a second has passed, and 2 s more where there is a counter of energy."""
-        time.sleep(max(0.0, self._began + LOOK_SECONDS - time.monotonic()))
-        passed = time.monotonic() - self._began
-        each = {pid: (name, used - self._each.get(pid, ("", 0.0))[1]) for pid, (name, used) in _by_process().items()}
-        ours = each.pop(psutil.Process().pid, ("", 0.0))[1]
-        others = max(0.0, _busy_seconds() - self._all - ours)
-        name, most = max(each.values(), key=lambda one: one[1], default=("", 0.0))
+        time.sleep(max(0.0, self._began.at + LOOK_SECONDS - time.monotonic()))
+        found = load.between(self._began, load.look())
         on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in self._sensors.on_gpu())
-        percent = min(100.0, 100 * others / passed / (psutil.cpu_count() or 1))
-        return MachineState(percent, name if most > others / 4 else "", on_gpu, celsius(self._sensors), self._watts())
+        return MachineState(found.others_percent, found.culprit(), on_gpu, celsius(self._sensors), self._watts())
 
     def _watts(self) -> dict[str, float]:
         before, began = self._sensors.counters(), time.monotonic()
@@ -113,21 +107,6 @@ def _too_warm(start: Mapping[str, float], now: Mapping[str, float]) -> str:
 def from_values(values: Mapping[str, Any]) -> MachineState:
     """MachineState from JSON values, as the journal keeps them."""
     return MachineState(**{**values, "on_gpu": tuple(values.get("on_gpu", ()))})
-
-
-def _busy_seconds() -> float:
-    """Seconds that all cores together have worked for anyone; on a virtual machine also what the host took away."""
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
-
-
-def _by_process() -> dict[int, tuple[str, float]]:
-    """Process -> its name and the processor seconds that it and its ended children have used."""
-    found = {}
-    for process in psutil.process_iter(["name", "cpu_times"]):
-        if times := process.info["cpu_times"]:
-            found[process.pid] = (f"{process.info['name']} ({process.pid})", float(sum(times[:4])))
-    return found
 
 
 def _name(pid: int) -> str:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from experiments.campaign import readiness
+from experiments.campaign.neighbours import Neighbours
 from experiments.campaign.process import Child
 from experiments.campaign.sensing import Sensing
 from experiments.cell.contract import CellSpec, Prepared
@@ -84,12 +85,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a cell ended. phase: where it ran out of memory, or empty. metrics: their latest values."""
+    """How a cell ended. phase: where it ran out of memory, or empty. metrics: their latest values.
+
+    disturbed: what others used of the machine, where it was more than the settings allow. repeat: whether it repeats such a cell.
+    """
 
     outcome: RunOutcome
     phase: str = ""
     reason: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    disturbed: str = ""
+    repeat: bool = False
 
 
 # What is told of a running cell's metrics; an answer that is not empty ends the cell, and is why.
@@ -130,18 +136,21 @@ class Runner:
         self.write(self._opened(setup, spec, work))
         self.write(_dataset(spec.run, setup.prepared))
         self.display.begin(work.name)
-        began, phase, latest = time.monotonic(), "", dict[str, float]()
+        began, phase, latest, neighbours = time.monotonic(), "", dict[str, float](), Neighbours()
         try:
-            closed, timed = self._listen(setup, spec, latest, watch, sensed=work.treatment.sensed)
+            closed, timed = self._listen(setup, spec, latest, neighbours, watch, sensed=work.treatment.sensed)
             if closed.outcome == RunOutcome.OUT_OF_MEMORY:
                 phase = next((one for one in work.treatment.settings.get("phases", ()) if one not in timed), "")
                 self.write(Tags(spec.run, {"phase": phase}))
         except OSError as error:
             closed = _failed(spec.run, f"the cell could not be started: {error}")
+        disturbed = neighbours.log(spec.run, setup.settings.others_limit_percent, self.write)
+        latest |= neighbours.metrics
         if spec.stage == "train" and closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED):
             shutil.rmtree(spec.checkpoint, ignore_errors=True)
         self.write(closed)
-        why = f" ({closed.reason})" if closed.reason else ""
+        told = "; ".join(filter(None, (closed.reason, disturbed)))
+        why = f" ({told})" if told else ""
         self.display.finish(
             f"{work.name}: {closed.outcome}{why}, {time.monotonic() - began:.0f} s",
             good=closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED),
@@ -150,7 +159,7 @@ class Runner:
         self.deliver(30.0)  # packing a model while the next cell is timed would be seen in its times
         self._tell_trouble()
         self.check_stop()
-        return Ended(RunOutcome(closed.outcome), phase, closed.reason, latest)
+        return Ended(RunOutcome(closed.outcome), phase, closed.reason, latest, disturbed, "repeats" in work.tags)
 
     def leave_out(self, setup: Setup, work: Work, reason: str) -> None:
         """A cell that need not be run has its run all the same: what it would have found is known."""
@@ -194,7 +203,14 @@ class Runner:
         )
 
     def _listen(
-        self, setup: Setup, spec: CellSpec, latest: dict[str, float], watch: Watch | None, *, sensed: bool
+        self,
+        setup: Setup,
+        spec: CellSpec,
+        latest: dict[str, float],
+        neighbours: Neighbours,
+        watch: Watch | None,
+        *,
+        sensed: bool,
     ) -> tuple[RunClosed, set[str]]:
         """How the child ended, and the phases that it had timed by then. latest: gets the latest value of every metric."""
         child = Child(spec, spec.path / "output.log")
@@ -209,7 +225,10 @@ class Runner:
                     if isinstance(message, RunClosed):
                         closed = message
                     elif isinstance(message, dict):
+                        if "begin" in message:
+                            neighbours.begin()
                         if "window" in message:
+                            neighbours.end()
                             windows.append(Window(**message["window"]))
                             timed.add(message["phase"])
                         if "progress" in message:

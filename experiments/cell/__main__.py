@@ -26,6 +26,7 @@ from tracking.errors import EvenhandError
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOutcome, to_line
 
 PROGRESS_SECONDS = 0.2
+LOOK_SECONDS = 0.05  # the parent reads its counters meanwhile, not in the first step
 
 
 class Emitter:
@@ -52,6 +53,10 @@ class Emitter:
         if now >= self._next_progress or done in (0, total):
             self._next_progress = now + PROGRESS_SECONDS
             self._say({"progress": phase, "done": done, "total": total})
+
+    def begin(self) -> None:
+        self._say({"begin": True})
+        time.sleep(LOOK_SECONDS)
 
     def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int, prefix: str = "") -> None:
         bounds = {"start_seconds": start_seconds, "end_seconds": end_seconds}

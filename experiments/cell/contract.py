@@ -93,6 +93,9 @@ class Output(Protocol):
 
     def progress(self, phase: str, done: int, total: int | None) -> None: ...
 
+    def begin(self) -> None:
+        """What is timed begins now, and ends with the next `window`: others' use of the machine is read at both moments."""
+
     def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int, prefix: str = "") -> None:
         """What was timed when, for the sensors; `prefix` goes before the names of their metrics."""
 

@@ -95,6 +95,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     state = checkpoint.load(framework, network, optimizer)
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
+    output.begin()
     began, already, compiled = time.time(), len(state.seconds), framework.compilations()
     state.starts.append(already)
     for epoch in range(len(state.by_epoch), epochs):
@@ -167,6 +168,7 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
     warmup = spec.settings["warmup_requests"]
     count = warmup + spec.settings["inference_requests"]
     for size in spec.settings["inference_batch_sizes"]:
+        output.begin()
         began = time.time()
         seconds: list[float] = []
         for index in range(count):

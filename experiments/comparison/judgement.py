@@ -14,7 +14,7 @@ from experiments.comparison.report import remarks, tables, wording, writing
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
-from experiments.comparison.verdicts import batch_sizes, learning, papers
+from experiments.comparison.verdicts import batch_sizes, busy, learning, papers
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.config.console import Table
 from experiments.config.outcomes import Outcome
@@ -90,6 +90,7 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
     if spec.protocol == "paper":
         comparison = replace(comparison, papers=papers.rows(comparison, shown))
     loud, alike = remarks.on_learning(learning.agreements(shown, comparison.baseline))
+    loud = [*busy.warning(comparison.findings), *loud]
     comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
     extra = options.also(comparison) if options.also else Extra([])
     tested = map(remarks.on_control, comparison.controls)

@@ -14,7 +14,7 @@ Headline = tuple[str, int] | None
 TO_ACCURACY = "train/to_accuracy_"
 TOTAL = "train/total_seconds"
 COMPILATIONS = "train/compilations"
-HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "profile/", TO_ACCURACY, COMPILATIONS)
+HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", "profile/", TO_ACCURACY, COMPILATIONS)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 

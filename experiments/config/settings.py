@@ -29,6 +29,9 @@ MOST_SIDE = 4_096
 MOST_STEPS = 10_000_000
 MOST_EPOCHS = 100_000
 MOST_RATE = 1_000
+# More than this of all CPUs, used by others, is seen in the times: of two CPUs it is a fifth of one, which a framework with a
+# thread for each waits for at every step, while one that needs a single thread may not notice it.
+OTHERS_LIMIT_PERCENT = 10.0
 
 
 def setting(
@@ -134,6 +137,15 @@ class CampaignSettings:
         "refuse a machine on which others work, instead of warning",
         group="machine",
         formerly="strict",
+        material=False,
+        searchable=False,
+    )
+    others_limit_percent: float = setting(
+        OTHERS_LIMIT_PERCENT,
+        "a cell with more of all CPUs used by others is repeated once; a typical cell with more has no verdict; 100: never",
+        least=0,
+        most=100,
+        group="machine",
         material=False,
         searchable=False,
     )

@@ -38,6 +38,7 @@ QUICK = {
     "least_steps": "12",
     "classes": "10",
     "sensor_seconds": "0.1",
+    "others_limit_percent": "100",
     "blocks": "1",
 }
 

@@ -19,10 +19,13 @@ APART = (
     "the compared levels come from campaigns of their own: nothing ran side by side, so that whatever changed between them "
     "is in the difference"
 )
-TOLD = ("machine", "model", "dataset", "team", "campaign", "settings_hash", "params.device", "params.threads", "params.precision")
+TOLD = (
+    *("machine", "model", "dataset", "team", "campaign", "settings_hash"),
+    *("params.device", "params.threads", "params.precision", "params.others_limit_percent"),
+)
 UNTOLD_TAGS = (
     *("mlflow.", "not_available.", "origin", "heartbeat", "pid", "cell", "outcome", "warnings", "verdict", "block", "kind"),
-    *("framework", "order_in_block", "status"),
+    *("framework", "order_in_block", "status", "disturbed", "repeats"),
 )
 
 

@@ -15,7 +15,7 @@ from tracking.errors import WrongCall
 
 # Who ran it: nobody can be made to run side by side with others, as frameworks can.
 PEOPLE = frozenset({"team", "user"})
-CONTROL = "tags.control"
+CONTROL, DISTURBED = "tags.control", "tags.disturbed"
 INSIDE_A_BLOCK = (("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits"))
 NAMED = 4
 # The columns that `Runs` adds.
@@ -178,8 +178,14 @@ def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
     """One run a cell: where settings, block and level are the same, the one that began last."""
     same = ["stratum", "pair", "level", *(c for c in ("settings_hash", "model", "dataset") if c in frame.columns)]
     repeated = frame[[*same, "sequence"]].sort_values("sequence").duplicated(same, keep="last").reindex(frame.index)
-    reason = "a later run of the same cell is used instead"
-    return frame[~repeated], [_exclusion(run, reason) for _, run in frame[repeated].iterrows()]
+    return frame[~repeated], [_exclusion(run, _replaced(run)) for _, run in frame[repeated].iterrows()]
+
+
+def _replaced(run: Any) -> str:
+    """Why a run that ended well is not the one that is used."""
+    later = "a later run of the same cell is used instead"
+    disturbed = _as_text(run.get(DISTURBED, ""))
+    return f"{disturbed}; {later}" if disturbed else later
 
 
 def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[str] = ()) -> str:

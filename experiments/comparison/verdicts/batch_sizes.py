@@ -73,7 +73,7 @@ def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve
         if len(by_size) > 1:
             slow = seconds.get((what, level, stratum), {})
             points = tuple(_point(size, by_size[size], slow.get(size, {})) for size in sorted(by_size))
-            limit = find_limit(by_size)
+            limit = Limit(None, None, comparison.busy) if comparison.busy else find_limit(by_size)
             found.append(Curve(what, level, stratum, points, limit.trend_p, limit.size, limit.reason))
     return tuple(found)
 

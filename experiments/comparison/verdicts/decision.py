@@ -18,7 +18,7 @@ class Decision(Enum):
     """What is decided of one effect."""
 
     NOT_COMPARABLE = "there is nothing to estimate"
-    TOO_FEW = "too few blocks or strata for a verdict"
+    TOO_FEW = "too few blocks or strata for a verdict, or measured on a busy machine"
     IDENTICAL = "the same on both sides everywhere: nothing to test"
     CONSTANT = "always different by the same, less than the margin: nothing to test"
     DIFFERENT = "different by more than the margin"

@@ -105,6 +105,7 @@ class Finding:
     decision: what the row's verdict and reason say in words. outlook: what the reason adds to it.
     a_value, b_value: geometric mean (ratio) or mean (difference) of each side over the paired blocks.
     more_blocks: how many more should settle what is open; None where no payable number would.
+    busy: why there is no verdict where others disturbed the cells; else empty.
     """
 
     row: Row
@@ -120,6 +121,7 @@ class Finding:
     cliffs_delta: float | None = None
     more_blocks: int | None = None
     across: AcrossStrata | None = None
+    busy: str = ""
 
     @property
     def shifts(self) -> Floats:
@@ -228,6 +230,11 @@ class Comparison:
         import pandas as pd
 
         return pd.DataFrame([vars(row) for row in self.rows], columns=[field.name for field in fields(Row)])
+
+    @property
+    def busy(self) -> str:
+        """Why nothing that was timed may be judged, where others disturbed the cells of any row; else empty."""
+        return next((finding.busy for finding in self.findings if finding.busy), "")
 
     @property
     def has_verdict(self) -> bool:

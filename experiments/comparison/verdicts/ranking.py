@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.significance import Tested
+from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import ALPHA
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.config.outcomes import Outcome
@@ -43,7 +44,8 @@ def rankings(comparison: Comparison, metrics: Iterable[str]) -> tuple[Ranking, .
     found = []
     for one in outcomes.values():
         table = _table(comparison, one)
-        if len(comparison.levels) > 2 and len(table) >= MINIMUM_WORKLOADS:
+        disturbed = comparison.busy and busy.depends(one)
+        if not disturbed and len(comparison.levels) > 2 and len(table) >= MINIMUM_WORKLOADS:
             found.append(_ranked(one, comparison.levels, table))
     return tuple(found[:MAXIMUM_RANKINGS])
 

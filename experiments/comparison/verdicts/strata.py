@@ -89,6 +89,8 @@ def _back(value: float | None, ratio: bool) -> float | None:
 
 def _cannot(usable: Sequence[Finding], combined: Combined) -> str:
     """Why there can be no verdict; empty where there can."""
+    if disturbed := [one.row.stratum for one in usable if one.busy]:
+        return f"the machine was busy with others' work in {', '.join(disturbed[:NAMED])}: not settled"
     if combined.n < MINIMUM_STRATA:
         return f"{combined.n} strata only; a verdict across strata needs {MINIMUM_STRATA}"
     few = [f"{one.row.stratum} has {one.row.n_blocks}" for one in usable if one.row.n_blocks < MINIMUM_BLOCKS]

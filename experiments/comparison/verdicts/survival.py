@@ -56,8 +56,8 @@ class Middle:
     log_rank_p: float | None
 
 
-def middles(found: Sequence[Reached]) -> list[Middle]:
-    """Median times by Kaplan and Meier, in the order of the levels."""
+def middles(found: Sequence[Reached], *, tested: bool = True) -> list[Middle]:
+    """Median times by Kaplan and Meier, in the order of the levels. tested: False gives no p."""
     from statsmodels.duration.survfunc import SurvfuncRight
 
     told = []
@@ -68,7 +68,7 @@ def middles(found: Sequence[Reached]) -> list[Middle]:
             with np.errstate(all="ignore"):  # where all or none are on their way, the log-log interval has no width
                 middle, (low, high) = curve.quantile(0.5), curve.quantile_ci(0.5)
         against = next(other for other in found if (other.percent, other.stratum) == (one.percent, one.stratum))
-        p = None if against is one else _log_rank(against, one)
+        p = None if against is one or not tested else _log_rank(against, one)
         told.append(Middle(one, float(middle), float(low), float(high), p))
     return told
 

@@ -14,7 +14,7 @@ from experiments.comparison.runs import environment, pairing, query
 from experiments.comparison.runs.pairing import Exclusion, natural
 from experiments.comparison.statistics import estimates, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
-from experiments.comparison.verdicts import reasons
+from experiments.comparison.verdicts import busy, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
@@ -136,7 +136,8 @@ def _compare(
         first, second, excluded = pairing.pairs(both, a, b)
         if len(first):
             found = [_measure(row, outcome, first, second) for row, outcome in zip(rows, outcomes, strict=True)]
-            return [finding for finding, _ in found], [*excluded, *(one for _, left_out in found for one in left_out)]
+            left_out = [one for _, without in found for one in without]
+            return [busy.unsettled(finding, first, second) for finding, _ in found], [*excluded, *left_out]
         why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
     else:
         excluded = []

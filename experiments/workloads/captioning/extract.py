@@ -39,6 +39,7 @@ def _extract(
     broken, start = features.broken(folder), features.rows_done(folder)
     seconds: list[float] = []
     examples: list[int] = []
+    output.begin()
     began = time.time()
     size = spec.settings["extraction_batch_size"]
     for first, pixels, unreadable in images.batches(

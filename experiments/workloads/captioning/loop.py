@@ -25,10 +25,12 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     optimizer = framework.optimizer(network, optimizer_config(settings))
     batches = chain.from_iterable(task.training(epoch, framework) for epoch in range(settings["epochs"]))
     output.progress(settings["harness"], 0, None)
+    output.begin()
     peak_memory.settle()
-    began = time.perf_counter()
+    clock, began = time.time(), time.perf_counter()
     seconds, losses = loop.train(network, optimizer, batches, framework.device)
     total_seconds = time.perf_counter() - began
+    output.window("train", clock, time.time(), len(seconds) * task.examples_a_step)
     values = PhaseValues("train", tuple(seconds), (task.examples_a_step,) * len(seconds), settings["warmup_steps"])
     last_epoch = losses[-task.steps_per_epoch :]
     output.metrics(

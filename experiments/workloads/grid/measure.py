@@ -66,6 +66,7 @@ def _infer(
 ) -> tuple[PhaseValues, dict[str, float]]:
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
+    output.begin()
     budget, seconds, began = _budget(spec), [], time.time()
     output.progress(f"inference, batch {rows}", 0, None)
     while budget.step():
@@ -92,6 +93,7 @@ def _train(
     optimizer = make_optimizer(spec, framework, network, output)
     output.progress(f"training, batch {rows}", 0, None)
     watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
+    output.begin()
     budget, began, compiled = _budget(spec), time.time(), framework.compilations()
     framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():

@@ -192,7 +192,14 @@ def test_the_largest_batch_that_fits_is_found(place: Place, monkeypatch: pytest.
         "memory_limit": "1500MB",
         "seconds": "0.05",
     }
-    options = {"threads": "1", "cache": str(place.cache), "journal": str(place.journal), **asked, **small}
+    options = {
+        "threads": "1",
+        "others_limit_percent": "100",
+        "cache": str(place.cache),
+        "journal": str(place.journal),
+        **asked,
+        **small,
+    }
     done = place.call(*[sys.executable, "-m", "experiments", "sweep"], *(f"--{name}={text}" for name, text in options.items()))
     assert done.returncode == 3, done.stdout + done.stderr
     assert "the largest batch that fits is 4." in done.stdout

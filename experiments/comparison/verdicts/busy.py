@@ -1,0 +1,63 @@
+"""A neighbour's load is no framework's: what is timed on a busy machine is not settled.
+
+Per side, not over all runs: a neighbour that meets one side alone makes the difference that a verdict would be about. The median
+cell, since one disturbed cell of many moves no verdict, and is repeated where it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from experiments.comparison.runs import environment
+from experiments.comparison.verdicts.findings import Finding
+from experiments.config.outcomes import Outcome
+from experiments.config.settings import OTHERS_LIMIT_PERCENT
+from tracking.records import OTHERS_CPU
+
+LIMIT = "params.others_limit_percent"
+# What is learned, and what is held in memory, does not depend on how fast it goes.
+UNMOVED = ("nats", "points", "bytes")
+
+
+def unsettled(finding: Finding, *sides: pd.DataFrame) -> Finding:
+    """Without tests and with its reason, where the median cell of a side was disturbed and the outcome depends on it."""
+    reason = _reason(sides) if depends(finding.outcome) and finding.row.estimate is not None else ""
+    if not reason:
+        return finding
+    row = replace(finding.row, p=None, equivalent=None, reason="; ".join(filter(None, (reason, finding.row.reason))))
+    return replace(finding, row=row, signed_rank_p=None, tost_p=None, busy=reason)
+
+
+def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """What stands first in a report and the terminal, a line for everything that is not settled for this reason."""
+    found = dict.fromkeys(one.busy for one in findings if one.busy)
+    told = "Times, rates, energy and temperatures have no verdict; measure again when the machine is free."
+    return tuple(f"{reason[:1].upper()}{reason[1:]}. {told}" for reason in found)
+
+
+def depends(outcome: Outcome) -> bool:
+    """Whether a machine that others use can change the outcome: times, rates, energy, temperatures, and what is not known."""
+    return not (outcome.unit in UNMOVED or (outcome.kind == "difference" and not outcome.unit))
+
+
+def _reason(sides: Sequence[pd.DataFrame]) -> str:
+    found = [percent for side in sides if (percent := _typical(side)) is not None]
+    return f"this machine was busy ({max(found):.0f} % of the CPU by others): not settled" if found else ""
+
+
+def _typical(side: pd.DataFrame) -> float | None:
+    """What others used of all CPUs in the median cell of a side, where that is beyond the limit of the cells; else None.
+
+    Cells that do not say are passed over: runs of others, and of earlier versions.
+    """
+    if OTHERS_CPU not in side.columns:
+        return None
+    percent = environment.numbers(side, OTHERS_CPU)
+    limits = environment.numbers(side, LIMIT) if LIMIT in side.columns else np.full(len(side), np.nan)
+    known = np.isfinite(percent)
+    beyond = percent[known] - np.where(np.isfinite(limits), limits, OTHERS_LIMIT_PERCENT)[known]
+    return float(np.median(percent[known])) if len(beyond) and np.median(beyond) > 0 else None

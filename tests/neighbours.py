@@ -1,0 +1,31 @@
+"""Real neighbours: busy processes that no process of the test has started, so that nobody takes their work for its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Its parent ends at once and leaves it in a session of its own.
+_START = """
+import subprocess, sys
+one = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdout=subprocess.DEVNULL, start_new_session=True)
+print(one.pid)
+"""
+
+
+@contextmanager
+def busy(count: int) -> Iterator[list[int]]:
+    """So many processes that compute without end; their numbers."""
+    started: list[int] = []
+    try:
+        for _ in range(count):
+            told = subprocess.run([sys.executable, "-c", _START], check=True, stdout=subprocess.PIPE)
+            started.append(int(told.stdout))
+        yield started
+    finally:
+        for pid in started:
+            os.kill(pid, signal.SIGKILL)

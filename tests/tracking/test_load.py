@@ -1,0 +1,155 @@
+"""Who uses the CPUs: counters against psutil's own and `os.times`, made-up ones by hand, and files as kernels write them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import neighbours
+from tracking.records import OTHERS_CPU
+from tracking.sensors import load
+from tracking.sensors.load import Load, Moment, between, look, together
+
+BURN = "import time\nuntil = time.process_time() + {}\nwhile time.process_time() < until: pass\n"
+# Burns in a process whose own parent has ended, but inside the session of the process that is asked to.
+LEAVES_AN_ORPHAN = f"""
+import subprocess, sys, time
+burn = {BURN.format(2)!r}
+subprocess.run([sys.executable, "-c", "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])", burn])
+print("ready", flush=True)
+time.sleep(60)
+"""
+STEP_SECONDS = 0.01  # of the kernel's counters
+
+
+def test_others_share_is_what_psutil_counts_without_this_process() -> None:
+    with neighbours.busy(1) as (pid,):
+        first, before, ours = look(), psutil.cpu_times(), sum(os.times()[:4])
+        until = time.monotonic() + 0.8
+        while time.monotonic() < until:  # this process computes as well, which is no other's work
+            sum(range(1_000))
+        mine, after, last = sum(os.times()[:4]) - ours, psutil.cpu_times(), look()
+    found = between(first, last)
+    idle = sum(getattr(after, name) - getattr(before, name) for name in ("idle", "iowait"))
+    counted = sum(after) - sum(before)
+    cpus = os.cpu_count() or 1
+    # `look` reads for some 0.02 s at either end, longer where it has to wait for a CPU, in which others compute
+    looking = found.seconds - counted / cpus
+    assert found.foreign == pytest.approx(counted - idle - mine, abs=cpus * (abs(looking) + 5 * STEP_SECONDS))
+    assert found.metrics[OTHERS_CPU] == pytest.approx(100 * found.foreign / (cpus * found.seconds), abs=1e-6)
+    assert {one for one, _ in found.used} >= {pid}
+
+
+def test_what_this_process_starts_is_its_own_also_when_it_has_ended() -> None:
+    first, ours = look(), sum(os.times()[:4])
+    subprocess.run([sys.executable, "-c", BURN.format(0.3)], check=True)
+    rise = sum(os.times()[:4]) - ours
+    assert look().ours - first.ours >= rise - 5 * STEP_SECONDS > 0.25
+
+
+def test_a_child_that_lost_its_parent_inside_the_cells_session_is_ours() -> None:
+    cell = subprocess.Popen([sys.executable, "-c", LEAVES_AN_ORPHAN], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert cell.stdout is not None
+    cell.stdout.readline()
+    others = {pid for pid, _ in look().others}
+    session = {one.pid: one.ppid() for one in psutil.process_iter() if os.getsid(one.pid) == cell.pid}
+    cell.kill()
+    cell.wait()
+    cell.stdout.close()
+    assert [pid for pid, parent in session.items() if pid != cell.pid and parent != cell.pid], "there is an orphan"
+    assert not others & set(session)
+
+
+MOMENT = Moment(at=0.0, counted=0.0, busy=0.0, stolen=0.0, ours=0.0, others={})
+
+
+def of(seconds: float, cpus: int = 4, **more: object) -> Load:
+    found = between(MOMENT, replace(MOMENT, at=seconds, counted=seconds * cpus, **more))  # type: ignore[arg-type]
+    return replace(found, cpus=cpus)
+
+
+def test_shares_are_of_all_cpus_over_all_windows_together() -> None:
+    """4 CPUs for 10 s and 30 s: 160 s of CPU time, of which 90 were used, 50 by us, 8 of the others' 40 by the host."""
+    first = of(10.0, busy=30.0, ours=20.0, stolen=8.0)
+    second = of(30.0, busy=60.0, ours=30.0)
+    both = together([first, second])
+    assert both.metrics == {OTHERS_CPU: pytest.approx(100 * 40 / 160), "machine/steal_percent": pytest.approx(100 * 8 / 160)}
+    assert set(both.missing) == {"machine_pressure", "machine_throttled", "machine_thermal_throttles"}
+    assert of(1.0, busy=1.0, ours=1.5).metrics[OTHERS_CPU] == 0  # the kernel counts a process finer than a CPU
+
+
+def test_what_cannot_be_told_is_said_and_is_no_zero() -> None:
+    assert of(0.1, busy=0.4).metrics == {}
+    assert of(0.1).missing == {"machine_load": "the timed 0.10 s are too short for counters of 10 ms; 0.2 s are needed"}
+    still = replace(of(2.0), counted=0.0)
+    assert still.metrics == {}
+    assert still.missing["machine_load"] == "the system's counters of CPU time moved by 0.0 s in 2.0 s of 4 CPUs"
+    assert together([]).metrics == {}
+
+
+def test_the_kernels_files(tmp_path: Path) -> None:
+    def write(path: str, text: str) -> None:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    def told() -> tuple[float | None, ...]:
+        found = look(tmp_path)
+        return found.waited, found.throttled, found.too_hot
+
+    assert told() == (None, None, None)
+    pressure = "some avg10=1.50 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+    write("proc/pressure/cpu", pressure.format(2_500_000))
+    write("proc/self/cgroup", "0::/a/b\n")
+    write("sys/fs/cgroup/a/b/cpu.stat", "usage_usec 9\nnr_throttled 1\nthrottled_usec 1500000\n")
+    write("sys/fs/cgroup/a/cpu.stat", "usage_usec 9\nnr_throttled 1\nthrottled_usec 3000000\n")
+    for number, count in enumerate(("3", "4")):
+        write(f"sys/devices/system/cpu/cpu{number}/thermal_throttle/core_throttle_count", count)
+    assert told() == (2.5, 3.0, 7.0)  # of the group above: its quota holds this one back as well
+    write("proc/self/cgroup", "4:cpu,cpuacct:/a\n")
+    write("sys/fs/cgroup/cpu/a/cpu.stat", "nr_periods 5\nnr_throttled 1\nthrottled_time 500000000\n")
+    assert told() == (2.5, 0.5, 7.0)
+    both = replace(of(10.0), waited=2.5, throttled=3.0, too_hot=7.0)
+    assert both.metrics["machine/pressure_percent"] == pytest.approx(25)  # of the time
+    assert both.metrics["machine/throttled_percent"] == pytest.approx(100 * 3 / 40)  # of all CPUs
+    assert both.metrics["machine/thermal_throttles"] == 7
+    assert both.missing == {}
+
+
+def test_a_culprit_is_named_by_its_program_where_it_used_more_than_half_and_is_still_there() -> None:
+    sleeper = subprocess.Popen(["sleep", "60", "--secret=x"][:2])
+    began = psutil.Process(sleeper.pid).create_time()
+    most = {(sleeper.pid, began): 0.6, (1, 0.0): 0.4}
+    assert Load(1.0, 2, 2.0, foreign=1.0, used=most).culprit() == f"sleep ({sleeper.pid})"
+    assert Load(1.0, 2, 2.0, foreign=1.2, used=most).culprit() == ""  # exactly half
+    assert Load(1.0, 2, 2.0, foreign=1.0, used={(sleeper.pid, began - 9): 0.6}).culprit() == ""  # its number was another's
+    assert Load(1.0, 2, 2.0, foreign=0.0, used={}).culprit() == ""
+    sleeper.kill()
+    sleeper.wait()
+    assert Load(1.0, 2, 2.0, foreign=1.0, used=most).culprit() == ""
+
+
+def test_a_shell_is_not_blamed_for_what_its_ended_children_used() -> None:
+    """The shell waits for its child: the child's time becomes part of the shell's, which has used none itself."""
+    burn = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    asked = "import subprocess, sys; print(subprocess.Popen(['bash', '-c', sys.argv[1]], stdout=-3, start_new_session=True).pid)"
+    script = f"{sys.executable} -c '{burn}'; sleep 60; true"
+    told = subprocess.run([sys.executable, "-c", asked, script], check=True, stdout=subprocess.PIPE)
+    shell = psutil.Process(int(told.stdout))
+    first = look()
+    deadline = time.monotonic() + 60
+    while not any(child.name() == "sleep" for child in shell.children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert sum(shell.cpu_times()[2:4]) > 0.25
+    found = between(first, look())
+    for one in (*shell.children(), shell):
+        one.kill()
+    assert found.used.get((shell.pid, shell.create_time()), 0.0) < 0.1
+    assert load.together([found, found]).used.get((shell.pid, shell.create_time()), 0.0) < 0.2
