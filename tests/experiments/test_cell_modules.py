@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.campaign import launch
+from experiments.campaign import preflight
 from experiments.campaign.process import Child
 from experiments.cell.contract import CellSpec
 from experiments.studies import lenet
@@ -45,7 +45,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             children[name] = Child(spec, place / "output.log")
     found = {}
     for name, child in children.items():
-        closed = launch._drain(child)
+        closed = preflight._opened(name, child).closed
         assert closed.outcome == RunOutcome.OK, closed.reason
         found[name] = set(Path(folder, name, "modules").read_text().split())
     return found
