@@ -75,9 +75,17 @@ def margin(finding: Finding) -> str:
 
 
 def detectable(finding: Finding) -> str:
-    """The smallest true difference that this many blocks find in four of five campaigns."""
-    found = finding.row.minimum_detectable
-    return NONE if found is None or finding.never_varied else _amount(found, finding)
+    """The smallest true difference that this many blocks find in four of five campaigns, among all tests of the report."""
+    return _least(finding.row.minimum_in_family, finding)
+
+
+def decidable(finding: Finding) -> str:
+    """The smallest true difference that this many blocks find to lie beyond the margin in four of five campaigns."""
+    return _least(finding.row.minimum_for_verdict, finding)
+
+
+def _least(found: float | None, finding: Finding) -> str:
+    return NONE if found is None else _amount(found, finding)
 
 
 def _amount(value: float, finding: Finding) -> str:

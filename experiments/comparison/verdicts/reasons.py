@@ -55,15 +55,27 @@ STRATA = Scope(
 )
 
 
-def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding], Finding]) -> list[Finding]:
+@dataclass(frozen=True)
+class Family:
+    """The findings that share one error rate. tests: how many have a test; standing: of how many it stands."""
+
+    tests: int
+    standing: int
+
+    def left_beside(self, finding: Finding) -> int:
+        """Among how many tests, itself one, a finding must stand: Holm's correction does not count those that stand already."""
+        return self.tests - (self.standing - finding.different)
+
+
+def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]) -> list[Finding]:
     """Holm's correction over the findings, then the verdict and the reason of each.
 
     A finding that comes with a reason has no verdict for that reason. outlook: adds what its reason ends with.
     """
     adjusted = significance.holm([finding.row.p for finding in findings])
-    tests = sum(p is not None for p in adjusted)
+    family = Family(sum(p is not None for p in adjusted), sum(p is not None and p <= ALPHA for p in adjusted))
     corrected = [replace(one, row=replace(one.row, p_holm=p)) for one, p in zip(findings, adjusted, strict=True)]
-    return [_worded(outlook(replace(one, decision=_decision(one))), scope, tests) for one in corrected]
+    return [_worded(outlook(replace(one, decision=_decision(one)), family), scope, family.tests) for one in corrected]
 
 
 def _decision(finding: Finding) -> Decision:

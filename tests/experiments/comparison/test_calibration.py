@@ -141,7 +141,7 @@ def test_promises_hold_in_the_small():
 
 def test_power_is_what_the_t_test_promises():
     """Without noise in steps a log-ratio's SD is √2 times that of a run; 40 campaigns leave a standard error of 6.5 points."""
-    from experiments.comparison.statistics.significance import power_of_t
+    from experiments.comparison.statistics.power import power_of_t
 
     noise = Noise("x", run_sd=0.04, step_sd=0.0)
     (found,) = calibrate([noise], campaigns=40, metrics=1)

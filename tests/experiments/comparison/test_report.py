@@ -21,6 +21,7 @@ EVIL = '<script>alert("x")</script>|*`_[a](javascript:b)'
 KEYS = [
     *("metric", "factor", "a", "b", "n_blocks", "estimate", "kind", "ci_low", "ci_high", "p", "p_holm", "effect_size", "margin"),
     *("equivalent", "minimum_detectable", "verdict", "reason", "stratum"),
+    *("probability_within_blocks", "minimum_in_family", "minimum_for_verdict"),
 ]
 
 
