@@ -12,7 +12,7 @@ def main(words: list[str] | None = None) -> int:
     """The rates on standard output; 1 where a promise does not hold."""
     names = [noise.name for noise in simulation.SCENARIOS]
     parser = argparse.ArgumentParser(prog="python -m experiments.calibration", description=__doc__)
-    parser.add_argument("--campaigns", type=int, default=300, help="campaigns a scenario; one takes a quarter of a second")
+    parser.add_argument("--campaigns", type=int, default=300, help="campaigns a scenario; one takes a third of a second")
     parser.add_argument("--scenario", choices=names, action="append", help="only this one; may be given several times")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1, help="processes")

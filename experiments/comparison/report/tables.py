@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NONE = wording.NONE
+ONE_FAMILY = "a difference where there is none is shown in at most 5 % of reports (Holm’s correction over all rows). "
+TWO_FAMILIES = (
+    "a difference where there is none is shown among the primary rows, declared beforehand, in at most 5 % of reports, and among "
+    "the exploratory ones in at most another 5 % (Holm’s correction inside each family). "
+)
 PROMISE = (
-    "What errs how often: a difference where there is none is shown in at most 5 % of reports (Holm’s correction over all rows). "
     "The two other claims are promised row by row: a true effect that just reaches the margin is called equivalent in at most "
     "5 % of rows, and said to lie beyond it in at most 2.5 %, so that many rows have more such errors between them. "
-    "“Could detect” and “could decide”: the true effects that four of five such campaigns show to be one, among all rows, and to "
-    "lie beyond the margin."
+    "“Could detect” and “could decide”: the true effects that four of five such campaigns show to be one, among all rows of "
+    "their family, and to lie beyond the margin."
 )
 PARTS = {"compute": "computing", "copy": "copying", "launch": "launching and waiting", "input": "input"}
 
@@ -88,6 +92,7 @@ def verdicts(comparison: Comparison) -> Section:
     many, (first, second) = several(comparison), _side_names(comparison)
     header: Header = (
         Column("outcome", once=True, terminal=16),
+        *([Column("family", once=True, terminal=7)] if comparison.primary else []),
         *([Column(comparison.factor, terminal=8), under("")] if many else []),
         *(number(name, terminal=1) for name in (first, second)),
         *(Column("effect", terminal=1), under("95 % interval", terminal=1)),
@@ -106,6 +111,7 @@ def verdicts(comparison: Comparison) -> Section:
         rows.append(
             (
                 finding.outcome.label,
+                *((row.family,) if comparison.primary else ()),
                 *((row.b, against) if many else ()),
                 *_sides(finding),
                 *_effect(finding, quiet=one_reason),
@@ -117,7 +123,8 @@ def verdicts(comparison: Comparison) -> Section:
     whose = "those of the baseline and of the level" if many else "those of each side"
     caption = (
         f"Every line is said of {wording.joined(comparison.levels[1:])} against the baseline {comparison.baseline}{whom}. "
-        f"Values are {whose}: geometric means over blocks for ratios, means for differences. {PROMISE}"
+        f"Values are {whose}: geometric means over blocks for ratios, means for differences. "
+        f"What errs how often: {TWO_FAMILIES if comparison.primary else ONE_FAMILY}{PROMISE}"
     )
     return Section("Verdicts", caption, header, rows)
 

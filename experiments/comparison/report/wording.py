@@ -229,9 +229,15 @@ def _capital(text: str) -> str:
 
 
 def headlines(comparison: Comparison) -> list[Finding]:
-    """What a reader wants first: training speed, inference, memory, energy, quality, for every pair of levels and stratum."""
+    """What a reader wants first, for every pair of levels and stratum.
+
+    What was declared as primary, and nothing else; without a declaration training speed, inference, memory, energy, quality.
+    """
     found: list[Finding] = []
     for group in grouped(comparison.findings).values():
+        if comparison.primary:
+            found += [finding for finding in group if finding.primary]
+            continue
         chosen: dict[str, tuple[int, Finding]] = {}
         for finding in group:
             if finding.outcome.headline and not (finding.a_value == 0 and finding.b_value == 0):
@@ -250,6 +256,8 @@ def sentences(comparison: Comparison) -> list[str]:
     if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
         seen = [f"Seen, but not judged: {_than(finding)}." for finding in chosen if finding.row.estimate is not None]
         return [f"No verdict: {first.row.reason}.", *seen]
+    if not chosen:
+        return [f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."]
     if len(grouped(comparison.findings)) == 1:
         return [sentence(finding) for finding in chosen]
     together = [summary_sentence(summary) for summary in comparison.summaries if _is_headline(summary, chosen)]

@@ -16,9 +16,9 @@ from experiments.comparison.statistics import estimates, power, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
 from experiments.comparison.verdicts import outlook, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
-from experiments.comparison.verdicts.findings import NOT_COMPARABLE, Comparison, Finding, Pair, Row
+from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
-from experiments.config.outcomes import HIDDEN, TOTAL, Outcome, place
+from experiments.config.outcomes import HIDDEN, TOTAL, Outcome, declared, place
 from experiments.config.outcomes import outcome as outcome_of
 from tracking import plain
 from tracking.errors import WrongCall
@@ -32,6 +32,7 @@ def judge(
     factor: str = "framework",
     baseline: str | None = None,
     outcomes: Iterable[str | Outcome] | None = None,
+    primary: Sequence[str] = (),
     margin: float = 0.03,
     block: str = "block",
     strata: Sequence[str] = (),
@@ -43,7 +44,8 @@ def judge(
     table: one row a run; settings as `params.X`, tags as `tags.X`, metrics under their own names (see `query.table`).
     factor, strata: columns, or bare names looked up among params, then tags. outcomes: default all that the runs have.
     allowed_to_differ: settings that differ with the factor by its nature (a harness comes with its framework).
-    margin: the ratio that matters, fixed before measuring. Holm's correction spans all rows.
+    primary: outcomes that are a family of tests of their own; every other outcome belongs to the second, exploratory one.
+    margin: the ratio that matters, fixed before measuring. Holm's correction spans all rows of a family.
     Raises WrongCall for a call that cannot be carried out; data that cannot be compared give rows that say why.
     """
     if not 0 < margin < 1:
@@ -53,6 +55,7 @@ def judge(
     levels = (chosen, *(level for level in runs.levels if level != chosen))
     named = {block, *(pairing.column_of(table, name) for name in (factor, *strata))}
     wanted, unmeasured = _outcomes(runs.frame, outcomes, named)
+    first = declared(primary, [*(outcome.metric for outcome in wanted), *unmeasured])
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
     findings: list[Finding] = []
@@ -65,13 +68,15 @@ def judge(
             findings += found
             excluded += left_out
     order = {level: at for at, level in enumerate(levels)}
+    findings = [replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in first else one for one in findings]
     findings = reasons.decided(findings, reasons.ROWS, outlook.of_row)
-    findings.sort(key=lambda f: (natural(f.row.stratum), place(f.row.metric), order[f.row.a], order[f.row.b]))
+    findings.sort(key=lambda f: (natural(f.row.stratum), not f.primary, place(f.row.metric), order[f.row.a], order[f.row.b]))
     return Comparison(
         factor=factor,
         baseline=chosen,
         levels=levels,
         margin=margin,
+        primary=first,
         findings=tuple(findings),
         excluded=tuple(dict.fromkeys(excluded)),
         environment=environment.environment(runs.frame, levels),
