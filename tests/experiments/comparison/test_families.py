@@ -63,7 +63,7 @@ def test_strata_and_pairs_of_a_primary_outcome_are_of_its_family():
 def test_a_reason_names_the_family():
     rng = np.random.default_rng(3)
     for _ in range(20):
-        found = compare(twelve(rng), primary=NAMES[:1])
+        found = compare(twelve(rng, sd=0.2), primary=NAMES[:1])  # too much for equivalence
         told = [row.reason for row in found.rows if row.p is not None and row.p <= 0.05 < row.p_holm]
         if told:
             assert "does not stand among the 11 exploratory tests of this report (Holm)" in told[0]
@@ -154,7 +154,8 @@ def test_strata_together_are_told_of_primary_outcomes_only():
     found = compare(pd.concat(sides), strata=["machine"], primary=[LATENCY])
     told = wording.sentences(found)
     assert len(told) == 4
-    assert all("answers" in one for one in told)
+    assert all("latency" in one or "answers" in one for one in told)
+    assert not any("train" in one or "memory" in one for one in told)
     assert {one["family"] for one in writing.as_json(found)["summaries"]} == {"primary", "exploratory"}
 
 
@@ -175,7 +176,7 @@ def test_every_study_declares_one_to_three_of_its_outcomes(name):
 ENTRY_POINTS = yaml.safe_load((ROOT / "MLproject").read_text())["entry_points"]
 
 
-@pytest.mark.parametrize(("name", "primary"), product([*studies.available(), "compare"], [BLEU, f"{STEP},{RATE}"]))
+@pytest.mark.parametrize(("name", "primary"), list(product([*studies.available(), "compare"], [BLEU, f"{STEP},{RATE}"])))
 def test_an_entry_point_passes_primary_on_to_settings_that_have_it(name, primary, tmp_path):
     """By MLflow's own composition of the command of `mlflow run . -e NAME -P primary=…`."""
     entry = ENTRY_POINTS[name]

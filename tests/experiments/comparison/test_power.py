@@ -112,10 +112,13 @@ def test_adding_what_is_told_settles_it_but_not_at_the_margin(ratio, least, most
 @pytest.mark.slow
 @pytest.mark.parametrize("tests", [1, 12])
 @pytest.mark.parametrize(
-    ("ratio", "sd"), [*((ratio, sd) for ratio in (1.0, 1.01, 1.02, 1.05) for sd in (0.02, 0.05)), (1.1, 0.05)]
+    ("ratio", "sd"), [*((ratio, sd) for ratio in (1.0, 1.01, 1.02, 1.03, 1.05) for sd in (0.02, 0.05)), (1.1, 0.05)]
 )
 def test_adding_what_is_told_settles_most(ratio, sd, tests):
-    assert _added(ratio, sd, tests, 300) > 0.55
+    """300 campaigns: a standard error of at most 3 points. With -s it prints the table of docs/comparison.md."""
+    share = _added(ratio, sd, tests, 300)
+    print(f"\ntrue ratio {ratio}, SD {sd:.0%}, among {tests}: {share:.0%} settled")
+    assert share < 0.2 if ratio == 1.03 else share > 0.55
 
 
 def test_the_plan_is_for_this_verdict_among_the_reports_tests():
