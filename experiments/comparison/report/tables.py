@@ -88,11 +88,10 @@ def _effect_in_colour(finding: Finding | None) -> Cell:
 
 
 def verdicts(comparison: Comparison) -> Section:
-    """A row a finding; strata under headings of their own."""
+    """A row a finding; strata and families under headings of their own."""
     many, (first, second) = several(comparison), _side_names(comparison)
     header: Header = (
         Column("outcome", once=True, terminal=16),
-        *([Column("family", once=True, terminal=7)] if comparison.primary else []),
         *([Column(comparison.factor, terminal=8), under("")] if many else []),
         *(number(name, terminal=1) for name in (first, second)),
         *(Column("effect", terminal=1), under("95 % interval", terminal=1)),
@@ -101,17 +100,17 @@ def verdicts(comparison: Comparison) -> Section:
         number("blocks", terminal=6),
     )
     rows: list[Line] = []
-    stratum, one_reason = "", len({finding.row.reason for finding in comparison.findings}) == 1
+    heading, one_reason = "", len({finding.row.reason for finding in comparison.findings}) == 1
     for finding in comparison.findings:
         row = finding.row
-        if row.stratum != stratum:
-            stratum = row.stratum
-            rows.append(stratum)
+        over = wording.heading(finding, comparison)
+        if over != heading:
+            heading = over
+            rows.append(heading)
         against = f"against {row.a}" if row.a != comparison.baseline else ""
         rows.append(
             (
                 finding.outcome.label,
-                *((row.family,) if comparison.primary else ()),
                 *((row.b, against) if many else ()),
                 *_sides(finding),
                 *_effect(finding, quiet=one_reason),

@@ -224,6 +224,12 @@ def named(finding: Finding) -> str:
     return finding.outcome.label + (f" [{finding.row.stratum}]" if finding.row.stratum else "")
 
 
+def heading(finding: Finding, comparison: Comparison) -> str:
+    """What stands over the rows of a stratum and, where outcomes were declared, of a family; empty where there is but one."""
+    row = finding.row
+    return ", ".join(filter(None, (row.stratum, f"{row.family} outcomes" if comparison.primary else "")))
+
+
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
