@@ -227,7 +227,7 @@ def named(finding: Finding) -> str:
 def heading(finding: Finding, comparison: Comparison) -> str:
     """What stands over the rows of a stratum and, where outcomes were declared, of a family; empty where there is but one."""
     row = finding.row
-    return ", ".join(filter(None, (row.stratum, f"{row.family} outcomes" if comparison.primary else "")))
+    return ", ".join(filter(None, (row.stratum, row.family if comparison.primary else "")))
 
 
 def _capital(text: str) -> str:

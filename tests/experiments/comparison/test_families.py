@@ -140,7 +140,7 @@ def test_the_head_speaks_of_primary_outcomes_only(tmp_path):
     writing.write(found, tmp_path, title="A study")
     page, text = ((tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
     assert "trains 1." not in page
-    told = ["| primary outcomes |", "| peak process memory |", "| exploratory outcomes |", "| training throughput |"]
+    told = ["| primary |", "| peak process memory |", "| exploratory |", "| training throughput |"]
     assert [text.index(one) for one in told] == sorted(text.index(one) for one in told)
     assert "among the primary rows, declared beforehand, in at most 5 % of reports" in text
     published = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
@@ -153,7 +153,7 @@ def test_strata_together_are_told_of_primary_outcomes_only():
     sides = [frame(seed=at, campaign=f"c{at}", factors={"tensorflow": 1.2}).assign(machine=f"m{at}") for at in range(3)]
     found = compare(pd.concat(sides), strata=["machine"], primary=[LATENCY])
     headings = [row for row in tables.verdicts(found).rows if isinstance(row, str)]
-    assert headings[:3] == ["machine=m0, primary outcomes", "machine=m0, exploratory outcomes", "machine=m1, primary outcomes"]
+    assert headings[:3] == ["machine=m0, primary", "machine=m0, exploratory", "machine=m1, primary"]
     told = wording.sentences(found)
     assert len(told) == 4
     assert all("latency" in one or "answers" in one for one in told)
