@@ -13,6 +13,8 @@ import yaml
 from mlflow.projects._project_spec import EntryPoint
 
 from experiments import studies
+from experiments.cli.codes import WRONG_CALL
+from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.report import tables, wording, writing
 from experiments.comparison.statistics.significance import holm
@@ -121,6 +123,15 @@ def test_what_is_no_outcome_is_refused_in_one_line(primary, message):
     with pytest.raises(WrongCall, match=message) as refused:
         compare(frame(), primary=primary)
     assert "\n" not in str(refused.value)
+
+
+def test_a_campaign_that_names_what_it_does_not_judge_ends_before_it_begins(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["captioning", "--primary=train/speed"]) == WRONG_CALL
+    said = capsys.readouterr().err
+    assert "primary=train/speed is no outcome here" in said
+    assert len(said.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_primary_outcome_that_nobody_measured_is_said_and_costs_nothing():
