@@ -75,9 +75,17 @@ def margin(finding: Finding) -> str:
 
 
 def detectable(finding: Finding) -> str:
-    """The smallest true difference that this many blocks find in four of five campaigns."""
-    found = finding.row.minimum_detectable
-    return NONE if found is None or finding.never_varied else _amount(found, finding)
+    """The smallest true difference that this many blocks find in four of five campaigns, among all tests of the report."""
+    return _least(finding.row.minimum_in_family, finding)
+
+
+def decidable(finding: Finding) -> str:
+    """The smallest true difference that this many blocks find to lie beyond the margin in four of five campaigns."""
+    return _least(finding.row.minimum_for_verdict, finding)
+
+
+def _least(found: float | None, finding: Finding) -> str:
+    return NONE if found is None else _amount(found, finding)
 
 
 def _amount(value: float, finding: Finding) -> str:
@@ -216,14 +224,26 @@ def named(finding: Finding) -> str:
     return finding.outcome.label + (f" [{finding.row.stratum}]" if finding.row.stratum else "")
 
 
+def heading(finding: Finding, comparison: Comparison) -> str:
+    """What stands over the rows of a stratum and, where outcomes were declared, of a family; empty where there is but one."""
+    row = finding.row
+    return ", ".join(filter(None, (row.stratum, row.family if comparison.primary else "")))
+
+
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def headlines(comparison: Comparison) -> list[Finding]:
-    """What a reader wants first: training speed, inference, memory, energy, quality, for every pair of levels and stratum."""
+    """What a reader wants first, for every pair of levels and stratum.
+
+    What was declared as primary, and nothing else; without a declaration training speed, inference, memory, energy, quality.
+    """
     found: list[Finding] = []
     for group in grouped(comparison.findings).values():
+        if comparison.primary:
+            found += [finding for finding in group if finding.primary]
+            continue
         chosen: dict[str, tuple[int, Finding]] = {}
         for finding in group:
             if finding.outcome.headline and not (finding.a_value == 0 and finding.b_value == 0):
@@ -242,6 +262,8 @@ def sentences(comparison: Comparison) -> list[str]:
     if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
         seen = [f"Seen, but not judged: {_than(finding)}." for finding in chosen if finding.row.estimate is not None]
         return [f"No verdict: {first.row.reason}.", *seen]
+    if not chosen:
+        return [f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."]
     if len(grouped(comparison.findings)) == 1:
         return [sentence(finding) for finding in chosen]
     together = [summary_sentence(summary) for summary in comparison.summaries if _is_headline(summary, chosen)]

@@ -52,6 +52,15 @@ def values(frame: pd.DataFrame, metric: str) -> tuple[Value, ...]:
     return tuple(Value(level, stratum, block, int(at), float(v)) for level, stratum, block, at, v in found if np.isfinite(v))
 
 
+def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | None:
+    """How long the two runs of a block took together, the median over blocks; None where the runs do not say."""
+    if not {"start_ms", "end_ms"} <= set(first.columns):
+        return None
+    took = sum(pd.to_numeric(one["end_ms"]).to_numpy() - pd.to_numeric(one["start_ms"]).to_numpy() for one in (first, second))
+    known = took[np.isfinite(took)] / 1_000
+    return float(np.median(known)) if len(known) else None
+
+
 def times_to_accuracy(frame: pd.DataFrame) -> dict[str, tuple[Value, ...]]:
     """For every accuracy that any run was asked for, in percent: the seconds of the runs that reached it."""
     asked = frame["params.thresholds"].dropna().unique() if "params.thresholds" in frame.columns else ()

@@ -19,6 +19,7 @@ from experiments.config.outcomes import Outcome, without_batch
 if TYPE_CHECKING:
     import pandas as pd
 
+    from experiments.comparison.statistics.power import Plan
     from experiments.comparison.statistics.significance import PaperProcedure
 
 INCONCLUSIVE = "inconclusive"
@@ -26,6 +27,7 @@ NOT_COMPARABLE = "not comparable"
 EQUIVALENT = "equivalent"
 WITHIN_MARGIN = "different, within margin"
 DETERMINISTIC = "deterministic"
+PRIMARY, EXPLORATORY = "primary", "exploratory"
 DELAYED = ("train/step_seconds", "inference/latency_seconds_p50")
 
 
@@ -34,8 +36,12 @@ class Row:
     """One line of the verdict table, as in `comparison.json`: b against the baseline a.
 
     estimate, ci_low, ci_high: a ratio b / a or a difference b - a (see `kind`) with a 95 % t interval; None where unbounded.
-    p: paired t on (log-)differences; p_holm: adjusted over the report. effect_size: Vargha and Delaney's A12, P(b > a).
-    margin, minimum_detectable: relative for a ratio (0.03 is 3 %), in the metric's unit for a difference.
+    family: `primary` for outcomes that were declared beforehand, else `exploratory`. p: paired t on (log-)differences; p_holm:
+    adjusted over the rows of the family. effect_size: Vargha and Delaney's A12: of any run of b
+    and any of a, whatever their blocks, how often b has the greater value; probability_within_blocks: of the two of a block.
+    margin and the three minimums: relative for a ratio (0.03 is 3 %), in the metric's unit for a difference. The minimums are
+    the true effects that four of five such campaigns show: minimum_detectable with this as the only outcome, minimum_in_family
+    among all tests of its family, minimum_for_verdict as a difference beyond the margin; the latter None without a test.
     """
 
     metric: str
@@ -56,6 +62,10 @@ class Row:
     verdict: str
     reason: str
     stratum: str
+    probability_within_blocks: float | None = None
+    minimum_in_family: float | None = None
+    minimum_for_verdict: float | None = None
+    family: str = EXPLORATORY
 
     @property
     def bound(self) -> float:
@@ -104,7 +114,7 @@ class Finding:
 
     decision: what the row's verdict and reason say in words. outlook: what the reason adds to it.
     a_value, b_value: geometric mean (ratio) or mean (difference) of each side over the paired blocks.
-    more_blocks: how many more should settle what is open; None where no payable number would.
+    plan: how many more blocks should settle what is open. block_seconds: how long both runs of a block took, in the middle.
     """
 
     row: Row
@@ -118,7 +128,9 @@ class Finding:
     signed_rank_p: float | None = None
     tost_p: float | None = None
     cliffs_delta: float | None = None
-    more_blocks: int | None = None
+    plan: Plan | None = None
+    block_seconds: float | None = None
+    permutation_p: float | None = None
     across: AcrossStrata | None = None
 
     @property
@@ -131,6 +143,11 @@ class Finding:
     def judged(self) -> bool:
         """Whether there is a verdict: neither inconclusive nor not comparable."""
         return self.decision.is_verdict
+
+    @property
+    def primary(self) -> bool:
+        """Whether the outcome was declared beforehand as one that the study is about."""
+        return self.row.family == PRIMARY
 
     @property
     def never_varied(self) -> bool:
@@ -190,6 +207,7 @@ def grouped(findings: Iterable[Finding]) -> dict[tuple[str, str, str], list[Find
 class Comparison:
     """Everything that a report tells.
 
+    primary: the outcomes that were declared beforehand as those that it is about; their rows are a family of their own.
     unmeasured: outcomes asked for that no run has; missing_sensors: what the runs said about sensors that are not there.
     summaries: a finding of all strata together, for every outcome and pair of levels, where there are several strata.
     rests_on: the machines, teams and campaigns of the usable runs.
@@ -206,6 +224,7 @@ class Comparison:
     excluded: tuple[Exclusion, ...]
     environment: Mapping[str, Mapping[str, str]]
     values: Mapping[str, tuple[Value, ...]]
+    primary: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
     missing_sensors: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

@@ -55,15 +55,38 @@ STRATA = Scope(
 )
 
 
-def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding], Finding]) -> list[Finding]:
-    """Holm's correction over the findings, then the verdict and the reason of each.
+@dataclass(frozen=True)
+class Family:
+    """The findings that share one error rate. tests: how many have a test; standing: of how many it stands.
+
+    name: `primary` or `exploratory`; empty where there is but one.
+    """
+
+    name: str
+    tests: int
+    standing: int
+
+    def left_beside(self, finding: Finding) -> int:
+        """Among how many tests, itself one, a finding must stand: Holm's correction does not count those that stand already."""
+        return self.tests - (self.standing - finding.different)
+
+
+def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]) -> list[Finding]:
+    """Holm's correction over the findings of each family, then the verdict and the reason of each, in their order.
 
     A finding that comes with a reason has no verdict for that reason. outlook: adds what its reason ends with.
     """
-    adjusted = significance.holm([finding.row.p for finding in findings])
-    tests = sum(p is not None for p in adjusted)
-    corrected = [replace(one, row=replace(one.row, p_holm=p)) for one, p in zip(findings, adjusted, strict=True)]
-    return [_worded(outlook(replace(one, decision=_decision(one))), scope, tests) for one in corrected]
+    names = dict.fromkeys(one.row.family for one in findings)
+    found: dict[int, Finding] = {}
+    for name in names:
+        places = [at for at, one in enumerate(findings) if one.row.family == name]
+        adjusted = significance.holm([findings[at].row.p for at in places])
+        tests, standing = (sum(p is not None and p <= limit for p in adjusted) for limit in (1.0, ALPHA))
+        family = Family(name if len(names) > 1 else "", tests, standing)
+        for at, p in zip(places, adjusted, strict=True):
+            one = replace(findings[at], row=replace(findings[at].row, p_holm=p))
+            found[at] = _worded(outlook(replace(one, decision=_decision(one)), family), scope, family)
+    return [found[at] for at in range(len(findings))]
 
 
 def _decision(finding: Finding) -> Decision:
@@ -87,14 +110,14 @@ def _constant(shift: float, rounding: float, bound: float) -> Decision:
     return Decision.DIFFERENT if shift > bound + rounding else Decision.CONSTANT
 
 
-def _worded(finding: Finding, scope: Scope, tests: int) -> Finding:
+def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
     verdict = finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
-    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, tests), finding.outlook)))
+    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, family), finding.outlook)))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))
 
 
-def _reason(finding: Finding, scope: Scope, tests: int) -> str:
+def _reason(finding: Finding, scope: Scope, family: Family) -> str:
     row: Row = finding.row
     if finding.never_varied:
         return _never_varied(finding, scope)
@@ -106,7 +129,8 @@ def _reason(finding: Finding, scope: Scope, tests: int) -> str:
         case Decision.SIZE_OPEN:
             return f"{finding.way}, but whether by more than the margin is open"
     if row.p is not None and row.p <= ALPHA:
-        return f"p = {row.p:.2g} alone does not stand among the {tests} {scope.tests} of this report (Holm)"
+        among = " ".join(filter(None, (str(family.tests), family.name, scope.tests)))
+        return f"p = {row.p:.2g} alone does not stand among the {among} of this report (Holm)"
     return scope.neither
 
 

@@ -32,7 +32,7 @@ def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(reasons.decided(found, reasons.STRATA, _outlook))
 
 
-def _outlook(summary: Finding) -> Finding:
+def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
     left_out = summary.across.left_out if summary.across else ()
     return replace(summary, outlook=f"without {', '.join(left_out)}: no estimate with a variance there") if left_out else summary
 
@@ -55,6 +55,7 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         p=combined.p,
         p_holm=None,
         effect_size=None,
+        probability_within_blocks=None,
         equivalent=abs(combined.value) < row.bound if tost is None else tost < ALPHA,
         minimum_detectable=None,
         verdict=INCONCLUSIVE,

@@ -12,13 +12,13 @@ import pandas as pd
 
 from experiments.comparison.runs import environment, pairing, query
 from experiments.comparison.runs.pairing import Exclusion, natural
-from experiments.comparison.statistics import estimates, significance
+from experiments.comparison.statistics import estimates, power, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
-from experiments.comparison.verdicts import reasons
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
-from experiments.comparison.verdicts.findings import NOT_COMPARABLE, Comparison, Finding, Pair, Row
+from experiments.comparison.verdicts import outlook, reasons
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
+from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
-from experiments.config.outcomes import HIDDEN, TOTAL, Outcome, place
+from experiments.config.outcomes import HIDDEN, TOTAL, Outcome, declared, place
 from experiments.config.outcomes import outcome as outcome_of
 from tracking import plain
 from tracking.errors import WrongCall
@@ -32,6 +32,7 @@ def judge(
     factor: str = "framework",
     baseline: str | None = None,
     outcomes: Iterable[str | Outcome] | None = None,
+    primary: Sequence[str] = (),
     margin: float = 0.03,
     block: str = "block",
     strata: Sequence[str] = (),
@@ -43,7 +44,8 @@ def judge(
     table: one row a run; settings as `params.X`, tags as `tags.X`, metrics under their own names (see `query.table`).
     factor, strata: columns, or bare names looked up among params, then tags. outcomes: default all that the runs have.
     allowed_to_differ: settings that differ with the factor by its nature (a harness comes with its framework).
-    margin: the ratio that matters, fixed before measuring. Holm's correction spans all rows.
+    primary: outcomes that are a family of tests of their own; every other outcome belongs to the second, exploratory one.
+    margin: the ratio that matters, fixed before measuring. Holm's correction spans all rows of a family.
     Raises WrongCall for a call that cannot be carried out; data that cannot be compared give rows that say why.
     """
     if not 0 < margin < 1:
@@ -53,6 +55,7 @@ def judge(
     levels = (chosen, *(level for level in runs.levels if level != chosen))
     named = {block, *(pairing.column_of(table, name) for name in (factor, *strata))}
     wanted, unmeasured = _outcomes(runs.frame, outcomes, named)
+    first = declared(primary, [*(outcome.metric for outcome in wanted), *unmeasured])
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
     findings: list[Finding] = []
@@ -65,13 +68,15 @@ def judge(
             findings += found
             excluded += left_out
     order = {level: at for at, level in enumerate(levels)}
-    findings = reasons.decided(findings, reasons.ROWS, _outlook)
-    findings.sort(key=lambda f: (natural(f.row.stratum), place(f.row.metric), order[f.row.a], order[f.row.b]))
+    findings = [replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in first else one for one in findings]
+    findings = reasons.decided(findings, reasons.ROWS, outlook.of_row)
+    findings.sort(key=lambda f: (natural(f.row.stratum), not f.primary, place(f.row.metric), order[f.row.a], order[f.row.b]))
     return Comparison(
         factor=factor,
         baseline=chosen,
         levels=levels,
         margin=margin,
+        primary=first,
         findings=tuple(findings),
         excluded=tuple(dict.fromkeys(excluded)),
         environment=environment.environment(runs.frame, levels),
@@ -136,7 +141,9 @@ def _compare(
         first, second, excluded = pairing.pairs(both, a, b)
         if len(first):
             found = [_measure(row, outcome, first, second) for row, outcome in zip(rows, outcomes, strict=True)]
-            return [finding for finding, _ in found], [*excluded, *(one for _, left_out in found for one in left_out)]
+            seconds = environment.seconds_of_a_block(first, second)
+            excluded += [one for _, left_out in found for one in left_out]
+            return [replace(finding, block_seconds=seconds) for finding, _ in found], excluded
         why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
     else:
         excluded = []
@@ -230,6 +237,7 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
             ci_high=None if interval.high == math.inf else interval.high,
             p=tested.p if tested else None,
             effect_size=estimates.a12(a, b),
+            probability_within_blocks=estimates.probability_within_blocks(shifts),
             equivalent=within if len(pairs) >= MINIMUM_BLOCKS else None,
             minimum_detectable=_detectable(shifts, ratio, constant),
             reason="" if len(pairs) >= MINIMUM_BLOCKS else _too_few(len(pairs)),
@@ -240,6 +248,7 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
         b_value=b_value,
         hodges_lehmann=_back(estimates.hodges_lehmann(shifts), ratio),
         signed_rank_p=significance.signed_rank(shifts).p if tests else None,
+        permutation_p=significance.permutation_p(shifts) if tests else None,
         tost_p=tost.p if tost else None,
         cliffs_delta=estimates.cliffs_delta(a, b),
     )
@@ -249,37 +258,13 @@ def _too_few(blocks: int) -> str:
     return f"{blocks} block{'s' if blocks > 1 else ''}; a verdict needs {MINIMUM_BLOCKS}"
 
 
-def _outlook(finding: Finding) -> Finding:
-    """How many more blocks would settle what is open."""
-    if finding.decision not in (Decision.OPEN, Decision.SIZE_OPEN):
-        return finding
-    more = _more_blocks(finding.shifts, finding.row.bound)
-    helps = f"about {more} more block{'s' if more > 1 else ''}" if more else "no payable number of blocks"
-    return replace(finding, more_blocks=more, outlook=f"{helps} would settle it")
-
-
-def _more_blocks(shifts: Floats, bound: float) -> int | None:
-    """Blocks, beyond those there are, after which a difference or equivalence should show; None if no payable number does."""
-    n, sd = len(shifts), float(shifts.std(ddof=1))
-    different = significance.blocks_needed(bound, sd)
-    equivalent = significance.blocks_needed_for_equivalence(bound, sd)
-    if different is None or equivalent is None:
-        return None
-    if max(different, equivalent) > n:
-        return max(different, equivalent) - n
-    # enough for a margin's worth: what keeps it open is that the difference lies near the margin
-    gap = abs(abs(float(shifts.mean())) - bound)
-    nearer = significance.blocks_needed(gap, sd) if gap > 0 else None
-    return None if nearer is None else max(nearer - n, 1)
-
-
 def _detectable(shifts: Floats, ratio: bool, constant: bool) -> float | None:
     if constant:
         return 0.0
     if len(shifts) < 2:
         return None
-    found = significance.minimum_detectable(float(shifts.std(ddof=1)), len(shifts))
-    return math.expm1(min(found, 700.0)) if ratio else found
+    found = power.minimum_detectable(float(shifts.std(ddof=1)), len(shifts))
+    return outlook.as_effect(found, "ratio" if ratio else "difference")
 
 
 def _back(estimate: Estimate, ratio: bool) -> Estimate:
