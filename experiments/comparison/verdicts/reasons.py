@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Estimate
+from experiments.comparison.verdicts import doubts
 from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect
 from experiments.comparison.verdicts.findings import (
     DETERMINISTIC,
@@ -63,7 +64,18 @@ def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Findin
     adjusted = significance.holm([finding.row.p for finding in findings])
     tests = sum(p is not None for p in adjusted)
     corrected = [replace(one, row=replace(one.row, p_holm=p)) for one, p in zip(findings, adjusted, strict=True)]
-    return [_worded(outlook(replace(one, decision=_decision(one))), scope, tests) for one in corrected]
+    weighed = [_weighed(one) for one in corrected]
+    return [_worded(one if doubted else outlook(one), scope, tests) for one, doubted in weighed]
+
+
+def _weighed(finding: Finding) -> tuple[Finding, bool]:
+    """The finding with its decision and what is said beside it, and whether doubts took a verdict away."""
+    decision = _decision(finding)
+    bare = _decision(replace(finding, doubts=())) if finding.doubts else decision
+    decided = replace(finding, decision=decision)
+    if decision in (Decision.NOT_COMPARABLE, Decision.TOO_FEW) or finding.row.p is None:
+        return decided, False
+    return doubts.weighed(decided, decision, bare), decision is not bare and not decision.is_verdict
 
 
 def _decision(finding: Finding) -> Decision:
@@ -77,7 +89,9 @@ def _decision(finding: Finding) -> Decision:
     interval = Estimate(
         row.on_test_scale(row.estimate), row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
     )
-    return Effect(interval, row.bound, different=finding.different, equivalent=bool(row.equivalent)).decision
+    widest = doubts.hull(interval, *(one.interval for one in finding.doubts))
+    equivalent = bool(row.equivalent) and all(one.within(row.bound) for one in finding.doubts)
+    return Effect(widest, row.bound, different=finding.different, equivalent=equivalent).decision
 
 
 def _constant(shift: float, rounding: float, bound: float) -> Decision:
@@ -90,7 +104,7 @@ def _constant(shift: float, rounding: float, bound: float) -> Decision:
 def _worded(finding: Finding, scope: Scope, tests: int) -> Finding:
     row, decision = finding.row, finding.decision
     verdict = finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
-    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, tests), finding.outlook)))
+    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, tests), finding.outlook, *finding.remarks)))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))
 
 
@@ -105,6 +119,8 @@ def _reason(finding: Finding, scope: Scope, tests: int) -> str:
             return scope.equivalence
         case Decision.SIZE_OPEN:
             return f"{finding.way}, but whether by more than the margin is open"
+    if row.p_holm is not None and row.p_holm <= ALPHA:
+        return "a test that takes nothing for granted of the blocks does not show it"
     if row.p is not None and row.p <= ALPHA:
         return f"p = {row.p:.2g} alone does not stand among the {tests} {scope.tests} of this report (Holm)"
     return scope.neither

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from experiments.comparison.runs import environment, pairing, query
+from experiments.comparison.runs import environment, order, pairing, query
+from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion, natural
 from experiments.comparison.statistics import estimates, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
-from experiments.comparison.verdicts import reasons
+from experiments.comparison.verdicts import doubts, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
@@ -56,17 +57,21 @@ def judge(
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
     findings: list[Finding] = []
-    excluded = list(runs.excluded)
+    excluded, orders = list(runs.excluded), list[Order]()
     for stratum in sorted(set(runs.frame["stratum"]), key=natural):
         inside = runs.frame[runs.frame["stratum"] == stratum]
         measured = [outcome for outcome in wanted if inside[outcome.metric].notna().any()]
         for a, b in couples:
-            found, left_out = _compare(inside, a, b, factor, allowed_to_differ, measured, margin, stratum)
-            findings += found
-            excluded += left_out
-    order = {level: at for at, level in enumerate(levels)}
+            if runs.by_campaign and pairing.held_elsewhere(runs.frame, inside, a, b):
+                excluded += pairing.alone(inside, a, b)
+                continue
+            compared = _compare(inside, a, b, factor, allowed_to_differ, measured, margin, stratum)
+            findings += compared.findings
+            excluded += compared.excluded
+            orders += [compared.order] if compared.order else []
+    place_of = {level: at for at, level in enumerate(levels)}
     findings = reasons.decided(findings, reasons.ROWS, _outlook)
-    findings.sort(key=lambda f: (natural(f.row.stratum), place(f.row.metric), order[f.row.a], order[f.row.b]))
+    findings.sort(key=lambda f: (natural(f.row.stratum), place(f.row.metric), place_of[f.row.a], place_of[f.row.b]))
     return Comparison(
         factor=factor,
         baseline=chosen,
@@ -78,7 +83,7 @@ def judge(
         values={outcome.metric: environment.values(runs.frame, outcome.metric) for outcome in wanted},
         unmeasured=unmeasured,
         missing_sensors=environment.missing_sensors(runs.frame),
-        warnings=environment.warnings(runs.frame),
+        warnings=(*environment.warnings(runs.frame), *order.warnings(orders)),
         n_runs=len(runs.frame),
         summaries=summaries(findings),
         rests_on=environment.rests_on(runs.frame),
@@ -119,6 +124,15 @@ def _is_metric(column: pd.Series, name: str) -> bool:
     return "/" in name or pd.api.types.infer_dtype(column, skipna=True).startswith(_NUMERIC)
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """What one pair of levels in one stratum gave; order: None where levels cannot run side by side, or nothing was paired."""
+
+    findings: list[Finding]
+    excluded: list[Exclusion]
+    order: Order | None = None
+
+
 def _compare(
     frame: pd.DataFrame,
     a: str,
@@ -128,19 +142,30 @@ def _compare(
     outcomes: Sequence[Outcome],
     margin: float,
     stratum: str,
-) -> tuple[list[Finding], list[Exclusion]]:
+) -> _Compared:
     both = frame[frame["level"].isin([a, b])]
     why = _missing_side(both, a, b) or pairing.incomparable(both, factor, allowed_to_differ)
     rows = [_blank(outcome, factor, a, b, margin, stratum) for outcome in outcomes]
-    if not why:
-        first, second, excluded = pairing.pairs(both, a, b)
-        if len(first):
-            found = [_measure(row, outcome, first, second) for row, outcome in zip(rows, outcomes, strict=True)]
-            return [finding for finding, _ in found], [*excluded, *(one for _, left_out in found for one in left_out)]
+    blank = [Finding(row, outcome) for row, outcome in zip(rows, outcomes, strict=True)]
+    if why:
+        return _Compared([_refused(one, why) for one in blank], [])
+    first, second, excluded = pairing.pairs(both, a, b, factor)
+    if not len(first):
         why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
-    else:
-        excluded = []
-    return [Finding(replace(row, reason=why), outcome) for row, outcome in zip(rows, outcomes, strict=True)], excluded
+        return _Compared([_refused(one, why) for one in blank], [])
+    ran = None if both["apart"].any() else order.of_pairs(first, second)
+    if ran and ran.refused:
+        return _Compared([_refused(one, ran.refused) for one in blank], excluded, ran)
+    findings = []
+    for one in blank:
+        found, left_out = _measure(one.row, one.outcome, first, second)
+        findings.append(replace(found, order=ran))
+        excluded += left_out
+    return _Compared(findings, excluded, ran)
+
+
+def _refused(finding: Finding, why: str) -> Finding:
+    return replace(finding, row=replace(finding.row, reason=why))
 
 
 def _missing_side(both: pd.DataFrame, a: str, b: str) -> str:
@@ -186,9 +211,10 @@ def _measure(row: Row, outcome: Outcome, first: pd.DataFrame, second: pd.DataFra
             excluded.append(pairing.without_value(frame.iloc[at], metric, f"{reason}; its block is left out of this metric"))
     finite = np.isfinite(a) & np.isfinite(b)
     a, b, blocks = a[finite], b[finite], first["block_label"].to_numpy()[finite]
+    sequence = np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy())[finite].tolist()
     if not finite.any():
         return Finding(replace(row, reason="no block has a finite value on both sides"), outcome), excluded
-    pairs = tuple(Pair(str(block), float(x), float(y)) for block, x, y in zip(blocks, a, b, strict=True))
+    pairs = tuple(map(Pair, map(str, blocks), a.tolist(), b.tolist(), sequence))
     if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
         reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
         return Finding(replace(row, reason=reason), outcome, pairs), excluded
@@ -221,6 +247,8 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
     tested = significance.paired_t(shifts) if tests else None
     tost = significance.tost_paired(shifts, -bound, bound) if tests else None
     within = tost.p < ALPHA if tost else bool(abs(shifts.mean()) < bound)
+    second = estimates.hodges_lehmann(shifts)
+    in_time = shifts[np.argsort([pair.sequence for pair in pairs], kind="stable")]
     a_value, b_value = (_back(estimates.mean(np.log(side) if ratio else side), ratio).value for side in (a, b))
     return Finding(
         replace(
@@ -238,10 +266,11 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
         pairs,
         a_value=a_value,
         b_value=b_value,
-        hodges_lehmann=_back(estimates.hodges_lehmann(shifts), ratio),
+        hodges_lehmann=_back(second, ratio),
         signed_rank_p=significance.signed_rank(shifts).p if tests else None,
         tost_p=tost.p if tost else None,
         cliffs_delta=estimates.cliffs_delta(a, b),
+        doubts=doubts.of_shifts(in_time, second) if tests else (),
     )
 
 
