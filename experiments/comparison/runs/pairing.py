@@ -18,7 +18,7 @@ CONTROL = "tags.control"
 INSIDE_A_BLOCK = (("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits"))
 NAMED = 4
 # The columns that `Runs` adds.
-OWN = frozenset({"level", "stratum", "pair", "apart", "block_label", "sequence"})
+OWN = frozenset({"level", "group", "stratum", "pair", "apart", "block_label", "sequence"})
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Runs:
     """Usable runs, a row each, and what was left out.
 
     The frame has, beside the table's columns: `level`, `stratum`, `pair` (block within campaign), `block_label`, and `sequence`
-    (1, 2, … in the order in which the runs began). by_campaign: whether campaigns became strata that nobody asked for.
+    (1, 2, … in the order in which the runs began). `group`: the stratum that was asked for; where several campaigns are in it,
+    each of them is a stratum.
     """
 
     frame: pd.DataFrame
     levels: tuple[str, ...]
     excluded: tuple[Exclusion, ...]
-    by_campaign: bool = False
 
 
 def column_of(table: pd.DataFrame, name: str) -> str:
@@ -88,29 +88,29 @@ def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str
     unusable = reasons != ""
     excluded = [_exclusion(run, why) for (_, run), why in zip(frame[unusable].iterrows(), reasons[unusable], strict=True)]
     kept, repeated = _latest(frame[~unusable])
-    kept, by_campaign = (kept, False) if "campaign" in map(_plain, (factor, *strata)) else _by_campaign(kept)
+    kept = kept.assign(group=kept["stratum"])
+    if "campaign" not in map(_plain, (factor, *strata)):
+        kept = _by_campaign(kept)
     # a side whose runs all failed is told, not forgotten
     levels = sorted(set(frame["level"]) - {""}, key=natural)
-    return Runs(kept, tuple(levels), tuple(sorted([*excluded, *repeated], key=_order)), by_campaign)
+    return Runs(kept, tuple(levels), tuple(sorted([*excluded, *repeated], key=_order)))
 
 
 def _plain(name: str) -> str:
     return name.removeprefix("params.").removeprefix("tags.")
 
 
-def _by_campaign(frame: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
-    """Campaigns as strata, in every stratum in which several of them hold more than one level; and whether there is any."""
+def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
+    """Campaigns as strata, in every stratum in which several of them hold more than one level."""
     if "campaign" not in frame.columns or frame["apart"].any() or frame["campaign"].nunique(dropna=False) < 2:
-        return frame, False
+        return frame
     campaigns = _text(frame["campaign"])
-    held = frame.groupby(["stratum", campaigns])["level"].nunique()
-    several = (held > 1).groupby(level=0).sum()
-    split = frame["stratum"].isin(several[several > 1].index)
-    if not split.any():
-        return frame, False
+    held = frame.groupby(["stratum", campaigns])["level"].nunique() > 1
+    several = held.groupby(level=0).sum() > 1
+    split = frame["stratum"].map(several)
     names = "campaign=" + _shortened(campaigns).where(campaigns != "", "none")
     before = frame["stratum"].where(frame["stratum"] == "", frame["stratum"] + ", ")
-    return frame.assign(stratum=frame["stratum"].where(~split, before + names)), True
+    return frame.assign(stratum=frame["stratum"].where(~split, before + names))
 
 
 def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[str]) -> dict[str, Any]:
@@ -277,19 +277,15 @@ def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFram
     return first[alike], second[alike], excluded
 
 
-def held_elsewhere(frame: pd.DataFrame, inside: pd.DataFrame, a: str, b: str) -> bool:
-    """Whether a campaign that became a stratum lacks a level which another of the same comparison has beside the other."""
-    if {a, b} <= set(inside["level"]):
-        return False
-    held = frame.groupby("stratum")["level"].agg(set)
-    return bool(held.map(lambda levels: {a, b} <= levels).any())
-
-
-def alone(inside: pd.DataFrame, a: str, b: str) -> list[Exclusion]:
-    """The runs of a campaign that has only one of two levels."""
-    runs = inside[inside["level"].isin([a, b])]
+def inside_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFrame], list[Exclusion]]:
+    """The runs of one group stratum by stratum; and those of campaigns with only one of two levels, where others have both."""
+    parts = [runs for _, runs in frame.groupby("stratum", sort=False)]
+    if len(parts) == 1:
+        return parts, []
+    both = [runs for runs in parts if runs["level"].nunique() == 2]
     other = {a: b, b: a}
-    return [_exclusion(run, f"its campaign has no usable run of {other[run['level']]}") for _, run in runs.iterrows()]
+    alone = [run for runs in parts if both and runs["level"].nunique() < 2 for _, run in runs.iterrows()]
+    return both or [frame], [_exclusion(run, f"its campaign has no usable run of {other[run['level']]}") for run in alone]
 
 
 def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,17 +58,14 @@ def judge(
 
     findings: list[Finding] = []
     excluded, orders = list(runs.excluded), list[Order]()
-    for stratum in sorted(set(runs.frame["stratum"]), key=natural):
-        inside = runs.frame[runs.frame["stratum"] == stratum]
+    for group in sorted(set(runs.frame["group"]), key=natural):
+        inside = runs.frame[runs.frame["group"] == group]
         measured = [outcome for outcome in wanted if inside[outcome.metric].notna().any()]
         for a, b in couples:
-            if runs.by_campaign and pairing.held_elsewhere(runs.frame, inside, a, b):
-                excluded += pairing.alone(inside, a, b)
-                continue
-            compared = _compare(inside, a, b, factor, allowed_to_differ, measured, margin, stratum)
-            findings += compared.findings
-            excluded += compared.excluded
-            orders += [compared.order] if compared.order else []
+            for compared in _compare(inside, a, b, factor, allowed_to_differ, measured, margin):
+                findings += compared.findings
+                excluded += compared.excluded
+                orders += [compared.order] if compared.order else []
     place_of = {level: at for at, level in enumerate(levels)}
     findings = reasons.decided(findings, reasons.ROWS, _outlook)
     findings.sort(key=lambda f: (natural(f.row.stratum), place(f.row.metric), place_of[f.row.a], place_of[f.row.b]))
@@ -141,19 +138,29 @@ def _compare(
     allowed_to_differ: Sequence[str],
     outcomes: Sequence[Outcome],
     margin: float,
-    stratum: str,
-) -> _Compared:
+) -> Iterator[_Compared]:
+    """One pair of levels in every stratum of what was asked for; in one, where nothing can be compared."""
     both = frame[frame["level"].isin([a, b])]
-    why = _missing_side(both, a, b) or pairing.incomparable(both, factor, allowed_to_differ)
-    rows = [_blank(outcome, factor, a, b, margin, stratum) for outcome in outcomes]
-    blank = [Finding(row, outcome) for row, outcome in zip(rows, outcomes, strict=True)]
-    if why:
-        return _Compared([_refused(one, why) for one in blank], [])
-    first, second, excluded = pairing.pairs(both, a, b, factor)
+    group = str(frame["group"].iloc[0])
+    blank = [Finding(_blank(outcome, factor, a, b, margin, group), outcome) for outcome in outcomes]
+    if why := _missing_side(both, a, b) or pairing.incomparable(both, factor, allowed_to_differ):
+        yield _Compared([_refused(one, why) for one in blank], [])
+        return
+    parts, alone = pairing.inside_strata(both, a, b)
+    yield _Compared([], alone)
+    for part in parts:
+        names = part["stratum"].unique()
+        stratum = str(names[0]) if len(names) == 1 else group
+        yield _inside(part, a, b, factor, [replace(one, row=replace(one.row, stratum=stratum)) for one in blank])
+
+
+def _inside(runs: pd.DataFrame, a: str, b: str, factor: str, blank: Sequence[Finding]) -> _Compared:
+    """One pair of levels in one stratum."""
+    first, second, excluded = pairing.pairs(runs, a, b, factor)
     if not len(first):
         why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
-        return _Compared([_refused(one, why) for one in blank], [])
-    ran = None if both["apart"].any() else order.of_pairs(first, second)
+        return _Compared([_refused(one, why) for one in blank], excluded)
+    ran = None if runs["apart"].any() else order.of_pairs(first, second)
     if ran and ran.refused:
         return _Compared([_refused(one, ran.refused) for one in blank], excluded, ran)
     findings = []
