@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,7 @@ class Order:
     @property
     def p(self) -> float:
         """How often a fair coin is as one-sided."""
-        return float(stats.binomtest(self.a_first, self.known).pvalue) if self.known else 1.0
+        return _fair(self.a_first, self.known)
 
     @property
     def first(self) -> str:
@@ -71,6 +72,11 @@ class Order:
         return (
             f"block{'' if len(self.apart) == 1 else 's'} {blocks}{f' [{self.stratum}]' if self.stratum else ''} ({self._pause})"
         )
+
+
+@lru_cache(maxsize=1_024)
+def _fair(heads: int, tosses: int) -> float:
+    return float(stats.binomtest(heads, tosses).pvalue) if tosses else 1.0
 
 
 def together(orders: Sequence[Order]) -> Order:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.comparison.runs import nature
@@ -256,25 +257,32 @@ def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFram
 
     Machine, environment and commit are those of the block, unless they differ by the factor's nature.
     """
-    sides = {level: frame[frame["level"] == level].set_index("pair", drop=False) for level in (a, b)}
-    common = sorted(set(sides[a].index) & set(sides[b].index), key=natural)
+    # by positions: frames of hundreds of columns are taken apart once, not with every step
+    labels, levels = frame["pair"].to_numpy(), frame["level"].to_numpy()
+    at = {level: {str(labels[row]): row for row in np.flatnonzero(levels == level)} for level in (a, b)}
+    common = sorted(at[a].keys() & at[b].keys(), key=natural)
     excluded = []
     for level, other in ((a, b), (b, a)):
-        alone = sides[level][~sides[level].index.isin(common)]
-        excluded += [_exclusion(run, f"block {run['block_label']} has no usable run of {other}") for _, run in alone.iterrows()]
-    first, second = sides[a].loc[common], sides[b].loc[common]
-    alike = pd.Series(True, index=first.index)
+        alone = [frame.iloc[row] for label, row in at[level].items() if label not in at[other]]
+        excluded += [_exclusion(run, f"block {run['block_label']} has no usable run of {other}") for run in alone]
+    first, second = (np.array([at[level][label] for label in common], dtype=int) for level in (a, b))
+    alike = np.ones(len(common), dtype=bool)
     by_nature = nature.differs_by(factor, frame.columns)
     for column, what in INSIDE_A_BLOCK:
         if column not in frame.columns or column in by_nature:
             continue
-        unlike = alike & first[column].notna() & second[column].notna() & (first[column] != second[column])
-        for block in unlike.index[unlike]:
-            both = f"{_as_text(first.at[block, column])}, {_as_text(second.at[block, column])}"
+        known, values = frame[column].notna().to_numpy(), frame[column].to_numpy(dtype=object)
+        unlike = [
+            block
+            for block, (one, two) in enumerate(zip(first, second, strict=True))
+            if alike[block] and known[one] and known[two] and values[one] != values[two]
+        ]
+        for block in unlike:
+            both = f"{_as_text(values[first[block]])}, {_as_text(values[second[block]])}"
             reason = f"{what} differ inside the block ({both})"
-            excluded += [_exclusion(side.loc[block], reason) for side in (first, second)]
-        alike &= ~unlike
-    return first[alike], second[alike], excluded
+            excluded += [_exclusion(frame.iloc[side[block]], reason) for side in (first, second)]
+        alike[unlike] = False
+    return frame.iloc[first[alike]], frame.iloc[second[alike]], excluded
 
 
 def inside_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFrame], list[Exclusion]]:

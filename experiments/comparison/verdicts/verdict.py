@@ -245,7 +245,7 @@ def _text(values: Iterable[object]) -> str:
 def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats) -> Finding:
     """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
     ratio = outcome.kind == "ratio"
-    shifts = Finding(row, outcome, pairs).shifts
+    shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
     constant = len(pairs) > 1 and estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
     interval = _back(estimates.mean(shifts), ratio)
     if constant:
