@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -145,10 +144,10 @@ def _between_others(starts: Milliseconds, ends: Milliseconds) -> NDArray[np.bool
 
 
 def duration(milliseconds: float) -> str:
-    """11 days, 3 hours, 20 minutes: the greatest unit that there is one of."""
+    """11 days, 3 hours, 20 minutes: rounded, in the greatest unit that there is one of."""
     for unit, size in (("day", 24 * HOUR_MS), ("hour", HOUR_MS), ("minute", HOUR_MS / 60), ("second", HOUR_MS / 3_600)):
         if milliseconds >= size:
-            count = math.floor(milliseconds / size)
+            count = round(milliseconds / size)
             return f"{count} {unit}{'' if count == 1 else 's'}"
     return "less than a second"
 
