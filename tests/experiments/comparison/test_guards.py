@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -22,7 +23,7 @@ def correlated(rng: np.random.Generator, count: int, n: int, r: float = 0.7) -> 
 @pytest.mark.parametrize("shifts", SERIES[:5])
 def test_the_autocorrelation_is_that_of_its_definition(shifts):
     middle = sum(shifts) / len(shifts)
-    above = sum((one - middle) * (two - middle) for one, two in zip(shifts[:-1], shifts[1:], strict=True))
+    above = sum((one - middle) * (two - middle) for one, two in itertools.pairwise(shifts))
     assert guards.lag_one(shifts).statistic == pytest.approx(above / sum((one - middle) ** 2 for one in shifts))
 
 
