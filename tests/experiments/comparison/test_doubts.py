@@ -169,6 +169,18 @@ def test_the_guards_cost_little_where_nothing_is_wrong():
     assert np.mean([one.different for one in found]) > np.mean([one.row.p <= 0.05 for one in found]) - 0.07
 
 
+def test_one_disturbed_block_hides_a_difference_from_t_and_the_other_estimate_stands_beside_it():
+    """A true 10 %, SD 5 %, 12 blocks, in one of which a takes twice as long."""
+    drawn = math.log(1.1) + 0.05 * np.random.default_rng(4).standard_normal((300, 12))
+    drawn[:, 3] -= math.log(2)
+    found = [judged(one) for one in drawn]
+    second = np.array([one.hodges_lehmann.low > 1 for one in found if one.hodges_lehmann])
+    print(f"t test {100 * np.mean([one.row.p <= 0.05 for one in found]):.0f} %, Hodges-Lehmann {100 * second.mean():.0f} %")
+    assert np.mean([one.row.p <= 0.05 for one in found]) < 0.3
+    assert second.mean() > 0.8
+    assert np.mean(["hangs on block 3" in one.row.reason or "hangs on single blocks" in one.row.reason for one in found]) > 0.5
+
+
 @pytest.mark.slow
 def test_the_rates_in_the_docs() -> None:
     """Prints the table of docs/comparison.md: 4,000 samples each (standard errors up to 0.8 points)."""
