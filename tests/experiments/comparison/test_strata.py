@@ -361,5 +361,6 @@ def test_what_campaigns_do_to_one_side_raises_no_false_alarms():
         found = compare(pd.concat(tables), outcomes=[STEP])
         wrong += found.summaries[0].different
         pooled += stats.ttest_1samp(np.concatenate([one.shifts for one in found.findings]), 0).pvalue < 0.05
+    print(f"of 30 without a difference: {wrong} summaries wrong, {pooled} t tests over all blocks")
     assert wrong < 6
     assert pooled > 10
