@@ -120,7 +120,7 @@ def _reason(finding: Finding, scope: Scope, tests: int) -> str:
         case Decision.SIZE_OPEN:
             return f"{finding.way}, but whether by more than the margin is open"
     if row.p_holm is not None and row.p_holm <= ALPHA:
-        return "a test that takes nothing for granted of the blocks does not show it"
+        return "the second interval, which the doubt asks for, does not show it"
     if row.p is not None and row.p <= ALPHA:
         return f"p = {row.p:.2g} alone does not stand among the {tests} {scope.tests} of this report (Holm)"
     return scope.neither
