@@ -153,7 +153,7 @@ def _decimal(value: float | None, form: str = "{:.2f}") -> str:
 def second_opinions(comparison: Comparison) -> Section:
     many = several(comparison)
     names = (
-        *("estimate", "95 % interval", "Hodges-Lehmann", "p, paired t", "p, signed-rank", "p, permutation"),
+        *("estimate", "95 % interval", "Hodges-Lehmann", "95 % interval", "p, paired t", "p, signed-rank", "p, permutation"),
         *("p, equivalence (TOST)", "margin", "A12", "Cliff’s delta"),
     )
     header: Header = ("outcome", under(""), *((comparison.factor,) if many else ()), *map(number, names))
@@ -161,7 +161,7 @@ def second_opinions(comparison: Comparison) -> Section:
         (
             *(wording.named(one), one.row.metric, *((one.row.b,) if many else ())),
             *(wording.estimate(one), wording.interval(one) or NONE),
-            NONE if one.hodges_lehmann is None else wording.number(one.hodges_lehmann.value, 4),
+            *_hodges_lehmann(one),
             *map(wording.p_value, (one.row.p, one.signed_rank_p, one.permutation_p, one.tost_p)),
             *(wording.margin(one), _decimal(one.row.effect_size), _decimal(one.cliffs_delta, "{:+.2f}")),
         )
@@ -169,6 +169,16 @@ def second_opinions(comparison: Comparison) -> Section:
         if one.row.estimate is not None
     ]
     return Section("Second opinions: other estimates and tests of the same pairs", "", header, rows, folded=True)
+
+
+def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
+    """The estimate, and its interval as far as so few blocks bound one."""
+    found = finding.hodges_lehmann
+    if found is None:
+        return NONE, NONE
+    bounds = (found.low, found.high)
+    known = all(map(math.isfinite, bounds)) and (found.low > 0 or finding.row.kind == "difference")
+    return wording.number(found.value, 4), " to ".join(wording.number(one, 4) for one in bounds) if known else NONE
 
 
 def across_strata(comparison: Comparison) -> list[Section]:

@@ -175,7 +175,17 @@ def blocks(count: int) -> str:
 
 
 def sentence(finding: Finding) -> str:
-    """One finding, said of b against the baseline a."""
+    """One finding, said of b against the baseline a, with what is to be said beside it."""
+    return " ".join([_sentence(finding), *_remarks(finding)])
+
+
+def _remarks(finding: Finding) -> list[str]:
+    """What stands beside a verdict; a reason that is quoted holds it already."""
+    quoted = finding.decision in (Decision.OPEN, Decision.TOO_FEW)
+    return [] if quoted else [f"{_capital(remark)}." for remark in finding.remarks]
+
+
+def _sentence(finding: Finding) -> str:
     row, decision = finding.row, finding.decision
     where = f" [{row.stratum}]" if row.stratum else ""
     subject = _capital(finding.outcome.label)
@@ -303,7 +313,7 @@ def summary_sentence(summary: Finding) -> str:
             seen = f"{label}: no verdict, {summary.row.reason}; seen: {than} ({basis})"
         case _:
             seen = f"{than} ({basis})"
-    return f"Over {strata(summary)}: {seen}{heterogeneity(summary, before=', ')}."
+    return " ".join([f"Over {strata(summary)}: {seen}{heterogeneity(summary, before=', ')}.", *_remarks(summary)])
 
 
 def strata(summary: Finding) -> str:
@@ -358,7 +368,8 @@ def _brief(finding: Finding) -> str:
     if row.estimate is None:
         return f"{label} {row.verdict} ({row.reason})"
     name = _VERBS.get(label, label)
-    doubt = "" if finding.judged else f", {row.verdict}"
+    doubt = ", in doubt" if any(one.said for one in finding.doubts) else ""
+    doubt = doubt if finding.judged else f", {row.verdict}"
     return f"{name} {effect(finding)}" + (f" ({effect_interval(finding)}{doubt})" if effect_interval(finding) else doubt)
 
 

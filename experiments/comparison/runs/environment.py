@@ -28,13 +28,17 @@ UNTOLD_TAGS = (
 
 @dataclass(frozen=True)
 class Value:
-    """One run's value of a metric; `sequence`: its place in the order in which the runs began."""
+    """One run's value of a metric; `sequence`: its place in the order in which the runs began.
+
+    group: the stratum that was asked for, in which `stratum` may be one of several campaigns.
+    """
 
     level: str
     stratum: str
     block: str
     sequence: int
     value: float
+    group: str = ""
 
 
 def numbers(frame: pd.DataFrame, metric: str) -> Floats:
@@ -48,8 +52,10 @@ def values(frame: pd.DataFrame, metric: str) -> tuple[Value, ...]:
     """Every finite value of a metric in the order in which the runs began."""
     order = np.argsort(frame["sequence"].to_numpy(), kind="stable")
     columns = [frame[name].to_numpy()[order] for name in ("level", "stratum", "block_label", "sequence")]
-    found = zip(*columns, numbers(frame, metric)[order], strict=True)
-    return tuple(Value(level, stratum, block, int(at), float(v)) for level, stratum, block, at, v in found if np.isfinite(v))
+    found = numbers(frame, metric)[order]
+    finite, groups = np.flatnonzero(np.isfinite(found)), frame["group"].to_numpy()[order]
+    told = (*(column[finite].tolist() for column in columns), found[finite].tolist(), groups[finite].tolist())
+    return tuple(map(Value, *told))
 
 
 def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | None:

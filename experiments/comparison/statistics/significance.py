@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from scipy import special, stats
 from statsmodels.stats.diagnostic import lilliefors as _lilliefors
 from statsmodels.stats.meta_analysis import combine_effects
-from statsmodels.stats.weightstats import ttost_paired
 
 from experiments.comparison.statistics import prediction
 from experiments.comparison.statistics.estimates import (
@@ -67,7 +66,7 @@ def signed_rank(shifts: ArrayLike) -> Tested:
     found = found[found != 0]
     if len(found) == 0:
         return Tested(0.0, 1.0)
-    ranks = stats.rankdata(np.abs(found))
+    ranks = _ranks(np.abs(found))
     plus = float(ranks[found > 0].sum())
     if len(found) > EXACT_PAIRS:
         result = stats.wilcoxon(found, method="asymptotic", correction=True)
@@ -96,13 +95,25 @@ def _signs(n: int) -> Floats:
     return np.asarray(1.0 - 2.0 * choices)
 
 
+def _ranks(values: Floats) -> Floats:
+    """1, 2, … in their order, the mean where several are the same; SciPy's rankdata is slow where none are."""
+    order = np.argsort(values)
+    if (np.diff(values[order]) == 0).any():
+        return np.asarray(stats.rankdata(values))
+    ranks = np.empty(len(values))
+    ranks[order] = np.arange(1, len(values) + 1)
+    return ranks
+
+
 def tost_paired(shifts: ArrayLike, low: float, high: float) -> Tested | None:
     """Two one-sided t tests that the mean difference lies inside (low, high). None for constant or fewer than two differences."""
     found = numbers(shifts)
     if len(found) < 2 or is_constant(found, float(np.abs(found).max())):
         return None
-    p, lower, upper = ttost_paired(found, np.zeros_like(found), low, high)
-    return Tested(float(min(abs(lower[0]), abs(upper[0]))), _p(p))
+    # by hand, as the t test: statsmodels' ttost_paired takes thirty times as long for the same
+    error = float(found.std(ddof=1)) / math.sqrt(len(found))
+    above, below = (float(found.mean()) - low) / error, (high - float(found.mean())) / error
+    return Tested(min(abs(above), abs(below)), _p(special.stdtr(len(found) - 1, -min(above, below))))
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

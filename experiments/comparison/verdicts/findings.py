@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.comparison.runs.environment import Value
+from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion
 from experiments.comparison.statistics.estimates import ROUNDING, Estimate, Floats, differences, log_ratios
 from experiments.comparison.verdicts.decision import ALPHA, Decision
+from experiments.comparison.verdicts.doubts import Doubt
 from experiments.comparison.verdicts.memory_limits import Edge
 from experiments.config.outcomes import Outcome, without_batch
 
@@ -83,11 +85,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Pair:
-    """The two values of one block."""
+    """The two values of one block. sequence: its place in the order of time."""
 
     block: str
     a: float
     b: float
+    sequence: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class AcrossStrata:
 
     names: of the strata it rests on; left_out: those without an estimate that has a variance. prediction_low, prediction_high:
     one more stratum, None below three strata or where unbounded. tau: SD between strata, of logarithms for ratios.
-    i_squared_percent, q_p: None where a stratum does not vary.
+    i_squared_percent, q_p: None where a stratum does not vary. doubted: the strata whose own verdicts are in doubt.
     """
 
     names: tuple[str, ...]
@@ -106,13 +109,15 @@ class AcrossStrata:
     tau: float
     i_squared_percent: float | None
     q_p: float | None
+    doubted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Finding:
     """A row with what stands behind it: of one stratum, or, where `across` is given, of all strata together.
 
-    decision: what the row's verdict and reason say in words. outlook: what the reason adds to it.
+    decision: what the row's verdict and reason say in words. outlook: what the reason adds to it; remarks: what is said beside
+    the verdict, such as `doubts`, which have to agree with it. order: which side ran first, and what lay in between.
     a_value, b_value: geometric mean (ratio) or mean (difference) of each side over the paired blocks.
     plan: how many more blocks should settle what is open. block_seconds: how long both runs of a block took, in the middle.
     """
@@ -132,6 +137,9 @@ class Finding:
     block_seconds: float | None = None
     permutation_p: float | None = None
     across: AcrossStrata | None = None
+    doubts: tuple[Doubt, ...] = ()
+    remarks: tuple[str, ...] = ()
+    order: Order | None = None
 
     @property
     def shifts(self) -> Floats:
@@ -156,10 +164,13 @@ class Finding:
 
     @property
     def different(self) -> bool:
-        """Whether a difference of whatever size is shown: the test stands after Holm's correction, or it never varied."""
+        """Whether a difference of whatever size is shown: the test stands after Holm's correction, or it never varied.
+
+        Where its conditions are in doubt, the interval that does not need them has to leave 0 out as well.
+        """
         if self.never_varied:
             return not self.identical
-        return self.row.p_holm is not None and self.row.p_holm <= ALPHA
+        return self.row.p_holm is not None and self.row.p_holm <= ALPHA and all(one.excludes_zero for one in self.doubts)
 
     @property
     def identical(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Estimate
+from experiments.comparison.verdicts import doubts
 from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect
 from experiments.comparison.verdicts.findings import (
     DETERMINISTIC,
@@ -84,9 +85,22 @@ def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Findin
         tests, standing = (sum(p is not None and p <= limit for p in adjusted) for limit in (1.0, ALPHA))
         family = Family(name if len(names) > 1 else "", tests, standing)
         for at, p in zip(places, adjusted, strict=True):
-            one = replace(findings[at], row=replace(findings[at].row, p_holm=p))
-            found[at] = _worded(outlook(replace(one, decision=_decision(one)), family), scope, family)
+            one, doubted = _weighed(replace(findings[at], row=replace(findings[at].row, p_holm=p)))
+            one = outlook(one, family)
+            if doubted:  # no number of blocks settles what stands in doubt
+                one = replace(one, plan=None, outlook="")
+            found[at] = _worded(one, scope, family)
     return [found[at] for at in range(len(findings))]
+
+
+def _weighed(finding: Finding) -> tuple[Finding, bool]:
+    """The finding with its decision and what is said beside it, and whether doubts took a verdict away."""
+    decision = _decision(finding)
+    bare = _decision(replace(finding, doubts=())) if finding.doubts else decision
+    decided = replace(finding, decision=decision)
+    if decision in (Decision.NOT_COMPARABLE, Decision.TOO_FEW) or finding.row.p is None:
+        return decided, False
+    return doubts.weighed(decided, decision, bare), decision is not bare and not decision.is_verdict
 
 
 def _decision(finding: Finding) -> Decision:
@@ -100,7 +114,9 @@ def _decision(finding: Finding) -> Decision:
     interval = Estimate(
         row.on_test_scale(row.estimate), row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
     )
-    return Effect(interval, row.bound, different=finding.different, equivalent=bool(row.equivalent)).decision
+    widest = doubts.hull(interval, *(one.interval for one in finding.doubts))
+    equivalent = bool(row.equivalent) and all(one.within(row.bound) for one in finding.doubts)
+    return Effect(widest, row.bound, different=finding.different, equivalent=equivalent).decision
 
 
 def _constant(shift: float, rounding: float, bound: float) -> Decision:
@@ -113,7 +129,7 @@ def _constant(shift: float, rounding: float, bound: float) -> Decision:
 def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
     verdict = finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
-    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, family), finding.outlook)))
+    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, family), finding.outlook, *finding.remarks)))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))
 
 
@@ -128,6 +144,8 @@ def _reason(finding: Finding, scope: Scope, family: Family) -> str:
             return scope.equivalence
         case Decision.SIZE_OPEN:
             return f"{finding.way}, but whether by more than the margin is open"
+    if row.p_holm is not None and row.p_holm <= ALPHA:
+        return "the second interval, which the doubt asks for, does not show it"
     if row.p is not None and row.p <= ALPHA:
         among = " ".join(filter(None, (str(family.tests), family.name, scope.tests)))
         return f"p = {row.p:.2g} alone does not stand among the {among} of this report (Holm)"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from experiments.comparison.runs import environment, pairing, query
+from experiments.comparison.runs import environment, order, pairing, query
+from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion, natural
 from experiments.comparison.statistics import estimates, power, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
-from experiments.comparison.verdicts import outlook, reasons
+from experiments.comparison.verdicts import doubts, outlook, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
@@ -59,18 +60,19 @@ def judge(
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
     findings: list[Finding] = []
-    excluded = list(runs.excluded)
-    for stratum in sorted(set(runs.frame["stratum"]), key=natural):
-        inside = runs.frame[runs.frame["stratum"] == stratum]
+    excluded, orders = list(runs.excluded), list[Order]()
+    for group in sorted(set(runs.frame["group"]), key=natural):
+        inside = runs.frame[runs.frame["group"] == group]
         measured = [outcome for outcome in wanted if inside[outcome.metric].notna().any()]
         for a, b in couples:
-            found, left_out = _compare(inside, a, b, factor, allowed_to_differ, measured, margin, stratum)
-            findings += found
-            excluded += left_out
-    order = {level: at for at, level in enumerate(levels)}
+            for compared in _compare(inside, a, b, factor, allowed_to_differ, measured, margin):
+                findings += compared.findings
+                excluded += compared.excluded
+                orders += [compared.order] if compared.order else []
+    at = {level: number for number, level in enumerate(levels)}
     findings = [replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in first else one for one in findings]
     findings = reasons.decided(findings, reasons.ROWS, outlook.of_row)
-    findings.sort(key=lambda f: (natural(f.row.stratum), not f.primary, place(f.row.metric), order[f.row.a], order[f.row.b]))
+    findings.sort(key=lambda f: (natural(f.row.stratum), not f.primary, place(f.row.metric), at[f.row.a], at[f.row.b]))
     return Comparison(
         factor=factor,
         baseline=chosen,
@@ -83,7 +85,7 @@ def judge(
         values={outcome.metric: environment.values(runs.frame, outcome.metric) for outcome in wanted},
         unmeasured=unmeasured,
         missing_sensors=environment.missing_sensors(runs.frame),
-        warnings=environment.warnings(runs.frame),
+        warnings=(*environment.warnings(runs.frame), *order.warnings(orders)),
         n_runs=len(runs.frame),
         summaries=summaries(findings),
         rests_on=environment.rests_on(runs.frame),
@@ -124,6 +126,15 @@ def _is_metric(column: pd.Series, name: str) -> bool:
     return "/" in name or pd.api.types.infer_dtype(column, skipna=True).startswith(_NUMERIC)
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """What one pair of levels in one stratum gave; order: None where levels cannot run side by side, or nothing was paired."""
+
+    findings: list[Finding]
+    excluded: list[Exclusion]
+    order: Order | None = None
+
+
 def _compare(
     frame: pd.DataFrame,
     a: str,
@@ -132,22 +143,41 @@ def _compare(
     allowed_to_differ: Sequence[str],
     outcomes: Sequence[Outcome],
     margin: float,
-    stratum: str,
-) -> tuple[list[Finding], list[Exclusion]]:
+) -> Iterator[_Compared]:
+    """One pair of levels in every stratum of what was asked for; in one, where nothing can be compared."""
     both = frame[frame["level"].isin([a, b])]
-    why = _missing_side(both, a, b) or pairing.incomparable(both, factor, allowed_to_differ)
-    rows = [_blank(outcome, factor, a, b, margin, stratum) for outcome in outcomes]
-    if not why:
-        first, second, excluded = pairing.pairs(both, a, b)
-        if len(first):
-            found = [_measure(row, outcome, first, second) for row, outcome in zip(rows, outcomes, strict=True)]
-            seconds = environment.seconds_of_a_block(first, second)
-            excluded += [one for _, left_out in found for one in left_out]
-            return [replace(finding, block_seconds=seconds) for finding, _ in found], excluded
+    group = str(frame["group"].iloc[0])
+    blank = [Finding(_blank(outcome, factor, a, b, margin, group), outcome) for outcome in outcomes]
+    if why := _missing_side(both, a, b) or pairing.incomparable(both, factor, allowed_to_differ):
+        yield _Compared([_refused(one, why) for one in blank], [])
+        return
+    parts, alone = pairing.inside_strata(both, a, b)
+    yield _Compared([], alone)
+    for part in parts:
+        names = part["stratum"].unique()
+        stratum = str(names[0]) if len(names) == 1 else group
+        yield _inside(part, a, b, factor, [replace(one, row=replace(one.row, stratum=stratum)) for one in blank])
+
+
+def _inside(runs: pd.DataFrame, a: str, b: str, factor: str, blank: Sequence[Finding]) -> _Compared:
+    """One pair of levels in one stratum."""
+    first, second, excluded = pairing.pairs(runs, a, b, factor)
+    if not len(first):
         why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
-    else:
-        excluded = []
-    return [Finding(replace(row, reason=why), outcome) for row, outcome in zip(rows, outcomes, strict=True)], excluded
+        return _Compared([_refused(one, why) for one in blank], excluded)
+    ran = None if runs["apart"].any() else order.of_pairs(first, second)
+    if ran and ran.refused:
+        return _Compared([_refused(one, ran.refused) for one in blank], excluded, ran)
+    findings, seconds = [], environment.seconds_of_a_block(first, second)
+    for one in blank:
+        found, left_out = _measure(one.row, one.outcome, first, second)
+        findings.append(replace(found, order=ran, block_seconds=seconds))
+        excluded += left_out
+    return _Compared(findings, excluded, ran)
+
+
+def _refused(finding: Finding, why: str) -> Finding:
+    return replace(finding, row=replace(finding.row, reason=why))
 
 
 def _missing_side(both: pd.DataFrame, a: str, b: str) -> str:
@@ -193,9 +223,10 @@ def _measure(row: Row, outcome: Outcome, first: pd.DataFrame, second: pd.DataFra
             excluded.append(pairing.without_value(frame.iloc[at], metric, f"{reason}; its block is left out of this metric"))
     finite = np.isfinite(a) & np.isfinite(b)
     a, b, blocks = a[finite], b[finite], first["block_label"].to_numpy()[finite]
+    sequence = np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy())[finite].tolist()
     if not finite.any():
         return Finding(replace(row, reason="no block has a finite value on both sides"), outcome), excluded
-    pairs = tuple(Pair(str(block), float(x), float(y)) for block, x, y in zip(blocks, a, b, strict=True))
+    pairs = tuple(map(Pair, map(str, blocks), a.tolist(), b.tolist(), sequence))
     if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
         reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
         return Finding(replace(row, reason=reason), outcome, pairs), excluded
@@ -219,7 +250,7 @@ def _text(values: Iterable[object]) -> str:
 def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats) -> Finding:
     """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
     ratio = outcome.kind == "ratio"
-    shifts = Finding(row, outcome, pairs).shifts
+    shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
     constant = len(pairs) > 1 and estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
     interval = _back(estimates.mean(shifts), ratio)
     if constant:
@@ -228,6 +259,8 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
     tested = significance.paired_t(shifts) if tests else None
     tost = significance.tost_paired(shifts, -bound, bound) if tests else None
     within = tost.p < ALPHA if tost else bool(abs(shifts.mean()) < bound)
+    second = estimates.hodges_lehmann(shifts)
+    in_time = shifts[np.argsort([pair.sequence for pair in pairs], kind="stable")]
     a_value, b_value = (_back(estimates.mean(np.log(side) if ratio else side), ratio).value for side in (a, b))
     return Finding(
         replace(
@@ -246,11 +279,12 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
         pairs,
         a_value=a_value,
         b_value=b_value,
-        hodges_lehmann=_back(estimates.hodges_lehmann(shifts), ratio),
+        hodges_lehmann=_back(second, ratio),
         signed_rank_p=significance.signed_rank(shifts).p if tests else None,
         permutation_p=significance.permutation_p(shifts) if tests else None,
         tost_p=tost.p if tost else None,
         cliffs_delta=estimates.cliffs_delta(a, b),
+        doubts=doubts.of_shifts(in_time, second) if tests else (),
     )
 
 

@@ -240,7 +240,8 @@ def test_power_is_what_the_t_test_promises():
     expected = power_of_t(math.log(1.05), 0.04 * math.sqrt(2), 12)
     assert expected == pytest.approx(0.78, abs=0.02)
     assert found.power.value == pytest.approx(expected, abs=0.2)
-    assert found.power == found.power_in_report
+    # alone in its report, but for the campaigns whose blocks are in doubt by chance (two checks at 5 %)
+    assert found.power.value - 0.15 <= found.power_in_report.value <= found.power.value
 
 
 def test_the_papers_ways_raise_false_alarms():
