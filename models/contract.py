@@ -93,6 +93,18 @@ class Profile:
     copying: Sequence[tuple[float, float]]
 
 
+@dataclass(frozen=True)
+class Dropping:
+    """A layer at which training drops, as the parity gate sees it.
+
+    given: what the layer is given where nothing is dropped before it, channels last, flat; of several calls, one after the other.
+    drawn: what it makes of ones (n, …), channels last, 2 along every axis along which it is given several.
+    """
+
+    given: Array
+    drawn: Array
+
+
 class StepClock(Protocol):
     """Times steps; `begin` and `end` are called with nothing of the framework pending on the device."""
 
@@ -186,6 +198,24 @@ class Framework(ABC):
     @abstractmethod
     def gradients(self, network: Any, batch: Batch) -> Weights:
         """Gradient of the loss per trainable tensor, dropout off; for the parity gate."""
+
+    @abstractmethod
+    def dropping(self, network: Any, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
+        """What drops in one pass in training mode, by the layer's torch path, `draws` values each; for the parity gate.
+
+        Layers that are never called, or are told that it is no training, are left out. Moves running statistics.
+        """
+
+    @abstractmethod
+    def drop_nothing(self, network: Any) -> None:
+        """Sets the rate of every layer that drops to 0; for the parity gate, whose steps must not be random."""
+
+    def unbiased(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, int]:  # noqa: ARG002
+        """Values a channel, N, by the path of each layer whose running variance is kept times N / (N - 1); none of them here.
+
+        For the parity gate. Moves running statistics.
+        """
+        return {}
 
     @abstractmethod
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""The gate: in float64, from the same weights, the same outputs, the same gradients, the same optimizer steps.
+"""The gate: in float64, from the same weights, the same function, the same training, the same that training drops.
 
 `python -m models.parity MODEL FRAMEWORK OUT.npz …` is the child that computes one side: one framework a process.
 """
@@ -6,35 +6,60 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import models
-from models.contract import Array, ModelError, OptimizerConfig
+from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Weights
 from models.frameworks import missing, open_framework
 
-# Relative L2 in float64. Equal networks were measured at 1e-15 to 4e-13 (forward, gradients) and 1e-13 to 2e-8 (five steps); one
-# wrong epsilon at 2e-4, 9e-3 and 2e-7, because training with BatchNorm and Adam forgives scale: the limits lie between.
-LIMITS = {"count": 0.0, "forward": 1e-10, "loss": 1e-10, "gradient": 1e-9, "step": 1e-8}
-STEPS = 5
-OPTIMIZERS = {
-    "adam": OptimizerConfig("adam", 1e-3),
-    "sgd": OptimizerConfig("sgd", 1e-2, momentum=0.9, weight_decay=1e-2),
-    "adam-stock": OptimizerConfig("adam-stock", 1e-3),
+STEPS, DROPPED_AFTER = 5, 3
+# Values drawn of a layer that drops, and the probability at which chance makes a measured share of them lie outside its interval.
+DRAWS, CHANCE = 2**20, 1e-9
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What the gate compares. limit: of the relative L2 error in float64; None: what chance explains."""
+
+    limit: float | None
+    what: str
+
+
+# Equal networks were measured at 1e-15 to 4e-13 (forward, gradients) and 1e-13 to 2e-8 (five steps); one wrong epsilon at 2e-4,
+# 9e-3 and 2e-7, because training with BatchNorm and Adam forgives scale: the limits lie between. Running statistics of equal
+# networks were measured at 5e-14 to 1e-9, and a factor N / (N - 1) too many is 7e-6 at 6 images of 150 × 150.
+QUANTITIES = {
+    "count": Quantity(0.0, "parameters, trainable and not"),
+    "forward": Quantity(1e-10, "outputs, nothing dropped"),
+    "loss": Quantity(1e-10, "the weighted mean loss"),
+    "gradient": Quantity(1e-9, "the gradient of the loss by every trainable tensor"),
+    "step": Quantity(1e-8, f"every trainable tensor after {STEPS} optimizer steps, the rate a tenth after {DROPPED_AFTER}"),
+    "statistics": Quantity(1e-6, "running means and variances after these steps, the variances of a batch all taken as biased"),
+    "place": Quantity(1e-9, "what each layer that drops is given, in training mode"),
+    "mask": Quantity(1e-10, "what each of them multiplies by what it keeps, and the axes along which it drops whole slices"),
+    "dropout": Quantity(None, f"the share that each of them drops, of {DRAWS:,} values drawn"),
+}
+RULES = {
+    "adam": (OptimizerConfig("adam", 1e-3),),
+    "sgd": (OptimizerConfig("sgd", 3e-4), OptimizerConfig("sgd", 3e-4, momentum=0.9, weight_decay=1e-2)),
+    "adam-stock": (OptimizerConfig("adam-stock", 1e-3),),
 }
 
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity of one framework against the reference: the worst of its tensors."""
+    """One quantity of one framework against the reference: the worst of the `compared` tensors, layers or numbers."""
 
     model: str
     framework: str
@@ -43,6 +68,7 @@ class Row:
     tensor: str
     error: float
     limit: float
+    compared: int = 1
 
     @property
     def equal(self) -> bool:
@@ -51,25 +77,28 @@ class Row:
 
 @dataclass(frozen=True)
 class ParityRequest:
-    """What both sides compute. optimizer: a name of `OPTIMIZERS`; full: the whole network instead of its small version."""
+    """What both sides compute. rules: how the steps are made; full: the whole network instead of its small version."""
 
     model: str
-    optimizer: str = "adam"
+    rules: tuple[OptimizerConfig, ...] = RULES["adam"]
     full: bool = False
     seed: int = 0
 
 
-def compute(asked: ParityRequest, framework: str, threads: int = 1) -> dict[str, Array]:
-    """What the gate compares, by `quantity/tensor`: the model's probe with seeded weights.
+def rule(name: str, momentum: float = 0.0, weight_decay: float = 0.0) -> OptimizerConfig:
+    """The rule by which something trains, at a rate of the gate's own: at one of 1e-9 no step would show a difference."""
+    return OptimizerConfig(name, RULES[name][0].learning_rate, momentum, weight_decay)
 
-    Running statistics after training are left out: PyTorch keeps the unbiased variance, Keras the biased one.
-    """
+
+def compute(asked: ParityRequest, framework: str, threads: int = 1) -> dict[str, Array]:
+    """What the gate compares, by `quantity/tensor`: the model's probe with seeded weights."""
     module = models.spec(asked.model)
     adapter = open_framework(framework, device="cpu", threads=threads, precision="float64", seed=asked.seed)
     rng = np.random.default_rng(asked.seed)
     spec, batch = module.probe(rng, full=asked.full)
     network = adapter.build(asked.model, spec)
-    adapter.load_weights(network, _perturbed(module.initial_weights(spec, rng), rng))
+    weights = _perturbed(module.initial_weights(spec, rng), rng)
+    adapter.load_weights(network, weights)
 
     loss, total = adapter.evaluate(network, batch)
     gradients = adapter.gradients(network, batch)
@@ -78,12 +107,14 @@ def compute(asked: ParityRequest, framework: str, threads: int = 1) -> dict[str,
         "forward/outputs": adapter.infer(network, batch.inputs),
         "loss/mean": np.array(loss / total),
         **{f"gradient/{name}": gradient for name, gradient in gradients.items()},
+        **_dropped(adapter, network, batch),
     }
-    optimizer = adapter.optimizer(network, OPTIMIZERS[asked.optimizer])
-    for _ in range(STEPS):
-        adapter.train_step(network, optimizer, batch)
-    adapter.synchronise()
-    return found | {f"step/{name}": array for name, array in adapter.weights(network).items() if name in gradients}
+    adapter.drop_nothing(network)
+    for one in asked.rules:
+        trained = _trained(adapter, network, weights, batch, one)
+        for name, array in trained.items():
+            found[f"{'step' if name in gradients else 'statistics'}/{name} by {_told(one)}"] = array
+    return found
 
 
 def compare(reference: Mapping[str, Array], other: Mapping[str, Array]) -> dict[str, float]:
@@ -92,12 +123,18 @@ def compare(reference: Mapping[str, Array], other: Mapping[str, Array]) -> dict[
 
 
 def judge(model: str, reference: tuple[str, Mapping[str, Array]], other: tuple[str, Mapping[str, Array]]) -> list[Row]:
-    """Two named results of `compute` -> a row a quantity, with the worst tensor in it."""
+    """Two named results of `compute` -> a row a quantity, with the worst tensor in it; of none, an error of 0."""
     errors = compare(reference[1], other[1])
     rows = []
-    for quantity, limit in LIMITS.items():
-        worst = max((name for name in errors if name.startswith(f"{quantity}/")), key=lambda name: errors[name])
-        rows.append(Row(model, other[0], reference[0], quantity, worst.partition("/")[2], errors[worst], limit))
+    for quantity, what in QUANTITIES.items():
+        names = [name for name in errors if name.startswith(f"{quantity}/")]
+        if what.limit is None:
+            judged = {name: _rates(reference[1].get(name), other[1].get(name)) for name in names}
+        else:
+            judged = {name: (errors[name], what.limit) for name in names}
+        worst = max(judged, key=lambda name: judged[name][0] - judged[name][1], default="")
+        error, limit = judged.get(worst, (0.0, 0.0))
+        rows.append(Row(model, other[0], reference[0], quantity, worst.partition("/")[2], error, limit, len(names)))
     return rows
 
 
@@ -134,7 +171,7 @@ def _computed(asked: ParityRequest, framework: str, threads: int) -> dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "computed.npz"
         command = [sys.executable, "-m", "models.parity", asked.model, framework, str(out)]
-        command += ["--optimizer", asked.optimizer, "--seed", str(asked.seed), "--threads", str(threads)]
+        command += ["--rules", json.dumps(list(map(asdict, asked.rules))), "--seed", str(asked.seed), "--threads", str(threads)]
         command += ["--full"] if asked.full else []
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
         if done.returncode:
@@ -142,6 +179,68 @@ def _computed(asked: ParityRequest, framework: str, threads: int) -> dict[str, A
             raise ModelError(f"parity of {asked.model}: {framework} exited with {done.returncode}: {last}")
         with np.load(out, allow_pickle=False) as arrays:
             return dict(arrays)
+
+
+def _trained(adapter: Framework, network: Any, weights: Weights, batch: Batch, one: OptimizerConfig) -> Weights:
+    """Weights and running statistics after the steps.
+
+    Running variances begin at zero: all that is in them then came from the batches, and with it the factor N / (N - 1) of what
+    is kept unbiased, which is taken out.
+    """
+    unbiased = adapter.unbiased(network, batch.inputs)
+    adapter.load_weights(network, {name: array * (not name.endswith("running_var")) for name, array in weights.items()})
+    optimizer = adapter.optimizer(network, one)
+    for step in range(STEPS):
+        if step == DROPPED_AFTER:
+            adapter.set_learning_rate(optimizer, one.learning_rate / 10)
+        adapter.train_step(network, optimizer, batch)
+    adapter.synchronise()
+    trained = adapter.weights(network)
+    for path, values in unbiased.items():
+        trained[f"{path}.running_var"] = trained[f"{path}.running_var"] * (values - 1) / values
+    return trained
+
+
+def _dropped(adapter: Framework, network: Any, batch: Batch) -> dict[str, Array]:
+    """What is measured of every layer at which training drops something."""
+    found = {}
+    for path, one in adapter.dropping(network, batch.inputs, DRAWS).items():
+        drawn = one.drawn.squeeze()  # one framework keeps axes of length 1 that another has dropped
+        shared = [bool((drawn == drawn.take([0], axis)).all()) for axis in range(drawn.ndim)]
+        own = drawn[tuple(slice(1) if along else slice(None) for along in shared)]  # drawn each for itself
+        kept = own[own != 0]
+        if kept.size == own.size and (kept == 1).all():
+            continue  # a rate of 0, which a framework may as well leave out
+        found[f"place/{path}"] = one.given
+        found[f"mask/{path}"] = np.array([kept.min(initial=np.inf), kept.max(initial=0), *shared])
+        found[f"dropout/{path}"] = np.array([own.size - kept.size, own.size])
+    return found
+
+
+def _rates(reference: Array | None, other: Array | None) -> tuple[float, float]:
+    """Two counts (dropped, drawn) -> how far apart their shares are, and how far chance may bring equal ones.
+
+    By the exact intervals of Clopper and Pearson (1934): beyond it they have nothing in common.
+    """
+    from scipy.stats import binomtest
+
+    if reference is None or other is None:
+        return float("inf"), 0.0
+    shares, below, above = [], [], []
+    for dropped, drawn in (reference, other):
+        test = binomtest(int(dropped), int(drawn))
+        interval = test.proportion_ci(1 - CHANCE, "exact")
+        shares.append(test.statistic)
+        below.append(test.statistic - interval.low)
+        above.append(interval.high - test.statistic)
+    less, more = np.argsort(shares, stable=True)
+    return float(shares[more] - shares[less]), float(above[less] + below[more])
+
+
+def _told(one: OptimizerConfig) -> str:
+    """`sgd, momentum 0.9, weight decay 0.01`."""
+    further = {"momentum": one.momentum, "weight decay": one.weight_decay}
+    return ", ".join([one.name, *(f"{name} {value:g}" for name, value in further.items() if value)])
 
 
 def _perturbed(weights: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Array]:
@@ -160,17 +259,21 @@ def _relative_l2(reference: Array | None, other: Array | None) -> float:
     return float(difference / size) if size else float(difference)
 
 
+def _rules(text: str) -> tuple[OptimizerConfig, ...]:
+    return tuple(OptimizerConfig(**one) for one in json.loads(text))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("framework")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--optimizer", default="adam", choices=list(OPTIMIZERS))
+    parser.add_argument("--rules", type=_rules, default=RULES["adam"], help="JSON, a list of objects as OptimizerConfig")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    asked = ParityRequest(options.model, options.optimizer, options.full, options.seed)
+    asked = ParityRequest(options.model, options.rules, options.full, options.seed)
     try:
         computed = compute(asked, options.framework, options.threads)
     except ModelError as error:

@@ -53,12 +53,17 @@ def layer_name(path: str) -> str:
     return path.replace(".", "-")
 
 
+def layer_path(name: str) -> str:
+    """The torch module path of a Keras layer's name."""
+    return name.replace("-", ".")
+
+
 def entries(network: Any) -> dict[str, Entry]:
     """Torch name -> entry for every array of the network, in the order of its layers."""
     found: dict[str, Entry] = {}
     for layer in network.layers:
         for suffix, variable, layout in _arrays(layer):
-            name = f"{layer.name.replace('-', '.')}.{suffix}"
+            name = f"{layer_path(layer.name)}.{suffix}"
             if name in found:
                 raise ModelError(f"two layers are called {layer.name!r}")
             found[name] = Entry(name, variable, layout)

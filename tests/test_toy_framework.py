@@ -16,6 +16,7 @@ from tests.conftest import PYTHONPATH, ROOT
 # It drops nothing, decays the one array that it trains, and has one caption for every picture.
 NOT_ITS_OWN = {
     "check_dropout_is_on_only_in_training",
+    "check_what_training_drops_is_measured",
     "check_sgd_is_the_textbooks",
     "check_greedy_is_the_argmax_loop",
     "check_beams_find_the_best_pair",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from pathlib import Path
 from experiments.cell.contract import Progress
 from models import frameworks
 from models.contract import ModelError
-from models.parity import ParityRequest, Row, gate
+from models.parity import QUANTITIES, ParityRequest, Row, gate
 from tracking import provenance
 from tracking.errors import WrongCall
 
@@ -45,8 +46,15 @@ def differences(found: Sequence[Row]) -> list[str]:
     for row in found:
         if not row.equal:
             who = f"{row.model} of {row.framework} is not equal to that of {row.reference}"
-            told.setdefault(who, []).append(f"{row.quantity} of {row.tensor} differs by {row.error:.0e} (limit {row.limit:.0e})")
+            told.setdefault(who, []).append(_difference(row))
     return [f"{who}: {'; '.join(parts)}" for who, parts in told.items()]
+
+
+def _difference(row: Row) -> str:
+    what = f"{row.quantity} of {row.tensor}"
+    if math.isinf(row.error):
+        return f"{what} is missing on one side, of another shape or not finite"
+    return f"{what} differs by {row.error:.0e} (limit {row.limit:.0e})"
 
 
 def _file(asked: ParityRequest, reference: str, name: str, cache: Path) -> Path:
@@ -72,9 +80,10 @@ def _sources() -> Iterator[Path]:
 
 def _read(path: Path) -> list[Row]:
     try:
-        return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError):  # not there, or cut off by a power loss: judged again
+        kept = [Row(**{name: row[name] for name in Row.__annotations__}) for row in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError, KeyError):  # not there, or cut off by a power loss: judged again
         return []
+    return kept if [row.quantity for row in kept] == list(QUANTITIES) else []  # by a gate that compared less: judged again
 
 
 def _write(path: Path, found: Sequence[Row]) -> None:
@@ -85,8 +94,11 @@ def _write(path: Path, found: Sequence[Row]) -> None:
 
 
 def as_json(found: Sequence[Row]) -> str:
-    """A list of rows, an object each; an error of `Infinity` means that one side lacks the tensor or it is not finite."""
-    return json.dumps([asdict(row) for row in found], indent=1)
+    """A list of rows, an object each, and what each compared.
+
+    An error of `Infinity` means that one side lacks the tensor, that it has another shape or that it is not finite.
+    """
+    return json.dumps([{**asdict(row), "equal": row.equal, "what": QUANTITIES[row.quantity].what} for row in found], indent=1)
 
 
 __all__ = ["as_json", "differences", "rows"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from experiments.config.stopping import STOP
 from experiments.planning import plan as plan_
 from experiments.planning import treatments
 from experiments.planning.plan import Plan
-from models import frameworks
-from models.parity import ParityRequest
+from experiments.planning.treatments import Treatment
+from models import frameworks, parity
+from models.contract import OptimizerConfig
 from tracking import accounts, journal, whereabouts
 from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
@@ -102,7 +103,7 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     wanted = plan or plan_.of_study(studies.load(study), settings)
     if wanted.own_inputs:
         prepared = _with_own_inputs(study, settings, prepared, wanted, display)
-    prepared = proven(study, settings, prepared, display)
+    prepared = proven(study, settings, prepared, wanted.treatments, display)
     warnings = (*prepared.warnings, *idle.troubles, *filter(None, [given_up, wanted.rates_only]))
     prepared = dataclasses.replace(prepared, warnings=warnings, tags={**prepared.tags, **accounts.tags(account)})
     places = (accounts.place(account, settings.team, study), accounts.launches(account, settings.team))
@@ -149,16 +150,18 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
     return dataclasses.replace(prepared, warnings=(*prepared.warnings, *warnings(settings))) if warnings else prepared
 
 
-def proven(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> Prepared:
+def proven(
+    study: str, settings: CampaignSettings, prepared: Prepared, compared: Sequence[Treatment], display: Display
+) -> Prepared:
     """What is compared has passed the parity gate, or the report will say that it has not. Raises WrongCall."""
     if len(settings.frameworks) < 2:
         return prepared
     module = studies.load(study)
-    optimizer, names = getattr(settings, "optimizer", "adam"), treatments.models_of(module, settings)
-    found = []
-    for name in names:
+    rules, found = _rules(settings, compared), []
+    for name in treatments.models_of(module, settings):
         display.begin(f"parity of {name}")
-        found += equality.rows(ParityRequest(name, optimizer), settings.frameworks, Path(settings.cache), display.step)
+        asked = parity.ParityRequest(name, rules)
+        found += equality.rows(asked, settings.frameworks, Path(settings.cache), display.step)
     different = equality.differences(found)
     if different and not settings.allow_unequal:
         raise WrongCall(f"{different[0]}; allow_unequal=true measures them all the same and marks the report")
@@ -168,6 +171,13 @@ def proven(study: str, settings: CampaignSettings, prepared: Prepared, display: 
         tags={**prepared.tags, "parity": "unequal" if different else "equal"},
         files={**prepared.files, "parity.json": equality.as_json(found)},
     )
+
+
+def _rules(settings: CampaignSettings, compared: Sequence[Treatment]) -> tuple[OptimizerConfig, ...]:
+    """How the networks are trained, each way once; where a study leaves no choice, by Adam."""
+    told = [{**vars(settings), **one.settings} for one in compared]
+    found = (parity.rule(one.get("optimizer", "adam"), one.get("momentum", 0.0), one.get("weight_decay", 0.0)) for one in told)
+    return tuple(dict.fromkeys(found))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,13 +19,23 @@ from experiments.config.commands import Parity
 from experiments.config.console import Table, box
 from models import frameworks
 from models.contract import ModelError
-from models.parity import STEPS, ParityRequest, Row, gate
+from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, gate
 from tracking import provenance, spreadsheet
 from tracking.errors import WrongCall
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, Tags
 from tracking.store import Store, note, source
 
-HEADS = {"count": "parameters", "forward": "forward", "loss": "loss", "gradient": "gradients", "step": f"{STEPS} steps"}
+# What a column shows: the error of one quantity, or whether several are equal.
+HEADS = {
+    "parameters": ("count",),
+    "forward": ("forward",),
+    "loss": ("loss",),
+    "gradients": ("gradient",),
+    f"{STEPS} steps": ("step",),
+    "statistics": ("statistics",),
+    "dropped": ("place", "mask", "dropout"),
+}
+TITLE = "Relative L2 error in float64, the worst tensor (–: the network has none)"
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,8 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
     failed: list[str] = []
     for done, model in enumerate(wanted):
         progress(f"parity · {model}", done, len(wanted))
-        asked = ParityRequest(model, settings.optimizer, settings.full, settings.seed)
+        rules = tuple(one for name in settings.optimizer for one in RULES[name])
+        asked = ParityRequest(model, rules, settings.full, settings.seed)
         try:
             found += gate(asked, settings.frameworks, at_once=1 if settings.full else 2)
         except ModelError as error:
@@ -76,20 +87,22 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
 
 
 def table(judged: Judged) -> Table:
-    """A line a model and framework: the worst relative L2 error of each quantity."""
-    shown = Table(box=box.SIMPLE_HEAD, title="Relative L2 error in float64, the worst tensor", title_justify="left")
-    for head in ("model", "framework", "against", *HEADS.values(), "verdict"):
-        shown.add_column(head, justify="right" if head in HEADS.values() else "left", no_wrap=True)
+    """A line a model and framework: the worst error of each quantity."""
+    shown = Table(box=box.SIMPLE_HEAD, title=TITLE, title_justify="left")
+    for head in ("model", "framework", "against", *HEADS, "verdict"):
+        shown.add_column(head, justify="right" if head in HEADS else "left", no_wrap=True)
     for line in _lines(judged.rows):
         shown.add_row(*line, style="" if line[-1] == "equal" else "bold red")
     return shown
 
 
 def as_markdown(found: Sequence[Row]) -> str:
-    """The parity table as Markdown."""
-    heads = ("model", "framework", "against", *HEADS.values(), "verdict")
+    """The parity table as Markdown, and what was compared."""
+    heads = ("model", "framework", "against", *HEADS, "verdict")
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * 3}{'--:|' * len(HEADS)}---|"]
-    return "\n".join([*lines, *(f"| {' | '.join(line)} |" for line in _lines(found))]) + "\n"
+    table = [*lines, *(f"| {' | '.join(line)} |" for line in _lines(found))]
+    compared = [f"- {head}: {'; '.join(QUANTITIES[name].what for name in names)}" for head, names in HEADS.items()]
+    return "\n".join([f"{TITLE}.", "", *table, "", "What was compared:", "", *compared]) + "\n"
 
 
 def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -100,8 +113,15 @@ def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def _errors(by_quantity: Mapping[str, Row]) -> list[str]:
-    errors = [by_quantity[quantity].error for quantity in HEADS]
-    return ["equal" if not errors[0] else "DIFFERENT", *(f"{error:.1e}" for error in errors[1:])]
+    return [_error([by_quantity[name] for name in names]) for names in HEADS.values()]
+
+
+def _error(rows: Sequence[Row]) -> str:
+    if not any(row.compared for row in rows):
+        return "–"
+    if len(rows) == 1 and rows[0].limit:
+        return f"{rows[0].error:.1e}"
+    return "equal" if all(row.equal for row in rows) else "DIFFERENT"
 
 
 def _verdict(of_pair: Mapping[str, Row]) -> str:
@@ -115,7 +135,7 @@ def _kept(store: Store, settings: Parity, judged: Judged, began_ms: int) -> str:
     tags |= provenance.environment_tags(frameworks.distributions()) | source("parity", provenance.commit())
     params = {name: text for name, text in settings_.as_text(settings).items() if text}
     text = "\n".join(["### Found", *(f"- {line}" for line in told), "", as_markdown(judged.rows)])
-    points = tuple(Point(_key(row), row.error, 0, _now_ms()) for row in judged.rows if math.isfinite(row.error))
+    points = tuple(Point(_key(row), row.error, 0, _now_ms()) for row in judged.rows if row.compared and math.isfinite(row.error))
     records: list[Record] = [
         Metrics(origin, points),
         Artifact(origin, ".", ""),
@@ -139,8 +159,8 @@ def _key(row: Row) -> str:
 
 
 def _as_csv(found: Sequence[Row]) -> str:
-    header = ("model", "framework", "reference", "quantity", "tensor", "error", "limit", "equal")
-    rows = ((r.model, r.framework, r.reference, r.quantity, r.tensor, r.error, r.limit, r.equal) for r in found)
+    header = ("model", "framework", "reference", "quantity", "tensor", "error", "limit", "compared", "equal")
+    rows = ((r.model, r.framework, r.reference, r.quantity, r.tensor, r.error, r.limit, r.compared, r.equal) for r in found)
     return spreadsheet.as_csv([header, *rows])
 
 

@@ -51,9 +51,9 @@ class Parity:
     frameworks: tuple[str, ...] = setting(
         ("pytorch", "tensorflow"), "the reference first, then those judged against it", group="networks"
     )
-    optimizer: str = setting(
-        "adam",
-        "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
+    optimizer: tuple[str, ...] = setting(
+        ("adam", "sgd"),
+        "adam, sgd (plain, and with momentum and decay): PyTorch's semantics; adam-stock: each framework's own",
         choices=("adam", "sgd", "adam-stock"),
         group="training",
     )

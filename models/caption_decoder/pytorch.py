@@ -40,7 +40,8 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         self.lstm = OneBiasLSTM(spec.width)
         self.merge = nn.Linear(spec.width, spec.hidden)
         self.words = nn.Linear(spec.hidden, spec.vocabulary)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.state_dropout = nn.Dropout(spec.dropout)
+        self.merged_dropout = nn.Dropout(spec.dropout)
 
     def forward(self, features: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
         image = self._image_vector(features)
@@ -69,8 +70,8 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         return h, c
 
     def _logits(self, states: Tensor, image: Tensor) -> Tensor:
-        merged = torch.relu(self.merge(self.dropout(states) + image))
-        return self.words(self.dropout(merged))
+        merged = torch.relu(self.merge(self.state_dropout(states) + image))
+        return self.words(self.merged_dropout(merged))
 
 
 def build(spec: CaptionDecoderSpec) -> nn.Module:

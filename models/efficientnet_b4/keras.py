@@ -9,6 +9,7 @@ from keras import layers
 
 from models.efficientnet_b4.spec import STAGES, Spec, Unit
 from models.layers.keras import convolution, depthwise, dropout, images, linear, network, norm
+from models.transfer import layer_name
 
 
 def build(spec: Spec) -> keras.Model:
@@ -21,7 +22,8 @@ def build(spec: Spec) -> keras.Model:
     last = f"features.{len(STAGES) + 1}"
     x = _silu(norm(convolution(x, spec.last, 1, f"{last}.0"), f"{last}.1"))
     x = layers.GlobalAveragePooling2D()(x)
-    return network(inputs, linear(dropout(x, spec.dropout), spec.classes, "classifier.1"), "efficientnet_b4")
+    x = dropout(x, spec.dropout, "classifier.0")
+    return network(inputs, linear(x, spec.classes, "classifier.1"), "efficientnet_b4")
 
 
 def _unit(x: Any, unit: Unit) -> Any:
@@ -33,8 +35,8 @@ def _unit(x: Any, unit: Unit) -> Any:
     x = norm(convolution(x, unit.outputs, 1, f"{path}.{part + 2}.0"), f"{path}.{part + 2}.1")
     if unit.strides > 1 or unit.inputs != unit.outputs:
         return x
-    if unit.drop:
-        x = layers.Dropout(unit.drop, noise_shape=(None, 1, 1, 1))(x)  # whole images: stochastic depth
+    if unit.drop:  # whole images: stochastic depth
+        x = layers.Dropout(unit.drop, noise_shape=(None, 1, 1, 1), name=layer_name(f"{unit.path}.stochastic_depth"))(x)
     return layers.Add()([x, shortcut])
 
 

@@ -96,8 +96,8 @@ def rounded(channels: float) -> int:
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A narrow and short version, or all of it, and a batch of small images for the parity gate; nothing dropped."""
-    spec = Spec(dropout=0.0, stochastic_depth=0.0) if full else Spec(5, 0.25, 0.6, dropout=0.0, stochastic_depth=0.0)
+    """A narrow and short version, or all of it, and a batch of small images for the parity gate."""
+    spec = Spec() if full else Spec(5, 0.25, 0.6)
     return spec, probe_batch(spec, 64, rng)
 
 

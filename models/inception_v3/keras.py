@@ -27,7 +27,7 @@ def build(spec: Spec) -> keras.Model:
     for name, branches in MIXED.items():
         x = layers.Concatenate()([out for branch in branches for out in _branch(x, branch, name, spec)])
     x = layers.GlobalAveragePooling2D()(x)
-    return network(inputs, linear(dropout(x, spec.dropout), spec.classes, "fc"), "inception_v3")
+    return network(inputs, linear(dropout(x, spec.dropout, "dropout"), spec.classes, "fc"), "inception_v3")
 
 
 def _branch(x: Any, branch: Branch, name: str, spec: Spec) -> list[Any]:

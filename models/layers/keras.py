@@ -58,8 +58,8 @@ def linear(x: Any, outputs: int, path: str) -> Any:
     return layers.Dense(outputs, name=layer_name(path))(x)
 
 
-def dropout(x: Any, rate: float) -> Any:
-    return layers.Dropout(rate)(x) if rate else x
+def dropout(x: Any, rate: float, path: str) -> Any:
+    return layers.Dropout(rate, name=layer_name(path))(x) if rate else x
 
 
 def network(inputs: Any, outputs: Any, name: str) -> keras.Model:

@@ -22,7 +22,8 @@ def build(spec: Spec) -> keras.Model:
     last = f"features.{len(units) + 1}"
     x = _relu6(norm(convolution(x, spec.last, 1, f"{last}.0"), f"{last}.1"))
     x = layers.GlobalAveragePooling2D()(x)
-    return network(inputs, linear(dropout(x, spec.dropout), spec.classes, "classifier.1"), "mobilenet_v2")
+    x = dropout(x, spec.dropout, "classifier.0")
+    return network(inputs, linear(x, spec.classes, "classifier.1"), "mobilenet_v2")
 
 
 def _unit(x: Any, unit: Unit) -> Any:

@@ -32,7 +32,7 @@ decoder = spec("caption_decoder")
 
 def small_network(framework: Framework, **changes: Any) -> tuple[Any, Any, Batch]:
     small, batch = decoder.probe(np.random.default_rng(0))
-    small = replace(small, **changes)
+    small = replace(small, **{"dropout": 0.0, **changes})
     network = framework.build("caption_decoder", small)
     framework.load_weights(network, decoder.initial_weights(small, np.random.default_rng(1)))
     return network, small, batch
@@ -160,6 +160,28 @@ def check_dropout_is_on_only_in_training(framework: Framework) -> None:
     optimizer = framework.optimizer(network, OptimizerConfig("adam", 0.0))
     losses = [float(framework.train_step(network, optimizer, batch)) for _ in range(3)]
     assert len({*losses, first[0] / first[1]}) == 4  # three masks and none
+
+
+def check_what_training_drops_is_measured(framework: Framework) -> None:
+    network, small, batch = small_network(framework, dropout=0.4)
+    found = framework.dropping(network, batch.inputs, 2**16)
+    assert found.keys() == {"state_dropout", "merged_dropout"}
+    rows = len(batch.inputs[2])
+    for one, size in ((found["state_dropout"], small.width), (found["merged_dropout"], small.hidden)):
+        assert (one.given.shape, one.drawn.shape) == ((rows * size,), (2**15, 2))
+        np.testing.assert_allclose(one.drawn[one.drawn != 0], 1 / 0.6, rtol=TIGHT)
+        assert abs((one.drawn == 0).mean() - 0.4) < 6 * (0.4 * 0.6 / 2**16) ** 0.5  # six standard errors
+        assert (one.drawn[:, 0] != one.drawn[:, 1]).any()  # every value for itself
+
+
+def check_nothing_drops_when_told_so(framework: Framework) -> None:
+    network, _, batch = small_network(framework, dropout=0.4)
+    framework.drop_nothing(network)
+    loss, total = framework.evaluate(network, batch)
+    trained = framework.train_step(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), batch)
+    np.testing.assert_allclose(float(trained), loss / total, rtol=1e-6)  # Keras keeps its loss in float32 on some backends
+    for one in framework.dropping(network, batch.inputs, 64).values():
+        assert (one.drawn == 1).all()
 
 
 def check_an_epoch_is_its_steps(framework: Framework) -> None:

@@ -17,6 +17,7 @@ def build(spec: Spec) -> keras.Model:
             x = layers.ReLU()(convolution(x, channels, 3, path, padding=1, bias=True))
         x = max_pool(x, 2, strides=2)
     x = flatten(AdaptiveAverage(POOLED)(x))
-    for path in ("classifier.0", "classifier.3"):
-        x = dropout(layers.ReLU()(linear(x, spec.hidden, path)), spec.dropout)
+    for at in (0, 3):
+        x = layers.ReLU()(linear(x, spec.hidden, f"classifier.{at}"))
+        x = dropout(x, spec.dropout, f"classifier.{at + 2}")
     return network(inputs, linear(x, spec.classes, "classifier.6"), "vgg16")

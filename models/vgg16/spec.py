@@ -51,8 +51,8 @@ class Spec(ImageSpec):
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A narrow version or all of it, and a batch whose pooling has parts of unequal size, for the parity gate; dropout 0."""
-    spec = Spec(dropout=0.0) if full else Spec(classes=5, stages=((1, 4), (2, 6), (1, 8)), hidden=10, dropout=0.0)
+    """A narrow version or all of it, and a batch whose pooling has parts of unequal size, for the parity gate."""
+    spec = Spec() if full else Spec(classes=5, stages=((1, 4), (2, 6), (1, 8)), hidden=10)
     return spec, probe_batch(spec, 72, rng)
 
 

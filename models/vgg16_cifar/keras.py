@@ -18,9 +18,10 @@ def build(spec: Spec) -> keras.Model:
             x = convolution(x, channels, 3, f"conv{stage}_{number}", padding=1)
             x = layers.ReLU()(norm(x, f"norm{stage}_{number}"))
             if number < count:
-                x = dropout(x, first if stage == 1 else later)
+                x = dropout(x, first if stage == 1 else later, f"drop{stage}_{number}")
         x = max_pool(x, 2, strides=2)
     x = layers.GlobalAveragePooling2D()(x)
-    x = linear(dropout(x, hidden), spec.hidden, "hidden")
+    x = linear(dropout(x, hidden, "hidden_drop"), spec.hidden, "hidden")
     x = layers.ReLU()(norm(x, "hidden_norm"))
-    return network(inputs, linear(dropout(x, hidden), spec.classes, "classifier"), "vgg16_cifar")
+    x = dropout(x, hidden, "classifier_drop")
+    return network(inputs, linear(x, spec.classes, "classifier"), "vgg16_cifar")

@@ -15,29 +15,33 @@ class VGG16Cifar(nn.Module):  # type: ignore[misc]
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
+        first, later, hidden = spec.dropouts
         inputs = spec.channels
         for stage, (count, channels) in enumerate(spec.stages, 1):
             for number in range(1, count + 1):
                 self.add_module(f"conv{stage}_{number}", nn.Conv2d(inputs, channels, 3, padding=1, bias=False))
                 self.add_module(f"norm{stage}_{number}", nn.BatchNorm2d(channels))
+                if number < count:
+                    self.add_module(f"drop{stage}_{number}", nn.Dropout(first if stage == 1 else later))
                 inputs = channels
+        self.hidden_drop = nn.Dropout(hidden)
         self.hidden = nn.Linear(inputs, spec.hidden)
         self.hidden_norm = nn.BatchNorm1d(spec.hidden)
+        self.classifier_drop = nn.Dropout(hidden)
         self.classifier = nn.Linear(spec.hidden, spec.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        first, later, hidden = self.spec.dropouts
         for stage, (count, _) in enumerate(self.spec.stages, 1):
             for number in range(1, count + 1):
                 x = self.get_submodule(f"conv{stage}_{number}")(x)
                 x = functional.relu(self.get_submodule(f"norm{stage}_{number}")(x))
                 if number < count:
-                    x = functional.dropout(x, first if stage == 1 else later, self.training)
+                    x = self.get_submodule(f"drop{stage}_{number}")(x)
             x = functional.max_pool2d(x, 2)
         x = x.mean((2, 3))
-        x = self.hidden(functional.dropout(x, hidden, self.training))
+        x = self.hidden(self.hidden_drop(x))
         x = functional.relu(self.hidden_norm(x))
-        logits: Tensor = self.classifier(functional.dropout(x, hidden, self.training))
+        logits: Tensor = self.classifier(self.classifier_drop(x))
         return logits
 
 

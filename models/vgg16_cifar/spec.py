@@ -10,8 +10,6 @@ import numpy as np
 from models.contract import Batch
 from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
 
-NONE = (0.0, 0.0, 0.0)
-
 
 @dataclass(frozen=True)
 class Spec(ImageSpec):
@@ -47,8 +45,8 @@ class Spec(ImageSpec):
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A narrow version or all of it, and a batch of small images for the parity gate; dropout 0."""
-    spec = Spec(dropouts=NONE) if full else Spec(classes=5, stages=((2, 4), (1, 6), (2, 8)), hidden=10, dropouts=NONE)
+    """A narrow version or all of it, and a batch of small images for the parity gate."""
+    spec = Spec() if full else Spec(classes=5, stages=((2, 4), (1, 6), (2, 8)), hidden=10)
     return spec, probe_batch(spec, 32, rng)
 
 

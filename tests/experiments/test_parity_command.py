@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import mlflow
 import pytest
 
-from experiments.campaign import equality
-from models.parity import ParityRequest, Row
+from experiments.campaign import equality, launch
+from experiments.planning.treatments import Treatment
+from experiments.studies import captioning, classification
+from models.parity import QUANTITIES, RULES, ParityRequest, Row
 from tests.conftest import Place
 
 
@@ -29,9 +32,15 @@ def test_a_pair_is_proven_and_kept(place: Place) -> None:
     assert run.data.tags["kind"] == "parity"
     assert run.data.tags["parity"] == "equal"
     assert 0 <= run.data.metrics["parity/lenet/keras-torch/forward"] < 1e-12
-    assert len(run.data.metrics) == 10
+    assert run.data.metrics["parity/vgg16_cifar/keras-torch/mask"] == 0
+    assert 0 < run.data.metrics["parity/vgg16_cifar/keras-torch/dropout"] < 0.01  # two draws of a million
+    assert len(run.data.metrics) == 5 + 9  # lenet has neither running statistics nor dropout
+    assert run.data.params["optimizer"] == "adam,sgd"
     files = {one.path for one in mlflow.MlflowClient(place.uri).list_artifacts(run.info.run_id)}
     assert files == {"parity.md", "parity.csv", "parity.json"}
+    certificate = Path(mlflow.artifacts.download_artifacts(f"{run.info.artifact_uri}/parity.md")).read_text()
+    for what in ("after 5 optimizer steps", "running means and variances", "the share that each of them drops"):
+        assert what in certificate
 
 
 def test_a_difference_is_told_and_fails(place: Place) -> None:
@@ -73,6 +82,16 @@ def test_a_campaign_refuses_what_is_not_equal_or_marks_it(place: Place) -> None:
     assert json.loads(next(place.journal.glob("*/parity.json")).read_text())[0]["model"] == "caption_decoder"
 
 
+def test_a_campaign_asks_about_the_rules_it_trains_by() -> None:
+    settings = classification.Settings(optimizer="sgd", momentum=0.9, weight_decay=1e-4, learning_rate=1e-9)
+    adam = {"optimizer": "adam", "momentum": 0.0, "weight_decay": 0.0}
+    both = [Treatment("a", "pytorch"), Treatment("b", "pytorch", settings=adam)]
+    found = launch._rules(settings, [*both, *both])
+    assert [(one.name, one.momentum, one.weight_decay) for one in found] == [("sgd", 0.9, 1e-4), ("adam", 0.0, 0.0)]
+    assert min(one.learning_rate for one in found) > 1e-4  # at 1e-9 no difference would show
+    assert launch._rules(captioning.Settings(), [Treatment("a", "pytorch")]) == RULES["adam"]
+
+
 def test_what_was_judged_by_this_code_is_not_judged_again(tmp_path: Path) -> None:
     calls: list[str] = []
 
@@ -92,13 +111,21 @@ def test_what_was_judged_by_this_code_is_not_judged_again(tmp_path: Path) -> Non
     assert len(calls) > judged_calls
 
 
-def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    equal = Row("lenet", "b", "a", "count", "all", 0.0, 0.0)
-    different = Row("lenet", "b", "a", "step", "x", 1.0, 1e-8)
-    answers = iter([[equal], [different]])
+def test_what_compared_less_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Row("lenet", "b", "a", quantity, "x", 0.0, 0.0) for quantity in QUANTITIES]
+    answers = iter([rows[:5], rows])
     monkeypatch.setattr(equality, "gate", lambda *_, **__: next(answers))
-    assert equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == [equal]
-    assert equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == [equal]
+    found = [equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) for _ in range(3)]
+    assert found == [rows[:5], rows, rows]
+
+
+def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    equal = [Row("lenet", "b", "a", quantity, "x", 0.0, 0.0) for quantity in QUANTITIES]
+    different = [replace(row, error=1.0, limit=1e-8) if row.quantity == "step" else row for row in equal]
+    answers = iter([equal, different])
+    monkeypatch.setattr(equality, "gate", lambda *_, **__: next(answers))
+    assert equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == equal
+    assert equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == equal
     monkeypatch.setattr(equality, "_code", lambda: "changed")
     found = equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None)
     assert equality.differences(found) == ["lenet of b is not equal to that of a: step of x differs by 1e+00 (limit 1e-08)"]

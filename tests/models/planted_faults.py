@@ -1,11 +1,15 @@
-"""Computes one side of the gate with a fault planted: `python -m tests.models.planted_faults FOLDER` writes one .npz a fault."""
+"""Both sides of the gate, one of them with faults: `python -m tests.models.planted_faults FRAMEWORK FOLDER`.
+
+On PyTorch it writes an .npz a model, on Keras one a fault, or its message where the fault ends the computation.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -13,42 +17,153 @@ import numpy as np
 
 import models
 from models import parity
+from models.contract import ModelError
 
 FRAMEWORK = "keras-torch"  # eager, so the quickest to start
+Change = Callable[[Any], Any]
 
 
-@contextmanager
-def epsilon() -> Iterator[None]:
-    """One BatchNormalization of thirteen with Keras' default epsilon."""
-    module = models.load("densenet201", "keras")
+def rebuilt(model: str, change: Change) -> AbstractContextManager[Any]:
+    """`change(network)` as soon as it is built."""
+    module = models.load(model, "keras")
     build = module.build
 
     def faulty(spec: Any) -> Any:
         network = build(spec)
-        network.get_layer("features-norm0").epsilon = 1e-3
+        change(network)
         return network
 
-    with patch.object(module, "build", faulty):
+    return patch.object(module, "build", faulty)
+
+
+def replaced(model: str, name: str, faulty: Callable[..., Any]) -> AbstractContextManager[Any]:
+    """`faulty(right, …)` in place of a function of the model's Keras file."""
+    module = models.load(model, "keras")
+    right = getattr(module, name)
+    return patch.object(module, name, lambda *given, **named: faulty(right, *given, **named))
+
+
+def halved(model: str, path: str) -> AbstractContextManager[Any]:
+    """Half the rate of one layer that drops."""
+    from models.transfer import layer_name
+
+    def change(network: Any) -> None:
+        network.get_layer(layer_name(path)).rate /= 2
+
+    return rebuilt(model, change)
+
+
+def nothing() -> AbstractContextManager[Any]:
+    return rebuilt("lenet", lambda _: None)
+
+
+def epsilon() -> AbstractContextManager[Any]:
+    """One BatchNormalization of thirteen with Keras' default epsilon."""
+    return rebuilt("densenet201", lambda network: setattr(network.get_layer("features-norm0"), "epsilon", 1e-3))
+
+
+def momentum() -> AbstractContextManager[Any]:
+    """One BatchNormalization of six with Keras' default momentum."""
+    return rebuilt("vgg16_cifar", lambda network: setattr(network.get_layer("norm2_1"), "momentum", 0.99))
+
+
+def dropout_rate() -> AbstractContextManager[Any]:
+    return halved("vgg16_cifar", "hidden_drop")
+
+
+def caption_dropout_rate() -> AbstractContextManager[Any]:
+    return halved("caption_decoder", "merged_dropout")
+
+
+def no_dropout() -> AbstractContextManager[Any]:
+    return replaced("vgg16_cifar", "dropout", lambda _, x, *__: x)
+
+
+def stochastic_depth_rate() -> AbstractContextManager[Any]:
+    return halved("efficientnet_b4", "features.5.1.stochastic_depth")
+
+
+def stochastic_depth_of_pixels() -> AbstractContextManager[Any]:
+    """The right rate, of single values instead of whole images."""
+    return rebuilt(
+        "efficientnet_b4", lambda network: setattr(network.get_layer("features-5-1-stochastic_depth"), "noise_shape", None)
+    )
+
+
+@contextmanager
+def dropout_place() -> Iterator[None]:
+    """After the sum of state and image instead of before it."""
+    from models.caption_decoder.keras import CaptionDecoder
+
+    def faulty(self: Any, states: Any, image: Any, training: bool) -> Any:
+        merged = self.merge(self.state_dropout(states + image, training=training))
+        return self.words(self.merged_dropout(merged, training=training))
+
+    with patch.object(CaptionDecoder, "_logits", faulty):
         yield
 
 
 @contextmanager
-def same_padding() -> Iterator[None]:
+def hidden_dropout() -> Iterator[None]:
+    """One that the gate cannot see as a layer."""
+    from keras import random
+
+    from models.caption_decoder.keras import CaptionDecoder
+
+    right = CaptionDecoder._logits
+
+    def faulty(self: Any, states: Any, image: Any, training: bool) -> Any:
+        return right(self, random.dropout(states, 0.3) if training else states, image, training)
+
+    with patch.object(CaptionDecoder, "_logits", faulty):
+        yield
+
+
+def same_padding() -> AbstractContextManager[Any]:
     """Keras' own `same` for a convolution that strides: one pixel more on one side."""
     from keras import layers
 
     from models.transfer import layer_name
 
-    module = models.load("densenet201", "keras")
-    right = module.convolution
-
-    def faulty(x: Any, filters: int, size: int, path: str, *, strides: int = 1, **others: Any) -> Any:
+    def faulty(right: Any, x: Any, filters: int, size: int, path: str, *, strides: int = 1, **others: Any) -> Any:
         if strides == 1:
             return right(x, filters, size, path, **others)
         return layers.Conv2D(filters, size, strides, "same", use_bias=False, name=layer_name(path))(x)
 
-    with patch.object(module, "convolution", faulty):
-        yield
+    return replaced("densenet201", "convolution", faulty)
+
+
+def pooled_padding() -> AbstractContextManager[Any]:
+    """Keras' own `same` for a pooling: zeros of the padding do not count in the mean."""
+    from keras import layers
+
+    def faulty(_: Any, x: Any, size: int, *, strides: int, **__: Any) -> Any:
+        return layers.AveragePooling2D(size, strides, "same")(x)
+
+    return replaced("inception_v3", "average_pool", faulty)
+
+
+def flatten_order() -> AbstractContextManager[Any]:
+    """Pixel by pixel instead of channel by channel."""
+    from keras import layers
+
+    return replaced("lenet", "flatten", lambda _, x: layers.Flatten()(x))
+
+
+def activation() -> AbstractContextManager[Any]:
+    from keras import layers
+
+    leaky = SimpleNamespace(ReLU=lambda: layers.LeakyReLU(0.01))
+    return patch.object(models.load("lenet", "keras"), "layers", leaky)
+
+
+def one_bias_more() -> AbstractContextManager[Any]:
+    """A convolution before a BatchNorm, which takes the bias out again."""
+
+    def faulty(right: Any, x: Any, filters: int, size: int, path: str, **others: Any) -> Any:
+        return right(x, filters, size, path, bias=path == "conv1_1", **others)
+
+    return replaced("vgg16_cifar", "convolution", faulty)
 
 
 @contextmanager
@@ -82,29 +197,132 @@ def gate_order() -> Iterator[None]:
 
 
 @contextmanager
-def stock_adam() -> Iterator[None]:
+def label_shift() -> Iterator[None]:
+    """Classes counted from one."""
     from models.frameworks.keras.adapter import Adapter
 
-    optimizer = Adapter.optimizer
-    with patch.object(Adapter, "optimizer", lambda self, network, _: optimizer(self, network, parity.OPTIMIZERS["adam-stock"])):
+    right = Adapter._fitted
+
+    def faulty(self: Any, batch: Any) -> Any:
+        inputs, targets, weights = right(self, batch)
+        return inputs, (targets + 1) % 10, weights
+
+    with patch.object(Adapter, "_fitted", faulty):
         yield
 
 
-FAULTS = {
-    "epsilon": ("densenet201", epsilon),
+@contextmanager
+def optimized(name: str, of: Callable[[Any], Any]) -> Iterator[None]:
+    """Every optimizer of that name another: `of(config)`."""
+    from models.frameworks.keras.adapter import Adapter, _loss
+
+    right = Adapter.optimizer
+
+    def faulty(self: Any, network: Any, config: Any) -> Any:
+        if config.name != name:
+            return right(self, network, config)
+        optimizer = of(config)
+        optimizer.build(network.trainable_variables)
+        network.compile(optimizer=optimizer, loss=_loss())
+        return optimizer
+
+    with patch.object(Adapter, "optimizer", faulty):
+        yield
+
+
+def stock_adam() -> AbstractContextManager[Any]:
+    import keras
+
+    return optimized("adam", lambda config: keras.optimizers.Adam(config.learning_rate))
+
+
+def momentum_with_the_rate_in_it() -> AbstractContextManager[Any]:
+    """Keras' own, the same until the rate falls; the decay as it should be."""
+    import keras
+
+    from models.frameworks.keras.optimizers import TorchSGD
+
+    class Folded(keras.optimizers.SGD):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            super().update_step(gradient + self.decay * variable, variable, learning_rate)
+
+    def of(config: Any) -> Any:
+        if not config.momentum:
+            return TorchSGD(config.learning_rate, config.momentum, config.weight_decay)
+        optimizer = Folded(config.learning_rate, config.momentum)
+        optimizer.decay = config.weight_decay
+        return optimizer
+
+    return optimized("sgd", of)
+
+
+def decay_apart_from_the_gradient() -> AbstractContextManager[Any]:
+    from models.frameworks.keras.optimizers import TorchSGD
+
+    class Apart(TorchSGD):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            decay, self.decay = self.decay, 0.0
+            super().update_step(gradient, variable, learning_rate)
+            self.decay = decay
+            self.assign_sub(variable, learning_rate * decay * variable)
+
+    return optimized("sgd", lambda config: Apart(config.learning_rate, config.momentum, config.weight_decay))
+
+
+@contextmanager
+def rate_that_stays() -> Iterator[None]:
+    from models.frameworks.keras.adapter import Adapter
+
+    with patch.object(Adapter, "set_learning_rate", lambda *_: None):
+        yield
+
+
+# Each with the model that it is planted in.
+FAULTS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
+    "nothing": ("lenet", nothing),
     "same_padding": ("densenet201", same_padding),
-    "transposed_kernel": ("densenet201", transposed_kernel),
+    "epsilon": ("densenet201", epsilon),
+    "momentum": ("vgg16_cifar", momentum),
+    "dropout_rate": ("vgg16_cifar", dropout_rate),
+    "caption_dropout_rate": ("caption_decoder", caption_dropout_rate),
+    "no_dropout": ("vgg16_cifar", no_dropout),
+    "hidden_dropout": ("caption_decoder", hidden_dropout),
+    "dropout_place": ("caption_decoder", dropout_place),
+    "stochastic_depth_rate": ("efficientnet_b4", stochastic_depth_rate),
+    "stochastic_depth_of_pixels": ("efficientnet_b4", stochastic_depth_of_pixels),
     "gate_order": ("caption_decoder", gate_order),
+    "flatten_order": ("lenet", flatten_order),
+    "activation": ("lenet", activation),
+    "one_bias_more": ("vgg16_cifar", one_bias_more),
     "stock_adam": ("caption_decoder", stock_adam),
+    "momentum_with_the_rate_in_it": ("lenet", momentum_with_the_rate_in_it),
+    "decay_apart_from_the_gradient": ("lenet", decay_apart_from_the_gradient),
+    "rate_that_stays": ("lenet", rate_that_stays),
+    "pooled_padding": ("inception_v3", pooled_padding),
+    "label_shift": ("lenet", label_shift),
+    "transposed_kernel": ("densenet201", transposed_kernel),
 }
 
 
-def main(folder: str) -> None:
-    parity.compute(parity.ParityRequest("caption_decoder"), FRAMEWORK)  # imports Keras on its backend before a fault touches it
+def asked(model: str) -> parity.ParityRequest:
+    """Of LeNet, the smallest, by every rule."""
+    return parity.ParityRequest(model, (*parity.RULES["adam"], *(parity.RULES["sgd"] if model == "lenet" else ())))
+
+
+def main(framework: str, folder: str) -> None:
+    if framework == "pytorch":
+        for model in sorted({model for model, _ in FAULTS.values()}):
+            np.savez(Path(folder) / f"{model}.npz", allow_pickle=False, **parity.compute(asked(model), framework))
+        return
+    parity.compute(parity.ParityRequest("lenet"), framework)  # imports Keras on its backend before a fault touches it
     for name, (model, fault) in FAULTS.items():
-        with fault():
-            computed: dict[str, Any] = dict(parity.compute(parity.ParityRequest(model), FRAMEWORK))
-        np.savez(Path(folder) / f"{name}.npz", **computed)
+        try:
+            with fault():
+                computed = parity.compute(asked(model), framework)
+        except ModelError as error:
+            (Path(folder) / f"{name}.txt").write_text(str(error))
+        else:
+            np.savez(Path(folder) / f"{name}.npz", allow_pickle=False, **computed)
 
 
 if __name__ == "__main__":

@@ -2,41 +2,76 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import beta
 
+from experiments.campaign import equality
 from models import parity
 from models.contract import ModelError
 from models.parity import ParityRequest
-from models.testing import contract_run
 from tests.models.children import run_python
-from tests.models.planted_faults import FAULTS
+from tests.models.planted_faults import FAULTS, FRAMEWORK
 
-# What each fault must change; the others of its quantities it must leave alone, or the gate could not tell where to look.
-CAUGHT = {
-    "epsilon": {"forward", "loss", "gradient", "step"},
-    "same_padding": {"forward", "loss", "gradient", "step"},
-    "transposed_kernel": {"forward", "loss", "gradient", "step"},
-    "gate_order": {"forward", "loss", "gradient", "step"},
-    "stock_adam": {"step"},
+FUNCTION = {"forward", "loss", "gradient", "step"}
+# What each fault must change, and where the gate must say that it is; what it leaves alone the gate must not blame.
+CAUGHT: dict[str, tuple[set[str], str]] = {
+    "nothing": (set(), ""),
+    "same_padding": (FUNCTION | {"statistics"}, "forward of outputs"),
+    "epsilon": (FUNCTION | {"statistics"}, "statistics of features.denseblock1.denselayer1.norm1."),
+    "momentum": ({"statistics"}, "statistics of norm2_1.running_"),
+    "dropout_rate": ({"mask", "dropout"}, "dropout of hidden_drop differs by 2e-01"),
+    "caption_dropout_rate": ({"mask", "dropout"}, "dropout of merged_dropout differs by 2e-01"),
+    "no_dropout": ({"place", "mask", "dropout"}, "dropout of classifier_drop is missing on one side"),
+    "hidden_dropout": ({"place", "step"}, "place of state_dropout"),
+    "dropout_place": ({"place"}, "place of state_dropout"),
+    "stochastic_depth_rate": ({"mask", "dropout"}, "dropout of features.5.1.stochastic_depth differs by"),
+    "stochastic_depth_of_pixels": ({"mask"}, "mask of features.5.1.stochastic_depth differs by"),
+    "gate_order": (FUNCTION | {"place"}, "gradient of lstm."),
+    "flatten_order": (FUNCTION, "gradient of "),
+    "activation": (FUNCTION, "forward of outputs"),
+    "stock_adam": ({"step"}, "by adam differs by"),
+    "momentum_with_the_rate_in_it": ({"step"}, "by sgd, momentum 0.9, weight decay 0.01 differs by"),
+    "decay_apart_from_the_gradient": ({"step"}, "by sgd, momentum 0.9, weight decay 0.01 differs by"),
+    "rate_that_stays": ({"step"}, "differs by"),
+    "pooled_padding": (FUNCTION | {"statistics", "place"}, "forward of outputs"),
+    "label_shift": ({"loss", "gradient", "step"}, "loss of mean differs by"),
+    "transposed_kernel": (FUNCTION | {"statistics"}, "forward of outputs"),
 }
+ENDED = {"one_bias_more": "weights: 'conv1_1.bias' is missing"}
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What PyTorch computes, by model, and Keras with each of the faults."""
     folder = tmp_path_factory.mktemp("faults")
-    run_python("-m", "tests.models.planted_faults", str(folder))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: run_python("-m", "tests.models.planted_faults", name, str(folder)), ("pytorch", FRAMEWORK)))
     return folder
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_refused(fault: str, faulty: Path) -> None:
+@pytest.mark.parametrize("fault", CAUGHT)
+def test_planted_faults_are_refused(fault: str, computed: Path) -> None:
     model = FAULTS[fault][0]
-    with np.load(faulty / f"{fault}.npz") as computed:
-        rows = parity.judge(model, ("pytorch", contract_run("pytorch").parity(model)), (fault, dict(computed)))
-    assert {row.quantity for row in rows if not row.equal} == CAUGHT[fault]
+    with np.load(computed / f"{model}.npz") as right, np.load(computed / f"{fault}.npz") as faulty:
+        rows = parity.judge(model, ("pytorch", dict(right)), ("planted", dict(faulty)))
+    quantities, where = CAUGHT[fault]
+    assert {row.quantity for row in rows if not row.equal} == quantities
+    told = "".join(equality.differences(rows))
+    assert told.startswith(f"{model} of planted is not equal to that of pytorch: ") == bool(quantities)
+    assert where in told
+
+
+@pytest.mark.parametrize("fault", ENDED)
+def test_planted_faults_that_no_weights_fit_are_named(fault: str, computed: Path) -> None:
+    assert ENDED[fault] in (computed / f"{fault}.txt").read_text()
+
+
+def test_every_fault_has_its_expectation() -> None:
+    assert FAULTS.keys() == CAUGHT.keys() | ENDED.keys()
 
 
 def test_compare_measures_relative_l2() -> None:
@@ -46,9 +81,27 @@ def test_compare_measures_relative_l2() -> None:
     assert errors == {"a": pytest.approx(0.1), "b": 0.0, "c": np.inf, "d": np.inf, "e": np.inf}
 
 
+def test_rates_are_judged_by_what_chance_explains() -> None:
+    """Against the intervals as quantiles of the beta distribution, and against pairs drawn at one rate and at half of it."""
+    for pair in ([(500_000, 10**6), (250_000, 10**6)], [(1, 1000), (50, 1000)], [(40, 100), (60, 150)]):
+        (less, size), (more, other) = sorted(pair, key=lambda one: one[0] / one[1])
+        highest = beta.ppf(1 - parity.CHANCE / 2, less + 1, size - less)
+        lowest = beta.ppf(parity.CHANCE / 2, more, other - more + 1)
+        error, limit = parity._rates(*map(np.array, pair))
+        assert error == pytest.approx(more / other - less / size)
+        assert limit - error == pytest.approx(highest - lowest)
+    rng, drawn = np.random.default_rng(0), 2**17
+    for rate in (0.00625, 0.2, 0.5):  # the smallest rate of EfficientNet-B4, MobileNetV2's, VGG-16's
+        for _ in range(20):
+            whole, again, half = rng.binomial(drawn, (rate, rate, rate / 2))
+            for count, explained in ((again, True), (half, False)):
+                error, limit = parity._rates(np.array([whole, drawn]), np.array([count, drawn]))
+                assert (error <= limit) == explained
+
+
 def test_the_gate_runs_each_side_in_a_process() -> None:
     rows = parity.gate(ParityRequest("caption_decoder"), ["pytorch", "pytorch"])
-    assert [row.quantity for row in rows] == list(parity.LIMITS)
+    assert [row.quantity for row in rows] == list(parity.QUANTITIES)
     assert all(row.error == 0 for row in rows)  # the same program twice: the same bits
 
 

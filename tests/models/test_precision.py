@@ -31,6 +31,7 @@ for model in sys.argv[3:]:
     framework.load_weights(network, module.initial_weights(spec, rng))
     logits = framework.infer(network, batch.inputs)
     loss, total = framework.evaluate(network, batch)
+    framework.drop_nothing(network)
     optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-3))
     losses = [float(framework.train_step(network, optimizer, batch)) for _ in range(3)]
     kept = sorted({str(array.dtype) for array in framework.weights(network).values()})

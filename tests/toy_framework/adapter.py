@@ -11,6 +11,7 @@ import models
 from models.contract import (
     Array,
     Batch,
+    Dropping,
     Framework,
     ImageFiles,
     OptimizerConfig,
@@ -115,6 +116,12 @@ class Adapter(Framework):
     def gradients(self, network: Network, batch: Batch) -> Weights:
         trained = {name: np.zeros_like(array) for name, array in network.weights.items() if ".running_" not in name}
         return trained | {network.output: self._loss(network, batch)[1]}
+
+    def dropping(self, network: Network, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:  # noqa: ARG002
+        return {}
+
+    def drop_nothing(self, network: Network) -> None:
+        """It never drops anything."""
 
     def infer(self, network: Network, inputs: tuple[Array, ...]) -> Array:
         outputs = self._forward(network, self._placed(inputs))

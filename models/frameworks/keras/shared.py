@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import models
-from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Profile, Weights
+from models.contract import Array, Batch, Dropping, Framework, ModelError, OptimizerConfig, Profile, Weights
 from models.frameworks.devices import Device
 from models.frameworks.keras.jax import JaxDevice
 from models.frameworks.pytorch.device import TorchDevice
@@ -102,6 +102,17 @@ class KerasFramework(Framework):
             if name not in state:
                 raise ModelError(f"optimizer state: {name!r} is missing")
             variable.assign(state[name])
+
+    def dropping(self, network: Any, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
+        from models.frameworks.keras import seen
+
+        arrays = tuple(map(self._array, inputs))
+        return seen.dropping(network, arrays if len(arrays) > 1 else arrays[0], draws)
+
+    def drop_nothing(self, network: Any) -> None:
+        from models.frameworks.keras import seen
+
+        seen.drop_nothing(seen.droppers(network).values())
 
     def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
         if self.backend not in ("tensorflow", "torch"):

@@ -12,7 +12,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import models
-from models.contract import Array, Batch, Framework, ImageFiles, ModelError, OptimizerConfig, Profile, Weights, check_weights
+from models.contract import (
+    Array,
+    Batch,
+    Dropping,
+    Framework,
+    ImageFiles,
+    ModelError,
+    OptimizerConfig,
+    Profile,
+    Weights,
+    check_weights,
+)
+from models.frameworks.pytorch import seen
 from models.frameworks.pytorch.device import TorchDevice
 
 
@@ -120,6 +132,15 @@ class Adapter(Framework):
         loss = _mean_loss(network, *self._tensors(batch))
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         return {name: gradient.numpy(force=True) for name, gradient in zip(parameters, gradients, strict=True)}
+
+    def dropping(self, network: nn.Module, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
+        return seen.dropping(network, tuple(map(self._tensor, inputs)), draws)
+
+    def drop_nothing(self, network: nn.Module) -> None:
+        seen.drop_nothing(seen.droppers(network).values())
+
+    def unbiased(self, network: nn.Module, inputs: tuple[Array, ...]) -> dict[str, int]:
+        return seen.unbiased(network, tuple(map(self._tensor, inputs)))
 
     def infer(self, network: nn.Module, inputs: tuple[Array, ...]) -> Array:
         network.eval()

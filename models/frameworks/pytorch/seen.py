@@ -1,0 +1,82 @@
+"""What layers do in training mode, seen from outside: for the parity gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.contract import Array, Dropping
+
+See = Callable[[str, nn.Module, Tensor], None]
+
+
+def droppers(network: nn.Module) -> dict[str, nn.Module]:
+    """By path: PyTorch's layers that drop and torchvision's have their rate as `p`, and no parts."""
+    return {path: layer for path, layer in network.named_modules() if "p" in vars(layer) and not any(layer.children())}
+
+
+def drop_nothing(layers: Iterable[nn.Module]) -> None:
+    for layer in layers:
+        layer.p = 0.0
+
+
+def dropping(network: nn.Module, inputs: tuple[Tensor, ...], draws: int) -> dict[str, Dropping]:
+    layers, given = droppers(network), dict[str, list[Tensor]]()
+    rates = {path: layer.p for path, layer in layers.items()}
+
+    def see(path: str, _: nn.Module, given_now: Tensor) -> None:
+        given.setdefault(path, []).append(given_now.clone())
+
+    drop_nothing(layers.values())
+    _watched(network, inputs, layers, see)
+    for path, layer in layers.items():
+        layer.p = rates[path]
+    return {path: Dropping(_flat(tensors), _drawn(layers[path], tensors[0], draws)) for path, tensors in given.items()}
+
+
+def unbiased(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+
+    def see(path: str, _: nn.Module, given: Tensor) -> None:
+        found[path] = given.numel() // given.shape[1]
+
+    norms = {path: layer for path, layer in network.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
+    _watched(network, inputs, norms, see)
+    return found
+
+
+def _watched(network: nn.Module, inputs: tuple[Tensor, ...], layers: dict[str, nn.Module], see: See) -> None:
+    """One pass in training mode; `see(path, layer, what it is given)` before each call of a layer in training mode."""
+
+    def watch(path: str) -> Callable[..., None]:
+        return lambda layer, arguments: see(path, layer, arguments[0]) if layer.training else None
+
+    hooks = [layer.register_forward_pre_hook(watch(path)) for path, layer in layers.items()]
+    network.train()
+    with torch.no_grad():
+        network(*inputs)
+    for hook in hooks:
+        hook.remove()
+
+
+def _drawn(layer: nn.Module, like: Tensor, draws: int) -> Array:
+    sizes = [min(size, 2) for size in like.shape[1:]]
+    ones = torch.ones((draws // prod(sizes), *sizes), dtype=like.dtype, device=like.device)
+    return _numpy(_channels_last(layer(ones)))
+
+
+def _flat(tensors: list[Tensor]) -> Array:
+    return np.concatenate([_numpy(_channels_last(tensor)).ravel() for tensor in tensors])
+
+
+def _numpy(tensor: Tensor) -> Array:
+    array: Array = tensor.numpy(force=True)
+    return array
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.movedim(1, -1) if tensor.dim() > 3 else tensor

@@ -1,0 +1,58 @@
+"""What a measured cell has imported by its end: its own framework, no other one and no MLflow."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from experiments.campaign import launch
+from experiments.campaign.process import Child
+from experiments.cell.contract import CellSpec
+from experiments.studies import lenet
+from experiments.workloads.classification.prepare import prepare
+from tracking.records import RunOutcome
+
+# Python runs it in every process whose path has it: at its end a cell writes what it has imported.
+WATCH = """
+import atexit, pathlib, sys
+atexit.register(lambda: pathlib.Path({to!r}, "modules").write_text("\\n".join(sys.modules)))
+"""
+OF_THE_PARENT = {"mlflow", "experiments.campaign", "tracking.store"}
+FRAMEWORKS = {"pytorch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}
+OTHERS = {"jax", "lightning", "torchvision"}  # LeNet needs none of them on either side
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Framework -> modules at the end of a cell that trains LeNet, as a campaign starts it."""
+    folder = tmp_path_factory.mktemp("cells")
+    settings = lenet.Settings(cache=str(folder), epochs=1, steps_per_epoch=2, warmup_steps=1, inference_requests=2)
+    inputs = dict(prepare(settings, lambda *_: None).inputs)
+    values = {**dataclasses.asdict(settings), "input": "stream"}
+    children = {}
+    for name in FRAMEWORKS:
+        place = folder / name
+        place.mkdir()
+        (place / "sitecustomize.py").write_text(WATCH.format(to=str(place)))
+        spec = CellSpec(
+            *(name, lenet.WORKLOAD, "train", name, "cpu", 1, 0, values, inputs),
+            *(str(place), "cell", str(place / "checkpoint")),
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(place))
+            children[name] = Child(spec, place / "output.log")
+    found = {}
+    for name, child in children.items():
+        closed = launch._drain(child)
+        assert closed.outcome == RunOutcome.OK, closed.reason
+        found[name] = set(Path(folder, name, "modules").read_text().split())
+    return found
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_cell_imports_its_own_framework_and_nothing_of_the_parent(framework: str, watched: dict[str, set[str]]) -> None:
+    foreign = set().union(*(packages for name, packages in FRAMEWORKS.items() if name != framework))
+    assert FRAMEWORKS[framework] | {"experiments.workloads.classification.train"} <= watched[framework]
+    assert not watched[framework] & (foreign | OTHERS | OF_THE_PARENT)
