@@ -69,7 +69,8 @@ class Family:
 
     def left_beside(self, finding: Finding) -> int:
         """Among how many tests, itself one, a finding must stand: Holm's correction does not count those that stand already."""
-        return self.tests - (self.standing - finding.different)
+        p = finding.row.p_holm
+        return self.tests - self.standing + (p is not None and p <= ALPHA)
 
 
 def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]) -> list[Finding]:

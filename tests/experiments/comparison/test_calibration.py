@@ -186,22 +186,22 @@ def test_progress_is_told_campaign_by_campaign():
 
 
 def test_promises_hold_in_the_small():
-    """40 campaigns: at a rate of 5 %, 7 or more alarms come once in 300; the 12 intervals of one report count as two or three."""
-    (found,) = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=40)
-    assert found.false_alarms.value <= 6 / 40
+    """20 campaigns: at a rate of 5 %, 5 or more alarms come once in 400; the 12 intervals of one report count as two or three."""
+    (found,) = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=20)
+    assert found.false_alarms.value <= 4 / 20
     assert 0.88 <= found.coverage.value <= 0.995
     assert found.power.value >= 0.8
     assert found.power_in_report.value <= found.power.value
     assert found.false_verdicts.value <= found.false_alarms.value
     assert found.false_alarm_rows.value <= found.false_alarms.value
     assert found.primary_power == found.power  # one primary metric is tested as if it were alone
-    assert max(found.primary_false_alarms.value, found.exploratory_false_alarms.value) <= 6 / 40
+    assert max(found.primary_false_alarms.value, found.exploratory_false_alarms.value) <= 4 / 20
     assert all(verdicts([found]).values())
 
 
 def test_errors_at_the_margin_are_promised_row_by_row_and_told_by_report_too():
-    """30 reports of 12 unrelated rows: 5 and 2.5 % of rows; of reports 1 - .95¹² = 46 % and 26 %."""
-    (found,) = calibrate([BY_NAME["12 unrelated metrics"]], campaigns=30)
+    """15 reports of 12 unrelated rows: 5 and 2.5 % of rows; of reports 1 - .95¹² = 46 % and 26 %."""
+    (found,) = calibrate([BY_NAME["12 unrelated metrics"]], campaigns=15)
     assert 0.01 <= found.wrong_equivalent_rows.value <= 0.09
     assert found.wrong_beyond_rows.value <= 0.06
     assert found.wrong_equivalent.value >= 0.2
@@ -232,27 +232,32 @@ def test_the_simulation_can_be_run_alone(capsys):
 
 
 def test_power_is_what_the_t_test_promises():
-    """Without noise in steps a log-ratio's SD is √2 times that of a run; 40 campaigns leave a standard error of 6.5 points."""
+    """Without noise in steps a log-ratio's SD is √2 times that of a run; 25 campaigns leave a standard error of 8 points."""
     from experiments.comparison.statistics.power import power_of_t
 
     noise = Noise("x", run_sd=0.04, step_sd=0.0)
-    (found,) = calibrate([noise], campaigns=40, metrics=1)
+    (found,) = calibrate([noise], campaigns=25, metrics=1)
     expected = power_of_t(math.log(1.05), 0.04 * math.sqrt(2), 12)
     assert expected == pytest.approx(0.78, abs=0.02)
-    assert found.power.value == pytest.approx(expected, abs=0.2)
+    assert found.power.value == pytest.approx(expected, abs=0.25)
     # alone in its report, but for the campaigns whose blocks are in doubt by chance (two checks at 5 %)
     assert found.power.value - 0.15 <= found.power_in_report.value <= found.power.value
 
 
+def _alarms(noise: Noise) -> tuple[float, float]:
+    """Of 25 campaigns: false alarms of the papers' test on steps, and of runs that are not in random order."""
+    rng = np.random.default_rng(13)
+    steps = [calibration._papers_way(calibration._campaign(noise, 12, 1, 100, 1.0, rng)) for _ in range(25)]
+    order = [calibration._in_wrong_order(calibration._campaign(noise, 12, 1, 100, 1.0, rng, shuffled=False)) for _ in range(25)]
+    return float(np.mean(steps)), float(np.mean(order))
+
+
 def test_the_papers_ways_raise_false_alarms():
     """Steps of one run a side, with a spread between runs; and all of a before all of b, on a machine that drifts."""
-    spread, drifting, quiet = calibrate(
-        [BY_NAME["run-to-run spread 3 %"], BY_NAME["drift 5 %"], Noise("x", run_sd=0.0)], campaigns=25, metrics=1
-    )
-    assert spread.steps_false_alarms.low > 0.5
-    assert drifting.ordered_false_alarms.low > 0.8
+    assert _alarms(BY_NAME["run-to-run spread 3 %"])[0] > 0.6
+    assert _alarms(BY_NAME["drift 5 %"])[1] > 0.9
     # neither is wrong where runs do not differ and nothing drifts: of 25 at 5 %, 6 or more once in 800
-    assert max(quiet.steps_false_alarms.value, quiet.ordered_false_alarms.value) < 6 / 25
+    assert max(_alarms(Noise("x", run_sd=0.0))) < 6 / 25
 
 
 # ---- that a defect is seen

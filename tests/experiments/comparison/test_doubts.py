@@ -32,7 +32,7 @@ def judged(shifts: np.ndarray) -> Finding:
     row = verdict._blank(OUTCOME, "framework", "a", "b", 0.03, "")
     pairs = tuple(Pair(str(at), 1.0, float(one), at) for at, one in enumerate(b))
     found = verdict._estimated(replace(row, n_blocks=len(pairs)), OUTCOME, pairs, a, b)
-    return reasons.decided([found], reasons.ROWS, lambda one: one)[0]
+    return reasons.decided([found], reasons.ROWS, lambda one, _: one)[0]
 
 
 def test_blocks_that_resemble_the_block_before_cost_the_verdict():
