@@ -374,33 +374,39 @@ def _judge(task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: 
     main = _main(report)
     return _Told(
         false_alarm_rows=_rows(null, lambda finding: finding.different),
-        false_verdict=any(finding.row.verdict in finding.outcome.words for finding in null.findings),
+        false_verdict=any(finding.row.verdict in finding.outcome.words for finding in _spoken(null)),
         wrong_equivalent_rows=_rows(edge, lambda finding: finding.decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN)),
         wrong_beyond_rows=_rows(edge, lambda finding: finding.decision is Decision.DIFFERENT),
         covered=_covered(report),
         power=main.row.p is not None and main.row.p <= ALPHA,
         power_in_report=main.different,
-        primary_false_alarm=any(finding.different and finding.primary for finding in declared_null.findings),
-        exploratory_false_alarm=any(finding.different and not finding.primary for finding in declared_null.findings),
+        primary_false_alarm=any(finding.different and finding.primary for finding in _spoken(declared_null)),
+        exploratory_false_alarm=any(finding.different and not finding.primary for finding in _spoken(declared_null)),
         primary_power=_main(declared).different,
         steps_false_alarm=_papers_way(alike),
         ordered_false_alarm=_in_wrong_order(ordered),
     )
 
 
+def _spoken(report: Comparison) -> Sequence[Finding]:
+    """What a report says of the machine: its rows, or of several campaigns, which are strata, their summaries."""
+    return report.summaries or report.findings
+
+
 def _rows(report: Comparison, wrong: Callable[[Finding], bool]) -> float:
     """The share of a report's rows that err."""
-    return sum(map(wrong, report.findings)) / len(report.findings)
+    return sum(map(wrong, _spoken(report))) / len(_spoken(report))
 
 
 def _covered(report: Comparison) -> float:
     """The share of intervals that hold the true ratio; a rate's is the inverse."""
-    rows = [(row, 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO) for row in report.rows]
+    told = [finding.row for finding in _spoken(report)]
+    rows = [(row, 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO) for row in told]
     return sum((row.ci_low or 0.0) <= true <= (row.ci_high or math.inf) for row, true in rows) / len(rows)
 
 
 def _main(report: Comparison) -> Finding:
-    return next(finding for finding in report.findings if finding.row.metric == MAIN)
+    return next(finding for finding in _spoken(report) if finding.row.metric == MAIN)
 
 
 def _papers_way(runs: Sequence[_Run]) -> bool:

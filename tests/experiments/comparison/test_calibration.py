@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +39,10 @@ def test_a_campaign_has_every_run_and_twelve_known_metrics(noise):
     assert sorted(zip(table["framework"], table["block"], strict=True)) == [(side, at) for side in "ab" for at in range(1, 8)]
     comparison = compare(table)
     assert len({row.metric for row in comparison.rows}) == (noise.metrics or 12)
-    assert {row.n_blocks for row in comparison.rows} == {7}
+    blocks = Counter[str]()
+    for row in comparison.rows:  # campaigns are strata, each with blocks of its own
+        blocks[row.metric] += row.n_blocks
+    assert set(blocks.values()) == {7}
     assert all(finding.outcome.label != finding.row.metric for finding in comparison.findings)
     assert MAIN in {row.metric for row in comparison.rows}
 
@@ -194,7 +198,8 @@ def test_promises_hold_in_the_small():
     assert found.power_in_report.value <= found.power.value
     assert found.false_verdicts.value <= found.false_alarms.value
     assert found.false_alarm_rows.value <= found.false_alarms.value
-    assert found.primary_power == found.power  # one primary metric is tested as if it were alone
+    # one primary metric is tested as if it were alone, but for the campaigns whose blocks are in doubt by chance
+    assert found.power_in_report.value <= found.primary_power.value <= found.power.value
     assert max(found.primary_false_alarms.value, found.exploratory_false_alarms.value) <= 4 / 20
     assert all(verdicts([found]).values())
 
