@@ -15,6 +15,7 @@ from models.variant import Variant as Variant
 
 Array = NDArray[Any]
 Weights = dict[str, Array]
+PROFILED = "profiled"
 
 
 def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -121,15 +122,18 @@ class Framework(ABC):
     """
 
     architecture: ClassVar[str]
-    # Whether `train_epoch` fetches its batches inside of its steps.
-    fetches_itself: ClassVar[bool] = False
 
     name: str
     device: str
 
     @abstractmethod
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
-        """name: with its variant, as in `models.frameworks.available()`. threads: 0 leaves them alone."""
+    def __init__(
+        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
+        """name: with its variant, as in `models.frameworks.available()`. threads: 0 leaves them alone.
+
+        conv_algorithm: how a GPU's library chooses the algorithm of a convolution, see `models.frameworks.check_convolutions`.
+        """
 
     @abstractmethod
     def versions(self) -> dict[str, str]:
@@ -155,6 +159,10 @@ class Framework(ABC):
         """What updates the network. Raises ModelError for an optimizer that is missing."""
 
     @abstractmethod
+    def optimizer_implementation(self, optimizer: Any) -> str:
+        """Which code updates the weights, for the report: its class, and the kernel where that is known."""
+
+    @abstractmethod
     def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
         """Sets the learning rate from the next step on."""
 
@@ -172,22 +180,25 @@ class Framework(ABC):
         """Does the work under the framework's profiler, whose trace goes into the folder, as TensorBoard reads it."""
         raise ModelError(f"{self.name} has no profiler here")
 
+    @abstractmethod
     def place(self, batch: Batch) -> Batch:
-        """The batch as `train_step`, `train_epoch` and `infer` take it without copying it to the device once more.
+        """The batch on the device, in the framework's own types and layout: a step on it converts and copies nothing."""
 
-        Where a framework wants its arrays from the host each time, as Keras' `fit` does, the batch itself.
-        """
-        return batch
+    @abstractmethod
+    def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Any, ...]:
+        """The same for the inputs of `infer` and `apply`."""
 
     @abstractmethod
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         """One update, dropout on. May return before the device has finished; the loss handle is read with float()."""
 
     def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
-        """Every batch once, each step between `clock.begin()` and `clock.end(loss)`."""
+        """Every batch once, each step between `clock.begin()` and `clock.end(loss)`, its batch made and placed before."""
         for batch in batches:
+            placed = self.place(batch)
+            self.synchronise()
             clock.begin()
-            loss = self.train_step(network, optimizer, batch)
+            loss = self.train_step(network, optimizer, placed)
             self.synchronise()
             clock.end(float(loss))
 
@@ -227,6 +238,13 @@ class Framework(ABC):
 
         Run as `infer` runs the network: dropout off, compiled where the variant compiles. Keras' functions are compiled as a
         whole. PyTorch's, whose loops are Python's, get `compiled` besides: it compiles the function that they hand to it.
+        """
+
+    @abstractmethod
+    def compilations(self) -> int:
+        """How many programs this process has traced or compiled so far; 0 where everything is run as it comes.
+
+        A step on a batch of a new shape may begin with one: it is then no step like the others.
         """
 
     @abstractmethod

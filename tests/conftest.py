@@ -7,12 +7,14 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +25,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from models import frameworks
 from tests import warm
 from tests.tracking.postgres import MISSING, Postgres, running
 
@@ -76,8 +79,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServe
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scenes and features are made once for the whole session."""
-    return tmp_path_factory.mktemp("cache")
+    """Scenes, features and proofs are made once for the whole test run, whichever process needs them first."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,17 @@ class Place:
 def toy_costs(**seconds: float) -> dict[str, str]:
     """The environment in which the toy framework takes so long for a step, an inference, a copy (tests/toy_framework)."""
     return {"EVENHAND_TOY_COSTS": json.dumps(dict.fromkeys(("toy", "toy+twin"), seconds))}
+
+
+@pytest.fixture
+def toy_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The toy framework is known in the test's own process too, and in those that it starts with its own environment."""
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    for entry in PYTHONPATH.split(os.pathsep):
+        monkeypatch.syspath_prepend(entry)
+    frameworks._variants.cache_clear()
+    yield
+    frameworks._variants.cache_clear()
 
 
 @pytest.fixture(scope="session")
@@ -203,14 +220,24 @@ class Server:
             return False
 
 
-@pytest.fixture
-def server(tmp_path: Path, empty_store: Path) -> Iterator[Server]:
-    folder = tmp_path / "server"
-    folder.mkdir()
+@pytest.fixture(scope="session")
+def one_server(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
     shutil.copy(empty_store, folder / "server.db")
     started = Server(folder)
     yield started
     started.kill()
+
+
+@pytest.fixture
+def server(one_server: Server) -> Iterator[Server]:
+    """`mlflow server` with nothing on it: starting takes seconds, emptying does not. A test that kills it starts it again."""
+    yield one_server
+    with closing(sqlite3.connect(one_server.backend.removeprefix("sqlite:///"))) as database, database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'alembic_version'").fetchall()
+        for (table,) in tables:
+            default = " WHERE experiment_id != 0" if table == "experiments" else ""
+            database.execute(f"DELETE FROM {table}{default}")
 
 
 @pytest.fixture(scope="session")

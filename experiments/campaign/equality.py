@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.cell.contract import Progress
+from experiments.datasets.files import alone, replace_text
 from models import frameworks
 from models.contract import ModelError
 from models.parity import QUANTITIES, ParityRequest, Row, gate
@@ -23,21 +24,24 @@ def rows(asked: ParityRequest, frameworks: Sequence[str], cache: Path, progress:
 
     Raises WrongCall where a framework cannot compute the model at all.
     """
-    found, missing = {}, []
-    for name in frameworks[1:]:
-        kept = _file(asked, frameworks[0], name, cache)
-        found[name] = _read(kept)
-        missing += [] if found[name] else [name]
-    if missing:
-        progress("parity", 0, len(missing) + 1)
-        try:
-            judged = gate(asked, [frameworks[0], *missing], progress=lambda done, of: progress("parity", done, of))
-        except ModelError as error:
-            raise WrongCall(str(error)) from None
-        for name in missing:
-            found[name] = [row for row in judged if row.framework == name]
-            _write(_file(asked, frameworks[0], name, cache), found[name])
+    with alone(cache / "parity" / f"{asked.model}.lock"):  # of two campaigns side by side, one proves and the other reads
+        found = {name: _read(_file(asked, frameworks[0], name, cache)) for name in frameworks[1:]}
+        if missing := [name for name in frameworks[1:] if not found[name]]:
+            found |= _judged(asked, [frameworks[0], *missing], cache, progress)
     return [row for name in frameworks[1:] for row in found[name]]
+
+
+def _judged(asked: ParityRequest, names: Sequence[str], cache: Path, progress: Progress) -> dict[str, list[Row]]:
+    """What the gate says of every framework but the first, and kept for the next who asks."""
+    progress("parity", 0, len(names))
+    try:
+        judged = gate(asked, names, progress=lambda done, of: progress("parity", done, of))
+    except ModelError as error:
+        raise WrongCall(str(error)) from None
+    found = {name: [row for row in judged if row.framework == name] for name in names[1:]}
+    for name, rows_of in found.items():
+        replace_text(_file(asked, names[0], name, cache), as_json(rows_of))
+    return found
 
 
 def differences(found: Sequence[Row]) -> list[str]:
@@ -84,13 +88,6 @@ def _read(path: Path) -> list[Row]:
     except (OSError, ValueError, TypeError, KeyError):  # not there, or cut off by a power loss: judged again
         return []
     return kept if [row.quantity for row in kept] == list(QUANTITIES) else []  # by a gate that compared less: judged again
-
-
-def _write(path: Path, found: Sequence[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(as_json(found), encoding="utf-8")
-    partial.replace(path)
 
 
 def as_json(found: Sequence[Row]) -> str:

@@ -76,6 +76,7 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
             threads=spec.threads,
             precision=spec.settings["precision"],
             seed=spec.settings["seed"] * 1_000 + spec.block,
+            conv_algorithm=spec.settings["conv_algorithm"],
         )
         stage = importlib.import_module(f"experiments.workloads.{spec.workload}.{spec.stage}")
         with _autologging(spec):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from experiments.cell.checkpoint import TrainingState
-from models.contract import Batch, Framework, Weights
+from models.contract import Array, Batch, Framework, Weights
 from tracking.records import Record
 
 # A message of a child whose framework does not see the device that it is to use.
@@ -118,9 +118,10 @@ class Task(Protocol):
     def validate(self, framework: Framework, network: Any) -> dict[str, float]:
         """Metrics after every epoch, `val/loss` among them."""
 
-    def request(self, batch_size: int, index: int) -> Any: ...
+    def request(self, batch_size: int, index: int) -> tuple[Array, ...]: ...
 
-    def answer(self, framework: Framework, network: Any, request: Any) -> Any: ...
+    def answer(self, framework: Framework, network: Any, request: tuple[Any, ...]) -> Any:
+        """request: as the framework has placed it."""
 
     def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]: ...
 

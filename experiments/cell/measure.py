@@ -19,6 +19,7 @@ from models.contract import Framework, OptimizerConfig
 from models.frameworks import distributions
 from tracking import provenance, tables
 from tracking.errors import EvenhandError
+from tracking.records import Tags
 
 LIVE_SECONDS = 1.0
 
@@ -30,7 +31,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     network = framework.build(task.model, task.spec)
     parameters = check_parameters(task.model, task.parameters, framework, network)
     framework.load_weights(network, task.initial_weights())
-    optimizer = framework.optimizer(network, optimizer_config(settings))
+    optimizer = make_optimizer(spec, framework, network, output)
     output.metrics({**parameters, "check/initial_loss": mean_loss(framework, network, [next(iter(task.validation()))])})
 
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
@@ -43,7 +44,9 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
         tuple(state.starts),
         tuple(state.ended),
     )
-    summary = timing.summarise_training(training, state.total_seconds) | timing.summarise_epochs(state)
+    summary = timing.summarise_training(training, state.total_seconds) | timing.summarise_epochs(
+        state, task.steps_per_epoch * task.examples_a_step
+    )
     summary |= task.derived(summary, state) | memory_peaks(framework, state.peak_rss_bytes)
     output.metrics(summary, step=len(state.seconds))
 
@@ -55,6 +58,19 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     if settings.get("profile"):
         profile(task, spec, framework, network, optimizer, output)
     return network
+
+
+def make_optimizer(spec: CellSpec, framework: Framework, network: Any, output: Output) -> Any:
+    """The optimizer that the settings ask for; which code it is becomes a tag of the run, and so a line of the report."""
+    optimizer = framework.optimizer(network, optimizer_config(spec.settings))
+    output.record(Tags(spec.run, {"optimizer.implementation": framework.optimizer_implementation(optimizer)}))
+    return optimizer
+
+
+def tell_compilations(spec: CellSpec, count: int, output: Output) -> None:
+    """As a metric, and as a tag, which the report shows beside what the runs ran on: it is judged by nobody."""
+    output.metrics({"train/compilations": count})
+    output.record(Tags(spec.run, {"train.compilations": str(count)}))
 
 
 def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
@@ -79,7 +95,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     state = checkpoint.load(framework, network, optimizer)
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
-    began, already = time.time(), len(state.seconds)
+    began, already, compiled = time.time(), len(state.seconds), framework.compilations()
     state.starts.append(already)
     for epoch in range(len(state.by_epoch), epochs):
         if (rate := task.learning_rate(epoch)) is not None:
@@ -100,6 +116,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
             loss = values["val/loss"]
             raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
     output.window("train", began, time.time(), (len(state.seconds) - already) * task.examples_a_step)
+    tell_compilations(spec, framework.compilations() - compiled, output)
     return state
 
 
@@ -129,11 +146,10 @@ def _epoch(
     feed = timing.Feed(task.training(epoch, framework))
     began = time.perf_counter()
     framework.train_epoch(network, optimizer, feed, watch)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - began - watch.telling_seconds
     state.seconds.extend(watch.seconds)
     state.ended.extend(watch.ended)
-    if not framework.fetches_itself:
-        state.input_seconds += feed.seconds
+    state.input_seconds += feed.seconds
     return watch.losses, seconds
 
 
@@ -143,21 +159,25 @@ def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
 
 
 def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, output: Output) -> list[PhaseValues]:
-    """Requests one after the other, each timed until its answer is in host memory; the first batch size gives the plain keys."""
+    """Requests one after the other, each timed from inputs on the device until its answer is in host memory.
+
+    The first batch size gives the plain keys.
+    """
     found: list[PhaseValues] = []
-    count = spec.settings["inference_requests"]
+    warmup = spec.settings["warmup_requests"]
+    count = warmup + spec.settings["inference_requests"]
     for size in spec.settings["inference_batch_sizes"]:
         began = time.time()
         seconds: list[float] = []
-        for index in range(count + 1):
-            request = task.request(size, index)
+        for index in range(count):
+            request = framework.place_inputs(task.request(size, index))
             framework.synchronise()
             start = time.perf_counter()
             task.answer(framework, network, request)
             timing.hold_up(start, spec.settings["inject_delay"])
             seconds.append(time.perf_counter() - start)
-            output.progress(f"inference, batch {size}", index, count)
-        values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), 1)
+            output.progress(f"inference, batch {size}", index + 1, count)
+        values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), warmup)
         prefix = "inference" if not found else f"inference/batch_{size}"
         output.metrics(timing.summarise_requests(values, prefix))
         output.window("inference", began, time.time(), size * len(seconds), f"{prefix}/")

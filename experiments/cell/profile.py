@@ -41,8 +41,7 @@ def profile(task: Task, spec: CellSpec, framework: Framework, network: Any, opti
     if not found.computing:
         output.record(Tags(spec.run, {"not_available.profile": NOTHING}))
     else:
-        waited = 0.0 if framework.fetches_itself else feed.seconds
-        shares = parts(found, seconds, waited)
+        shares = parts(found, seconds, feed.seconds)
         _write(spec.path / "profile.csv", shares, len(watch.seconds))
         output.metrics({f"profile/{name}_percent": 100 * shares[name] / seconds for name in PARTS})
         output.artifact("profile.csv")

@@ -46,13 +46,14 @@ class PhaseValues:
 class Stopwatch:
     """Times steps between `begin` and `end`; the caller has synchronised the device. `on_step(steps, loss)` is not timed.
 
-    delay: every step is made longer by this share of it, for a control that must be found.
+    delay: every step is made longer by this share of it, for a control that must be found. telling_seconds: what `on_step` took.
     """
 
     def __init__(self, on_step: Callable[[int, float], None], delay: float = 0.0) -> None:
         self._on_step = on_step
         self._delay = delay
         self._began = 0.0
+        self.telling_seconds = 0.0
         self.seconds: list[float] = []
         self.ended: list[float] = []
         self.losses: list[float] = []
@@ -65,7 +66,9 @@ class Stopwatch:
         self.seconds.append(time.perf_counter() - self._began)
         self.ended.append(time.time())
         self.losses.append(loss)
+        told = time.perf_counter()
         self._on_step(len(self.seconds), loss)
+        self.telling_seconds += time.perf_counter() - told
 
 
 class Feed:
@@ -122,9 +125,14 @@ def summarise_training(values: PhaseValues, total_seconds: float) -> dict[str, f
     return metrics
 
 
-def summarise_epochs(state: TrainingState) -> dict[str, float]:
-    """Metrics of whole epochs: the first apart, the median of the rest; validation and the wait for batches apart from both."""
+def summarise_epochs(state: TrainingState, examples: int) -> dict[str, float]:
+    """Metrics of whole epochs: the first apart, the median of the rest; validation and the wait for batches apart from both.
+
+    examples: of an epoch. Throughput is total over total, of all epochs where there is but one, else without the first.
+    """
     metrics = {"train/first_epoch_seconds": state.epoch_seconds[0], "val/total_seconds": state.validation_seconds}
+    counted = state.epoch_seconds[1:] or state.epoch_seconds
+    metrics["train/epoch_examples_per_second"] = len(counted) * examples / sum(counted)
     if later := state.epoch_seconds[1:]:
         metrics["train/epoch_seconds"] = float(np.median(later))
     if state.input_seconds:

@@ -19,7 +19,8 @@ Headline = tuple[str, int] | None
 TO_ACCURACY = "train/to_accuracy_"
 TOTAL = "train/total_seconds"
 PRIMARY_AT_MOST = 3
-HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "profile/", TO_ACCURACY)
+COMPILATIONS = "train/compilations"
+HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "profile/", TO_ACCURACY, COMPILATIONS)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 
@@ -76,6 +77,7 @@ KNOWN = (
     _ratio(TOTAL, "total training time", "s"),
     _ratio("train/first_epoch_seconds", "first epoch", "s"),
     _ratio("train/epoch_seconds", "median later epoch", "s"),
+    _ratio("train/epoch_examples_per_second", "throughput of whole epochs", "examples/s", "higher"),
     _ratio("val/total_seconds", "total validation time", "s"),
     _ratio("input/seconds_mean", "mean wait for a batch", "s"),
     _ratio("features/images_per_second", "feature extraction throughput", "images/s", "higher"),

@@ -113,6 +113,12 @@ class CampaignSettings:
         searchable=False,
     )
     device: str = setting("auto", "auto takes the GPU if there is one", choices=("auto", "cpu", "cuda"), group="machine")
+    conv_algorithm: str = setting(
+        "profiled",
+        "how a GPU's convolutions are chosen, in every framework alike: tried out, by rules, or repeatable",
+        choices=("profiled", "heuristic", "fixed"),
+        group="machine",
+    )
     threads: int = setting(
         0, "CPU threads of every framework alike; 0: one for each CPU it may use", least=0, most=1_024, group="machine"
     )

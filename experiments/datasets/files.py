@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import codecs
 import errno
+import fcntl
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -109,6 +110,23 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """One process at a time: another that wants to make the same entry of the cache waits; who dies gives it back.
+
+    Where the file system knows no locks nobody waits. Raises WrongCall where the file cannot be made.
+    """
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("a")
+    except OSError as error:
+        raise _unwritable(lock.parent, error) from error
+    with file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def replace_text(path: Path, text: str) -> None:

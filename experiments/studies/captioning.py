@@ -77,6 +77,9 @@ class Settings(CampaignSettings):
     inference_requests: int = setting(
         400, "timed requests a batch size; p95 needs 72, p99 368", least=2, most=MOST_STEPS, group="inference"
     )
+    warmup_requests: int = setting(
+        5, "requests a batch size left out of the summaries (kept in values.parquet)", least=1, most=MOST_STEPS, group="inference"
+    )
     inference_words: int = setting(
         20, "words decoded a request, always all of them: equal work", least=1, most=1_000, group="inference"
     )

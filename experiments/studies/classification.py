@@ -69,6 +69,9 @@ class Settings(CampaignSettings):
     inference_requests: int = setting(
         100, "timed requests a batch size; p95 needs 72, p99 368", least=2, most=MOST_STEPS, group="inference"
     )
+    warmup_requests: int = setting(
+        5, "requests a batch size left out of the summaries (kept in values.parquet)", least=1, most=MOST_STEPS, group="inference"
+    )
     profile: bool = setting(
         False, "a few more steps under each framework's profiler, its trace kept for TensorBoard", group="records", material=False
     )
@@ -107,6 +110,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     outcome("train/first_step_seconds"),
     outcome("train/first_epoch_seconds"),
     outcome("train/epoch_seconds"),
+    outcome("train/epoch_examples_per_second"),
     outcome("train/total_seconds"),
     outcome("val/total_seconds"),
     outcome("input/seconds_mean"),

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from models.variant import Variant
 
 DEVICES = ("auto", "cpu", "cuda")
+CONV_ALGORITHMS = ("profiled", "heuristic", "fixed")
 PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 
 
@@ -53,6 +54,15 @@ def check_precision(precision: str) -> None:
     """
     if precision not in PRECISIONS:
         raise ModelError(f"no precision {precision!r}; have {', '.join(PRECISIONS)}")
+
+
+def check_convolutions(algorithm: str) -> None:
+    """How a GPU's library chooses the algorithm of a convolution, on one that it has not met in this shape.
+
+    `profiled`: tries them and keeps the quickest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit.
+    """
+    if algorithm not in CONV_ALGORITHMS:
+        raise ModelError(f"no conv_algorithm {algorithm!r}; have {', '.join(CONV_ALGORITHMS)}")
 
 
 def described(name: str) -> Variant:
@@ -87,14 +97,18 @@ def missing(name: str) -> str | None:
     return f"{name}: {trouble}" if trouble else None
 
 
-def open_framework(name: str, *, device: str, threads: int, precision: str, seed: int) -> Framework:
+def open_framework(
+    name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = "profiled"
+) -> Framework:
     """The adapter of `name`, its framework imported and set up: one a process. Raises ModelError for what is missing."""
     check_device(device)
     check_precision(precision)
+    check_convolutions(conv_algorithm)
     if reason := missing(name):
         raise ModelError(reason)
     module = import_module(f"{_variants()[name][0]}.adapter")
-    framework: Framework = module.Adapter(name, device=device, threads=threads, precision=precision, seed=seed)
+    given: dict[str, Any] = {"device": device, "threads": threads, "precision": precision, "seed": seed}
+    framework: Framework = module.Adapter(name, **given, conv_algorithm=conv_algorithm)
     return framework
 
 

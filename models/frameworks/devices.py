@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
 from models.errors import ModelError, NoDevice
@@ -18,6 +19,9 @@ class Device(Protocol):
 
     def peak_bytes(self) -> int | None: ...
 
+    def compilations(self) -> int:
+        """What this library's own compiler did, in this process."""
+
     def versions(self) -> dict[str, str]: ...
 
 
@@ -32,3 +36,10 @@ def resolve(wanted: str, has_accelerator: bool, library: str, precision: str) ->
     if precision == "tf32" and found == "cpu":
         raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
     return found
+
+
+def choose_in_xla(conv_algorithm: str) -> None:
+    """XLA reads its flags once, when it first compiles; the last of a kind counts, so that a user's own others stay."""
+    flags = {"profiled": "--xla_gpu_autotune_level=4", "heuristic": "--xla_gpu_autotune_level=0"}
+    fixed = "--xla_gpu_autotune_level=0 --xla_gpu_exclude_nondeterministic_ops=true"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags.get(conv_algorithm, fixed)}".strip()

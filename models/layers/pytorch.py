@@ -8,10 +8,10 @@ from torch import nn
 
 
 def of_images(network: nn.Module) -> nn.Module:
-    """The network, taking images (n, height, width, channels): the contract's layout, in PyTorch's order of memory inside."""
+    """The network, taking images (n, height, width, channels) as the contract does; in memory they stay as they came."""
     network.register_forward_pre_hook(_channels_first)
     return network
 
 
 def _channels_first(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (inputs[0].permute(0, 3, 1, 2).contiguous(),)
+    return (inputs[0].permute(0, 3, 1, 2),)

@@ -10,10 +10,11 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,7 +25,10 @@ from models.contract import Batch, Framework, ModelError, OptimizerConfig, Weigh
 from models.frameworks import open_framework
 
 TIGHT = 1e-9
+NAMES = OptimizerConfig.NAMES
 START, END = 1, 2
+EACH_SHAPE = ("tensorflow+xla", "keras-tensorflow", "keras-jax")
+COMPILING = (*EACH_SHAPE, "tensorflow", "pytorch+compile")
 # Every kind of layer that adapters treat apart.
 SOME = ("caption_decoder", "densenet201")
 decoder = spec("caption_decoder")
@@ -62,12 +66,15 @@ def relative(a: Weights, b: Weights) -> float:
 class Clock:
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.runs = False
 
     def begin(self) -> None:
         self.calls.append("begin")
+        self.runs = True
 
     def end(self, loss: float) -> None:
         self.calls.append(loss)
+        self.runs = False
 
 
 def check_only_its_own_framework_is_imported(framework: Framework) -> None:
@@ -200,6 +207,42 @@ def check_an_epoch_is_its_steps(framework: Framework) -> None:
     assert relative(stepped, framework.weights(network)) < TIGHT
 
 
+def check_batches_are_made_and_placed_between_the_steps(framework: Framework) -> None:
+    """Whatever a framework's own way of training is: its steps are timed on arrays that are on the device."""
+    network, _, batch = small_network(framework)
+    clock, seen = Clock(), {"made": list[bool](), "placed": list[bool]()}
+    place = framework.place
+
+    def made() -> Iterator[Batch]:
+        for _ in range(4):
+            seen["made"].append(clock.runs)
+            yield batch
+
+    def placed(one: Batch) -> Batch:
+        seen["placed"].append(clock.runs)
+        return place(one)
+
+    with patch.object(framework, "place", placed):
+        framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), made(), clock)
+    assert seen == {"made": [False] * 4, "placed": [False] * 4}
+
+
+def check_compilations_are_counted(framework: Framework) -> None:
+    """A shape seen before compiles nothing; the first one, and in what compiles shape by shape a new one, is counted."""
+    network, _, _ = small_network(framework)
+    optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-3))
+    first, same, _, other = ragged_batches(4)
+    counts = [framework.compilations()]
+    for batch in (first, same, other, first):
+        framework.train_epoch(network, optimizer, [batch], Clock())
+        counts.append(framework.compilations())
+    fresh, again, new, seen = (after - before for before, after in itertools.pairwise(counts))
+    print(f"{framework.name}: compilations {fresh}, {again}, {new}, {seen}")
+    assert (again, seen) == (0, 0)
+    assert (fresh > 0) == (framework.name in COMPILING)
+    assert framework.name not in EACH_SHAPE or new > 0
+
+
 def check_adam_is_adam(framework: Framework) -> None:
     """Against algorithm 1 of Kingma & Ba in NumPy, tokens repeated in every batch."""
     network, _, batch = small_network(framework)
@@ -248,6 +291,13 @@ def check_optimizers_have_names(framework: Framework) -> None:
         OptimizerConfig("adamm", 1e-2)
     with pytest.raises(ModelError, match="those of sgd"):
         OptimizerConfig("adam", 1e-2, momentum=0.9)
+
+
+def check_it_says_which_optimizer_runs(framework: Framework) -> None:
+    network, _, _ = small_network(framework)
+    told = {name: framework.optimizer_implementation(framework.optimizer(network, OptimizerConfig(name, 1e-3))) for name in NAMES}
+    assert len(set(told.values())) == len(NAMES)
+    assert all(name in told[key] for key, name in (("adam", "Adam"), ("adam-stock", "Adam"), ("sgd", "SGD")))
 
 
 def check_sgd_is_the_textbooks(framework: Framework) -> None:
@@ -344,7 +394,12 @@ def check_a_placed_batch_is_the_batch(framework: Framework) -> None:
     network, _, batch = small_network(framework)
     placed = framework.place(batch)
     again = framework.place(placed)
-    np.testing.assert_array_equal(framework.infer(network, again.inputs), framework.infer(network, batch.inputs))
+    first, second = ((*found.inputs, found.targets, found.weights) for found in (placed, again))
+    assert not any(type(array) is np.ndarray for array in first)
+    assert all(left is right for left, right in zip(first, second, strict=True))  # what lies on the device is moved once
+    expected = framework.infer(network, batch.inputs)
+    np.testing.assert_array_equal(framework.infer(network, again.inputs), expected)
+    np.testing.assert_array_equal(framework.infer(network, framework.place_inputs(batch.inputs)), expected)
     losses = []
     for one in (batch, placed):
         network, _, _ = small_network(framework)

@@ -87,7 +87,7 @@ def test_bad_settings(place: Place, given: dict[str, str], message: str) -> None
 def test_weights_of_another_architecture(place: Place) -> None:
     path = place.folder / "other.safetensors"
     save_file({"layer1.0.conv1.weight": np.zeros((4, 4, 3, 3), np.float32)}, path)
-    refused(place, "not a densenet201", weights=str(path), frameworks="pytorch")
+    refused(place, "not a densenet201", weights=str(path), frameworks="toy")
 
 
 def test_a_server_that_is_down(place: Place) -> None:
@@ -100,13 +100,13 @@ def test_a_server_that_is_down(place: Place) -> None:
 def test_imagenet_weights_that_cannot_be_had(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(place.folder))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens on discard: refused at once, everywhere
-    refused(place, "use weights=random or the path of a local file", weights="imagenet", frameworks="pytorch")
+    refused(place, "use weights=random or the path of a local file", weights="imagenet", frameworks="toy")
 
 
 def test_broken_pictures_in_a_large_set_are_left_out_and_listed(place: Place) -> None:
     data = kaggle(place.folder / "data", images=120)
     (data / "Images" / "7.jpg").write_text("not a picture")
-    done = place.run(data=str(data), frameworks="pytorch", blocks="1", images="40")
+    done = place.run(data=str(data), frameworks="toy", blocks="1", images="40")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "1 pictures cannot be read and are left out" in done.stdout
     listed = [path.read_text() for path in place.folder.glob("mlruns/*/*/artifacts/broken_images.json")]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from PIL import Image
 
 from experiments.config import settings as settings_
 from experiments.studies import captioning
-from tests.conftest import Place
+from tests.conftest import Place, toy_costs
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -36,7 +37,10 @@ def finished(
 ) -> tuple[Place, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("campaign")
     shutil.copy(empty_store, folder / "mlflow.db")
-    place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
+    (shared_cache / "parity").mkdir(exist_ok=True)
+    (folder / "cache").mkdir()  # of its own, so that the features are extracted here; what is proven once is proven
+    (folder / "cache" / "parity").symlink_to(shared_cache / "parity")
+    place = Place(folder, folder / "cache", f"sqlite:///{folder}/mlflow.db")
     return place, place.run(blocks="2", inference_requests="80", team="vision")
 
 
@@ -124,10 +128,11 @@ def test_both_frameworks_start_from_the_same_function(runs: dict[str, StoredRun]
     assert first != second, "each block draws weights of its own"
 
 
-@pytest.mark.usefixtures("finished")
-def test_extraction_is_a_run_of_its_own_and_both_frameworks_see_the_same(shared_cache: Path, runs: dict[str, StoredRun]) -> None:
+def test_extraction_is_a_run_of_its_own_and_both_frameworks_see_the_same(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
+) -> None:
     assert runs["features · pytorch"].metrics["features/images"] == runs["features · tensorflow"].metrics["features/images"] == 40
-    arrays = [np.load(path) for path in shared_cache.glob("features/*/features.npy")]
+    arrays = [np.load(path) for path in finished[0].cache.glob("features/*/features.npy")]
     same = [array for array in arrays if array.shape == (40, 1_920)]
     assert len(same) >= 2
     difference = np.linalg.norm(same[0] - same[1]) / np.linalg.norm(same[0])
@@ -202,38 +207,53 @@ def test_the_captioner_loads_in_a_fresh_process_and_captions_a_picture(
     assert "CAPTION=" in done.stdout, done.stderr[-2_000:]
 
 
-@pytest.mark.usefixtures("finished")
-def test_features_are_not_extracted_twice(place: Place) -> None:
-    done = place.run(blocks="1", frameworks="pytorch", images="40")
-    assert "features ·" not in done.stdout
-    assert done.returncode == 3
-    assert "Traceback" not in done.stdout + done.stderr
+def test_an_interrupted_extraction_continues_where_it_was_and_nothing_is_extracted_twice(tmp_path: Path, place: Place) -> None:
+    own = replace(place, cache=tmp_path / "cache")
 
+    def extracted() -> list[StoredRun]:
+        """Runs of extractions of one more campaign, the newest first."""
+        done = own.run(blocks="1", frameworks="toy")
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+        found = [run for run in Store(own.uri).runs("captioning") if run.tags["kind"] == "extraction"]
+        assert ("features ·" in done.stdout) == (len(found) > len(known))
+        return sorted(found, key=lambda run: -run.start_ms)
 
-@pytest.mark.usefixtures("finished")
-def test_an_interrupted_extraction_continues_where_it_was(tmp_path: Path, shared_cache: Path, runs: dict[str, StoredRun]) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(shared_cache, cache)
-    entry = cache / "features" / runs["features · pytorch"].tags["features"]
+    known = list[StoredRun]()
+    known = extracted()
+    assert [run.metrics["features/images"] for run in known] == [40]
+    entry = own.cache / "features" / known[0].tags["features"]
     whole = np.load(entry / "features.npy")
+    assert whole.std() > 0
     torn = np.lib.format.open_memmap(entry / "features.npy", mode="r+")
     torn[32:] = -1
     torn.flush()
     (entry / "done").write_text("32")
     (entry / "complete").unlink()
-    place = Place(tmp_path, cache, f"sqlite:///{tmp_path}/mlflow.db")
-    done = place.run(blocks="1", frameworks="pytorch")
-    assert done.returncode == 3, done.stdout + done.stderr
-    run = next(run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "extraction")
-    assert run.metrics["features/images"] == 8
-    again = np.load(entry / "features.npy")
-    np.testing.assert_array_equal(again[:32], whole[:32])
-    np.testing.assert_allclose(again[32:], whole[32:], rtol=1e-4, atol=1e-5)  # float32, threads may add in another order
+    known = extracted()
+    assert [run.metrics["features/images"] for run in known] == [8, 40]
+    np.testing.assert_array_equal(np.load(entry / "features.npy"), whole)
+    assert extracted() == known
+
+
+def test_of_two_campaigns_side_by_side_one_extracts(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in toy_costs(infer=1.5).items():  # long enough to meet
+        monkeypatch.setenv(name, text)
+    both = [replace(place, cache=tmp_path / "cache") for _ in range(2)]
+    started = [one.start(blocks="1", frameworks="toy", data="scenes", epochs="1", inference_requests="2") for one in both]
+    outputs = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [3, 3], outputs
+    extractions = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "extraction"]
+    assert sorted(run.metrics["features/images"] for run in extractions) == [0, 40]
+    assert {run.status for run in extractions} == {"FINISHED"}
+    (array,) = (np.load(path) for path in tmp_path.glob("cache/features/*/features.npy"))
+    assert (array.std(axis=0) > 0).all()
+    assert (array.std(axis=1) < 1e-6).all()  # the toy's features are a picture's brightness, again and again
 
 
 def test_synthetic_data_time_the_papers_decoder(place: Place) -> None:
     done = place.run(
-        preset="flickr8k-paper", data="synthetic", blocks="1", epochs="1", frameworks="pytorch", inference_batch_sizes="1"
+        preset="flickr8k-paper", data="synthetic", blocks="1", epochs="1", frameworks="toy", inference_batch_sizes="1"
     )
     assert done.returncode == 3, done.stdout + done.stderr
     run = next(run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell")

@@ -41,9 +41,10 @@ def curve(place: Place, cell: mlflow.entities.Run, metric: str) -> list[float]:
 
 
 def test_a_campaign_learns_and_answers_its_hypotheses(place: Place) -> None:
-    done = run(place, epochs="3", steps_per_epoch="10", blocks="2", thresholds="0.1,0.999")
+    given = {"frameworks": "pytorch,tensorflow", "thresholds": "0.1,0.999", "blocks": "2"}
+    done = run(place, epochs="3", steps_per_epoch="10", **given)
     assert done.returncode == 3, done.stdout + done.stderr  # two blocks: no verdict
-    assert "Learning curves, keras-torch against pytorch: 2 blocks are too few" in done.stdout
+    assert "Learning curves, tensorflow against pytorch: 2 blocks are too few" in done.stdout
     assert "Of 10 null hypotheses" in done.stdout
     found = cells(place)
     assert len(found) == 4

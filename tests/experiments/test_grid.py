@@ -24,7 +24,7 @@ from experiments.planning.frontier import Frontier
 from experiments.planning.treatments import Treatment
 from experiments.studies import grid
 from models.contract import ModelError
-from tests.conftest import Place
+from tests.conftest import Place, toy_costs
 from tracking.errors import WrongCall
 from tracking.records import RunOutcome
 from tracking.store import Store
@@ -52,7 +52,7 @@ def cells(place: Place) -> list[mlflow.entities.Run]:
 
 
 def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place) -> None:
-    done = run(place, frameworks="pytorch,keras-torch", models="lenet", image_sizes="28")
+    done = run(place, frameworks="pytorch,tensorflow", models="lenet", image_sizes="28")
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
     found = cells(place)
     assert len(found) == 4
@@ -76,10 +76,12 @@ def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place) -> Non
     assert "Where memory ends" not in report
 
 
-def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place) -> None:
-    # two images of 64 × 64 need a few MiB beyond the program itself; 4,000 need 200 MB, and GiB of activations
+def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    # two images of 64 × 64 need a few MiB beyond the program itself; 4,000 need 200 MB, and 4 GB of the toy's device
+    for name, text in toy_costs(row_bytes=1_000_000).items():
+        monkeypatch.setenv(name, text)
     sizes = {"batch_sizes": "2,4000,8000", "memory_limit": "1500MB", "phases": "inference", "blocks": "2"}
-    done = run(place, frameworks="pytorch", **sizes)
+    done = run(place, frameworks="toy", **sizes)
     assert done.returncode == 3, done.stdout + done.stderr
     outcomes = {(cell.data.params["batch_size"], cell.data.tags["block"]): cell.data.tags for cell in cells(place)}
     assert {key: tags["outcome"] for key, tags in outcomes.items()} == {
@@ -100,7 +102,14 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place)
     assert {end.phase for end in ends} <= {"", "inference"}
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
     found = edges(runs, factor="framework", strata=grid.STRATA)
-    assert found == (Edge("pytorch", "model=mobilenet_v2, image_size=64", 2, 4000, "inference"),)
+    assert found == (Edge("toy", "model=mobilenet_v2, image_size=64", 2, 4000, "inference"),)
+
+
+def test_a_real_framework_that_runs_out_of_memory_is_recognised(place: Place) -> None:
+    done = run(place, frameworks="pytorch", batch_sizes="4000", memory_limit="1500MB", phases="inference")
+    assert done.returncode == 3, done.stdout + done.stderr
+    (cell,) = cells(place)
+    assert (cell.data.tags["outcome"], cell.data.tags["phase"]) == ("out_of_memory", "inference")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from models.contract import ModelError
 from tests.models.children import run_python
 
 NAMES = {
-    *("pytorch", "pytorch+compile", "tensorflow", "tensorflow+eager", "tensorflow+xla"),
+    *("pytorch", "pytorch+compile", "pytorch+channels_last", "tensorflow", "tensorflow+eager", "tensorflow+xla"),
     *("keras-tensorflow", "keras-torch", "keras-jax"),
 }
 

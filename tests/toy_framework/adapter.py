@@ -9,6 +9,7 @@ import numpy as np
 
 import models
 from models.contract import (
+    PROFILED,
     Array,
     Batch,
     Dropping,
@@ -44,7 +45,16 @@ class Loss:
 class Adapter(Framework):
     architecture = VARIANTS["toy"].architecture
 
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        name: str,
+        *,
+        device: str,
+        threads: int,
+        precision: str,
+        seed: int,  # noqa: ARG002
+        conv_algorithm: str = PROFILED,  # noqa: ARG002
+    ) -> None:
         if device == "cuda":
             raise NoDevice("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
         self.name, self.device, self._threads = name, "cpu", threads
@@ -73,7 +83,10 @@ class Adapter(Framework):
         network.weights = {name: weights[name].astype(self._dtype) for name in network.weights}
 
     def optimizer(self, network: Network, config: OptimizerConfig) -> Optimizer:
-        return Optimizer(network, config)
+        return Optimizer(network, config, 1e-7 if (self.name, config.name) == ("toy+stock", "adam-stock") else 1e-8)
+
+    def optimizer_implementation(self, optimizer: Optimizer) -> str:
+        return {"adam": "NumPy Adam", "adam-stock": "NumPy Adam, stock", "sgd": "NumPy SGD"}[optimizer.name]
 
     def set_learning_rate(self, optimizer: Optimizer, learning_rate: float) -> None:
         optimizer.learning_rate = learning_rate
@@ -98,10 +111,14 @@ class Adapter(Framework):
             yield Batch((scaled,), files.labels[chosen], weights)
 
     def place(self, batch: Batch) -> Batch:
-        return Batch(self._placed(batch.inputs), batch.targets, batch.weights)
+        *inputs, targets, weights = self._placed((*batch.inputs, batch.targets, batch.weights))
+        return Batch(tuple(inputs), targets, weights)
+
+    def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        return self._placed(inputs)
 
     def train_step(self, network: Network, optimizer: Optimizer, batch: Batch) -> Loss:
-        loss, gradient = self._loss(network, self.place(batch))
+        loss, gradient = self._loss(network, batch)
         with self._ledger.spend("launch"):
             optimizer.update(gradient)
             self._ledger.launch("step")
@@ -109,7 +126,7 @@ class Adapter(Framework):
 
     def evaluate(self, network: Network, batch: Batch) -> tuple[float, float]:
         total = float(batch.weights.sum())
-        loss, _ = self._loss(network, self.place(batch))
+        loss, _ = self._loss(network, batch)
         self._ledger.launch("evaluate")
         return float(Loss(loss, self._ledger)) * total, total
 
@@ -130,8 +147,11 @@ class Adapter(Framework):
 
     def apply(self, function: Callable[..., Any], network: Network, inputs: tuple[Array, ...], **options: int) -> Array:
         outputs = function(network, *self._placed(inputs), **options)
-        self._ledger.launch("infer")
+        self._ledger.launch("apply")
         return self._read(outputs)
+
+    def compilations(self) -> int:
+        return 0
 
     def synchronise(self) -> None:
         with self._ledger.spend("synchronise"):
@@ -153,7 +173,7 @@ class Adapter(Framework):
 
     def _loss(self, network: Network, batch: Batch) -> tuple[float, Array]:
         """The weighted mean cross-entropy, and its gradient for the array that is trained."""
-        logits = self._forward(network, batch.inputs).astype(np.float64)
+        logits = self._forward(network, self._placed(batch.inputs)).view(np.ndarray).astype(np.float64)
         rows = np.arange(len(logits))
         shifted = logits - logits.max(1, keepdims=True)
         shares = np.exp(shifted) / np.exp(shifted).sum(1, keepdims=True)

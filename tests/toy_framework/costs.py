@@ -20,7 +20,7 @@ class Costs:
     """start: of the process, on opening; build: a network. input: a batch by the framework's own pipeline.
 
     copy: a batch or inputs from the host to the device, unless they were placed before. launch: the host's part of a step.
-    step, evaluate, infer: the device's work, which the host does not wait for until it reads a result or synchronises.
+    step, evaluate, infer, apply: the device's work, which the host does not wait for until it reads a result or synchronises.
     synchronise: the call itself, on top of that wait. read: a loss or a result from the device to the host.
     row_bytes: what the device needs for each row of a batch while it works on it.
     """
@@ -33,6 +33,7 @@ class Costs:
     step: float = 0.0
     evaluate: float = 0.0
     infer: float = 0.0
+    apply: float = 0.0
     synchronise: float = 0.0
     read: float = 0.0
     row_bytes: int = 0

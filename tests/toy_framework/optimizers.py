@@ -13,8 +13,9 @@ from tests.toy_framework.networks import Network
 class Optimizer:
     """slots: by name, `exp_avg` and `exp_avg_sq` with `step`, or `momentum_buffer`."""
 
-    def __init__(self, network: Network, config: OptimizerConfig) -> None:
-        self._network, self._config, self.learning_rate = network, config, config.learning_rate
+    def __init__(self, network: Network, config: OptimizerConfig, epsilon: float) -> None:
+        self._network, self._config, self._epsilon = network, config, epsilon
+        self.name, self.learning_rate = config.name, config.learning_rate
         names = ("momentum_buffer",) if config.name == "sgd" else ("exp_avg", "exp_avg_sq", "step")
         zeros = np.zeros_like(network.weights[network.output])
         self.slots: Weights = {name: np.zeros(()) if name == "step" else zeros.copy() for name in names}
@@ -30,7 +31,7 @@ class Optimizer:
             slots["exp_avg"] = 0.9 * slots["exp_avg"] + 0.1 * gradient
             slots["exp_avg_sq"] = 0.999 * slots["exp_avg_sq"] + 0.001 * gradient**2
             mean, square = slots["exp_avg"] / (1 - 0.9 ** slots["step"]), slots["exp_avg_sq"] / (1 - 0.999 ** slots["step"])
-            moved = mean / (np.sqrt(square) + 1e-8)
+            moved = mean / (np.sqrt(square) + self._epsilon)
         weights[self._network.output] = (old - self.learning_rate * moved).astype(old.dtype)
 
     @property

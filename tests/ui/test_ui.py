@@ -85,7 +85,7 @@ def test_the_list_of_runs(page: Page, campaign: Campaign, frameworks: tuple[str,
     page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
     one, other = frameworks
     for name in ("captioning demo", f"features · {one}", f"{one} · block 1", f"{other} · block 2"):
-        expect(page.get_by_role("link", name=name)).to_be_visible()
+        expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
     for column in ("Run Name", "Created", "Dataset", "Duration", "Source", "Models"):
         expect(page.get_by_role("columnheader", name=column).first).to_be_visible()
     expect(page.get_by_role("link", name="captioner").first).to_be_visible()

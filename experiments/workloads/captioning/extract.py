@@ -15,6 +15,7 @@ from experiments.cell.measure import write_environment, write_values
 from experiments.cell.timing import PhaseValues
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData
+from experiments.datasets.files import alone
 from experiments.workloads.captioning import features
 from models import weights
 from models.contract import Array, Framework
@@ -26,6 +27,14 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     data = CaptionData.open(Path(spec.inputs["index"]))
     folder = Path(spec.inputs["features"])
     network = encoder(framework, spec.inputs["weights"], spec.settings["seed"])
+    with alone(folder / ".lock"):  # another campaign may be at the same pictures; what it has done is then found done
+        values, broken = _extract(spec, framework, network, data, folder, output)
+    _report(spec, framework, values, {data.images[i]: why for i, why in broken.items()}, output)
+
+
+def _extract(
+    spec: CellSpec, framework: Framework, network: Any, data: CaptionData, folder: Path, output: Output
+) -> tuple[PhaseValues, dict[int, str]]:
     array = features.open_for_writing(folder, len(data.images))
     broken, start = features.broken(folder), features.rows_done(folder)
     seconds: list[float] = []
@@ -46,13 +55,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
         output.progress("features", first + len(pixels), len(data.images))
     features.mark_done(folder, len(data.images), broken, complete=True)
     output.window("features", began, time.time(), sum(examples))
-    _report(
-        spec,
-        framework,
-        PhaseValues("features", tuple(seconds), tuple(examples), 1),
-        {data.images[i]: why for i, why in broken.items()},
-        output,
-    )
+    return PhaseValues("features", tuple(seconds), tuple(examples), 1), broken
 
 
 def encoder(framework: Framework, source: str, seed: int) -> Any:

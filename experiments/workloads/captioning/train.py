@@ -86,12 +86,12 @@ class Captioning:
     def validate(self, framework: Framework, network: Any) -> dict[str, float]:
         return {"val/loss": mean_loss(framework, network, self.validation())}
 
-    def request(self, batch_size: int, index: int) -> Array:
+    def request(self, batch_size: int, index: int) -> tuple[Array, ...]:
         rows = (np.arange(batch_size) + index * batch_size) % len(self._features)
-        return np.ascontiguousarray(self._features[rows])
+        return (np.ascontiguousarray(self._features[rows]),)
 
-    def answer(self, framework: Framework, network: Any, request: Array) -> Array:
-        return self._decode(framework, network, request, 1, self._settings["inference_words"])
+    def answer(self, framework: Framework, network: Any, request: tuple[Any, ...]) -> Array:
+        return self._decode(framework, network, request[0], 1, self._settings["inference_words"])
 
     def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]:  # noqa: ARG002
         """Pictures a second: captions a second over captions a picture."""

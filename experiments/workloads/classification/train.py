@@ -80,13 +80,13 @@ class Classification:
         total = int(self._counted.sum())
         return {"val/loss": loss / total, "val/accuracy": float(np.trace(self._counted)) / total}
 
-    def request(self, batch_size: int, index: int) -> Array:
+    def request(self, batch_size: int, index: int) -> tuple[Array, ...]:
         rows = self._data.validation[(np.arange(batch_size) + index * batch_size) % len(self._data.validation)]
         wanted = batches.files(self._data, rows, batch_size)
-        return next(iter(batches.read(self._data, wanted))).inputs[0]
+        return next(iter(batches.read(self._data, wanted))).inputs
 
-    def answer(self, framework: Framework, network: Any, request: Array) -> Array:
-        return framework.infer(network, (request,))
+    def answer(self, framework: Framework, network: Any, request: tuple[Any, ...]) -> Array:
+        return framework.infer(network, request)
 
     def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]:  # noqa: ARG002
         """Seconds of training, without validation, until an accuracy was first reached; nothing for one that never was."""

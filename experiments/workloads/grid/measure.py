@@ -12,7 +12,7 @@ import numpy as np
 import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import check_parameters, memory_peaks, optimizer_config, write_run_files
+from experiments.cell.measure import check_parameters, make_optimizer, memory_peaks, tell_compilations, write_run_files
 from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
 from tracking.errors import EvenhandError
@@ -88,15 +88,16 @@ def _train(
     framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output
 ) -> tuple[PhaseValues, dict[str, float]]:
     """Optimizer steps on one batch, which stays where the framework put it."""
-    settings, rows = spec.settings, spec.settings["batch_size"]
-    optimizer = framework.optimizer(network, optimizer_config(settings))
+    rows = spec.settings["batch_size"]
+    optimizer = make_optimizer(spec, framework, network, output)
     output.progress(f"training, batch {rows}", 0, None)
     watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
-    budget, began = _budget(spec), time.time()
+    budget, began, compiled = _budget(spec), time.time(), framework.compilations()
     framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():
         step = int(np.argmin(np.isfinite(watch.losses)))
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
+    tell_compilations(spec, framework.compilations() - compiled, output)
     values = replace(_values("train", watch.seconds, rows), ended=tuple(watch.ended))
     output.window("train", began, time.time(), rows * len(watch.seconds))
     summary = timing.summarise_training(values, sum(watch.seconds))

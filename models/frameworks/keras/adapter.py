@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain
+from itertools import count
 from typing import Any
 
-from models.contract import Array, Batch, ModelError, OptimizerConfig, StepClock, Weights
-from models.frameworks.keras.shared import KerasFramework, tensor_specs
+from models.contract import PROFILED, Array, Batch, ModelError, OptimizerConfig, StepClock, Weights
+from models.frameworks.keras.shared import KerasFramework
 
 
 class Adapter(KerasFramework):
     """Keras' own defaults decide what is compiled (`jit_compile="auto"`)."""
 
-    fetches_itself = True
-
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
+    def __init__(
+        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
         backend = name.partition("-")[2]
-        super().__init__(name, backend, device=device, threads=threads, precision=precision, seed=seed)
+        super().__init__(
+            name, backend, device=device, threads=threads, precision=precision, seed=seed, conv_algorithm=conv_algorithm
+        )
         self._applied: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def build(self, model: str, spec: Any) -> Any:
         network = super().build(model, spec)
         network.compile(loss=_loss())
+        if self.backend == "tensorflow":
+            network.train_step = partial(self._trace, network.train_step)
+            self._compiles_each_shape = network.jit_compile
         return network
 
     def optimizer(self, network: Any, config: OptimizerConfig) -> Any:
@@ -37,10 +42,22 @@ class Adapter(KerasFramework):
         return network.train_on_batch(inputs, targets, sample_weight=weights)
 
     def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
-        """`fit` over the batches. On TensorFlow and JAX its step also takes the batch from the iterator: the clock sees that."""
+        """`fit`, which calls the train function that Keras compiled once a step, each time on a batch placed before.
+
+        What `fit` itself would do inside of that call on TensorFlow and JAX, taking the batch from an iterator, is left out.
+        """
         _check_compiled(network, optimizer)
-        feed = _Feed(map(self._fitted, batches))
-        network.fit(_data(self.backend, feed), epochs=1, verbose=0, shuffle=False, callbacks=[_clocked(self, feed, clock)])
+        feed = _Feed(self._fitted(self.place(batch)) for batch in batches)
+        if feed.ahead is None:
+            return
+        network.make_train_function()
+        compiled = network.train_function
+        step = _jax_step if self.backend == "jax" else _step
+        network.train_function = partial(step, self, network, compiled, feed, clock)
+        try:
+            network.fit(_shown(self.backend, feed.ahead), epochs=1, verbose=0, shuffle=False)
+        finally:
+            network.train_function = compiled
 
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
         inputs, targets, weights = self._fitted(batch)
@@ -66,61 +83,63 @@ class Adapter(KerasFramework):
         outputs: Array = ops.convert_to_numpy(self._applied[key](*map(self._array, inputs)))
         return outputs
 
+    def _trace(self, step: Callable[..., Any], data: Any) -> Any:
+        """Python's code of a step, which a tf.function runs when it traces it, and only then."""
+        self._traced += 1
+        return step(data)
+
     def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
         inputs, targets, weights = self._arrays(batch)
         return inputs if len(inputs) > 1 else inputs[0], targets, weights
 
 
 class _Feed:
-    """The batches with one looked ahead, so that `count` is known by the time the last is handed out.
-
-    Left to find the end itself, `fit` begins a step too many, and on TensorFlow the optimizer counts that step.
-    """
+    """Batches, the next of them always made: none is while the clock runs, and the last is known as such."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = iter(batches)
-        self.count: int | None = None
+        self.ahead = next(self._batches, None)
 
-    def __iter__(self) -> Generator[Any]:
-        count, ahead = 0, next(self._batches, None)
-        while ahead is not None:
-            batch, ahead = ahead, next(self._batches, None)
-            count += 1
-            if ahead is None:
-                self.count = count
-            yield batch
+    def advance(self) -> None:
+        self.ahead = next(self._batches, None)
 
 
-def _data(backend: str, feed: _Feed) -> Any:
-    """The feed as `fit` takes it. For TensorFlow with our shapes: Keras would guess them from the first two batches."""
-    batches = iter(feed)
+def _shown(backend: str, batch: Any) -> Any:
+    """What `fit` goes by: the first batch without end. It sees what batches are like, and that there is another."""
     if backend != "tensorflow":
-        return batches
+        return (batch for _ in count())
     import tensorflow as tf
 
-    first = next(batches)
-    restored = chain([first], batches)
-    return tf.data.Dataset.from_generator(lambda: restored, output_signature=tensor_specs(first)).prefetch(tf.data.AUTOTUNE)
+    return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def _clocked(framework: Adapter, feed: _Feed, clock: StepClock) -> Any:
-    """A callback that brackets every step of `fit`, the device idle at both ends, and stops it after the last batch."""
-    import keras
+def _step(framework: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, _: Any) -> Any:
+    network.reset_metrics()  # the loss that fit reports is a running mean: make it this step's
+    framework.synchronise()
+    clock.begin()
+    logs = compiled([feed.ahead])
+    framework.synchronise()
+    _ended(network, logs, feed, clock)
+    return logs
 
-    class Clocked(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-            if framework.backend == "jax":
-                self.model.jax_state_sync()
-            self.model.reset_metrics()  # the loss that fit reports is a running mean: make it this step's
-            framework.synchronise()
-            clock.begin()
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            framework.synchronise()
-            clock.end(float(logs["loss"]))
-            self.model.stop_training = batch + 1 == feed.count
+def _jax_step(_: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, state: Any, __: Any) -> Any:
+    """The same where the state is handed on from step to step: `fit` gives it back to the network after the last."""
+    import jax
 
-    return Clocked()
+    network.reset_metrics()
+    state = (*state[:-1], [variable.value for variable in network.metrics_variables])
+    jax.block_until_ready((state, feed.ahead))
+    clock.begin()
+    logs, state = jax.block_until_ready(compiled(state, iter([feed.ahead])))
+    _ended(network, logs, feed, clock)
+    return logs, state
+
+
+def _ended(network: Any, logs: Any, feed: _Feed, clock: StepClock) -> None:
+    clock.end(float(logs["loss"]))
+    feed.advance()
+    network.stop_training = feed.ahead is None
 
 
 def _check_compiled(network: Any, optimizer: Any) -> None:

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import version
+from typing import Any
 
-from models.frameworks.devices import resolve
+from models.frameworks.devices import choose_in_xla, resolve
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class JaxDevice:
     """JAX's device, under Keras."""
 
-    def __init__(self, wanted: str, threads: int, precision: str) -> None:
+    def __init__(self, wanted: str, threads: int, precision: str, conv_algorithm: str) -> None:
         if wanted == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
         if threads:
             os.environ["NPROC"] = str(threads)  # XLA reads the size of its pool from here, once, and from nowhere else
+        choose_in_xla(conv_algorithm)
         import jax
 
         self._jax = jax
+        self._compiled = 0
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
         self.name = resolve(wanted, jax.default_backend() == "gpu", "jax", precision)
         jax.config.update("jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest")
+
+    def _listen(self, event: str, *_: Any, **__: Any) -> None:
+        self._compiled += event == COMPILED
+
+    def compilations(self) -> int:
+        return self._compiled
 
     def seed(self, seed: int) -> None:
         """Nothing to do: JAX has no global state, Keras seeds each layer."""
@@ -38,6 +50,7 @@ class JaxDevice:
             "jax": self._jax.__version__,
             "jaxlib": version("jaxlib"),
             "jax_matmul_precision": str(self._jax.config.jax_default_matmul_precision),
+            "xla_flags": os.environ["XLA_FLAGS"],
             "jax_threads": os.environ.get("NPROC", "default"),
             "jax_x64": str(self._jax.config.jax_enable_x64),
         }

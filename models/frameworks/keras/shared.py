@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 
 import models
-from models.contract import Array, Batch, Dropping, Framework, ModelError, OptimizerConfig, Profile, Weights
+from models.contract import PROFILED, Array, Batch, Dropping, Framework, ModelError, OptimizerConfig, Profile, Weights
 from models.frameworks.devices import Device
 from models.frameworks.keras.jax import JaxDevice
 from models.frameworks.pytorch.device import TorchDevice
 from models.frameworks.tensorflow.device import TensorFlowDevice
 
-DEVICES: dict[str, Callable[[str, int, str], Device]] = {"tensorflow": TensorFlowDevice, "torch": TorchDevice, "jax": JaxDevice}
+DEVICES: dict[str, Callable[[str, int, str, str], Device]] = {
+    "tensorflow": TensorFlowDevice,
+    "torch": TorchDevice,
+    "jax": JaxDevice,
+}
 
 
 class KerasFramework(Framework):
@@ -26,12 +30,17 @@ class KerasFramework(Framework):
 
     architecture = "keras"
 
-    def __init__(self, name: str, backend: str, *, device: str, threads: int, precision: str, seed: int) -> None:
+    def __init__(
+        self, name: str, backend: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
         self.name = name
         self.backend = backend
+        self._traced = 0
+        self._compiles_each_shape = False  # by TensorFlow's XLA, which tells nobody
+        self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         if precision == "float64":
             os.environ["JAX_ENABLE_X64"] = "1"
-        self._device: Device = DEVICES[backend](device, threads, precision)
+        self._device: Device = DEVICES[backend](device, threads, precision, conv_algorithm)
         self.device = self._device.name
         self._dtype = np.dtype("float64" if precision == "float64" else "float32")
         os.environ["KERAS_BACKEND"] = backend
@@ -85,6 +94,10 @@ class KerasFramework(Framework):
         optimizer.build(network.trainable_variables)
         return optimizer
 
+    def optimizer_implementation(self, optimizer: Any) -> str:
+        ours: dict[str, str] = getattr(type(optimizer), "implementations", {})
+        return ours.get(self.backend, f"keras.optimizers.{type(optimizer).__name__}")
+
     def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
         optimizer.learning_rate = learning_rate
 
@@ -120,6 +133,20 @@ class KerasFramework(Framework):
         name = {"tensorflow": "tensorflow", "torch": "pytorch"}[self.backend]
         found: Profile = import_module(f"models.frameworks.{name}.profiler").profiled(folder, self.device, work)
         return found
+
+    def place(self, batch: Batch) -> Batch:
+        placed = Batch(self.place_inputs(batch.inputs), *self.place_inputs((batch.targets, batch.weights)))
+        if self._compiles_each_shape:
+            self._shapes.add(tuple(array.shape for array in (*batch.inputs, batch.targets)))
+        return placed
+
+    def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Any, ...]:
+        from keras import ops
+
+        return tuple(ops.convert_to_tensor(self._array(array)) for array in inputs)
+
+    def compilations(self) -> int:
+        return self._device.compilations() + self._traced + len(self._shapes)
 
     def synchronise(self) -> None:
         self._device.synchronise()

@@ -1,4 +1,4 @@
-"""PyTorch, eager or compiled: everything of it. Importing this package does not import PyTorch."""
+"""PyTorch, eager, compiled or with channels last in memory: everything of it. Importing this package does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -21,4 +21,8 @@ _EAGER = Variant(
     has_pipeline=True,
     autologging="pytorch",
 )
-VARIANTS = {"pytorch": _EAGER, "pytorch+compile": replace(_EAGER, trouble=_no_compiler)}
+VARIANTS = {
+    "pytorch": _EAGER,
+    "pytorch+compile": replace(_EAGER, trouble=_no_compiler),
+    "pytorch+channels_last": _EAGER,
+}

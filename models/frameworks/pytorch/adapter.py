@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import models
 from models.contract import (
+    PROFILED,
     Array,
     Batch,
     Dropping,
@@ -21,25 +22,31 @@ from models.contract import (
     ModelError,
     OptimizerConfig,
     Profile,
+    StepClock,
     Weights,
     check_weights,
 )
 from models.frameworks.pytorch import seen
 from models.frameworks.pytorch.device import TorchDevice
 
+IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
+
 
 class Adapter(Framework):
-    """Eager PyTorch, or with torch.compile around the network."""
+    """PyTorch: eager, with torch.compile around the network, or with images and kernels in memory as `channels_last`."""
 
     architecture = "pytorch"
 
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
+    def __init__(
+        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
         self.name = name
-        self._device = TorchDevice(device, threads, precision)
+        self._device = TorchDevice(device, threads, precision, conv_algorithm)
         self.device = self._device.name
         self._dtype = torch.float64 if precision == "float64" else torch.float32
         self._mixed = precision == "bfloat16"
         self._compile = name == "pytorch+compile"
+        self._layout = torch.channels_last if name == "pytorch+channels_last" else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._device.seed(seed)
 
@@ -48,7 +55,8 @@ class Adapter(Framework):
 
     def build(self, model: str, spec: Any) -> nn.Module:
         network: nn.Module = models.load(model, self.architecture).build(spec)
-        return network.to(self.device, self._dtype)
+        network.to(self.device, self._dtype)
+        return network.to(memory_format=self._layout).eval()
 
     def parameter_counts(self, network: nn.Module) -> tuple[int, int]:
         trainable = sum(tensor.numel() for tensor in network.parameters() if tensor.requires_grad)
@@ -69,6 +77,10 @@ class Adapter(Framework):
             options = {"momentum": config.momentum, "weight_decay": config.weight_decay}
             return torch.optim.SGD(named, lr=config.learning_rate, **options, fused=True)
         return torch.optim.Adam(named, lr=config.learning_rate, fused=config.name == "adam")
+
+    def optimizer_implementation(self, optimizer: torch.optim.Optimizer) -> str:
+        looped = "one tensor after another" if self.device == "cpu" else "foreach"
+        return f"torch.optim.{type(optimizer).__name__}: {'fused' if optimizer.param_groups[0]['fused'] else looped}"
 
     def set_learning_rate(self, optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
         for group in optimizer.param_groups:
@@ -104,11 +116,13 @@ class Adapter(Framework):
         return profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
-        inputs, targets, weights = self._tensors(batch)
-        return Batch(inputs, targets, weights)
+        return Batch(*self._tensors(batch))
+
+    def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Tensor, ...]:
+        return tuple(map(self._tensor, inputs))
 
     def train_step(self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
-        network.train()
+        _set_mode(network, training=True)
         inputs, targets, weights = self._tensors(batch)
         optimizer.zero_grad(set_to_none=True)
         loss = self._forward(_mean_loss)(network, inputs, targets, weights)
@@ -116,8 +130,17 @@ class Adapter(Framework):
         optimizer.step()
         return loss.detach()
 
+    def train_epoch(
+        self, network: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], clock: StepClock
+    ) -> None:
+        _set_mode(network, training=True)
+        try:
+            super().train_epoch(network, optimizer, batches, clock)
+        finally:
+            _set_mode(network, training=False)
+
     def evaluate(self, network: nn.Module, batch: Batch) -> tuple[float, float]:
-        network.eval()
+        _set_mode(network, training=False)
         inputs, targets, weights = self._tensors(batch)
         with torch.inference_mode():
             loss = self._forward(_mean_loss)(network, inputs, targets, weights)
@@ -131,6 +154,7 @@ class Adapter(Framework):
         parameters = dict(network.named_parameters())
         loss = _mean_loss(network, *self._tensors(batch))
         gradients = torch.autograd.grad(loss, list(parameters.values()))
+        network.eval()
         return {name: gradient.numpy(force=True) for name, gradient in zip(parameters, gradients, strict=True)}
 
     def dropping(self, network: nn.Module, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
@@ -143,16 +167,19 @@ class Adapter(Framework):
         return seen.unbiased(network, tuple(map(self._tensor, inputs)))
 
     def infer(self, network: nn.Module, inputs: tuple[Array, ...]) -> Array:
-        network.eval()
+        _set_mode(network, training=False)
         with torch.inference_mode():
-            outputs: Tensor = self._forward(_logits)(network, tuple(map(self._tensor, inputs)))
-        return _numpy(outputs.to(self._dtype))
+            outputs: Tensor = self._forward(_logits)(network, self.place_inputs(inputs))
+        return _on_host(outputs, self._dtype)
 
     def apply(self, function: Callable[..., Any], network: nn.Module, inputs: tuple[Array, ...], **options: int) -> Array:
-        network.eval()
+        _set_mode(network, training=False)
         with torch.inference_mode():
             outputs = function(network, *map(self._tensor, inputs), compiled=self._forward, **options)
-        return _numpy(outputs)
+        return _on_host(outputs)
+
+    def compilations(self) -> int:
+        return self._device.compilations() if self._compile else 0
 
     def synchronise(self) -> None:
         self._device.synchronise()
@@ -164,10 +191,11 @@ class Adapter(Framework):
         if isinstance(array, Tensor):  # placed before
             return array
         dtype = self._dtype if np.issubdtype(array.dtype, np.floating) else None
-        return torch.from_numpy(array).to(self.device, dtype)
+        tensor = torch.from_numpy(array).to(self.device, dtype)
+        return _laid_out(tensor, self._layout) if tensor.ndim == IMAGES else tensor
 
     def _tensors(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        return tuple(map(self._tensor, batch.inputs)), self._tensor(batch.targets).long(), self._tensor(batch.weights)
+        return self.place_inputs(batch.inputs), self._tensor(batch.targets).long(), self._tensor(batch.weights)
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function(network, …)`, compiled once where the variant compiles, in mixed precision where that is asked for."""
@@ -184,13 +212,25 @@ class Adapter(Framework):
         return mixed
 
 
+def _laid_out(images: Tensor, layout: torch.memory_format) -> Tensor:
+    """(n, height, width, channels), in memory as PyTorch's kernels want them: for a network the permutation is then free."""
+    return images.permute(0, 3, 1, 2).clone(memory_format=layout).permute(0, 2, 3, 1)
+
+
+def _set_mode(network: nn.Module, *, training: bool) -> None:
+    """Where it is another: the call walks over all modules, which a deep network pays for in every step and request."""
+    if network.training is not training:
+        network.train(training)
+
+
 def _state(network: nn.Module) -> dict[str, Tensor]:
     """The state_dict without BatchNorm's step counters, which no kernel reads and Keras does not have."""
     return {name: tensor for name, tensor in network.state_dict().items() if not name.endswith("num_batches_tracked")}
 
 
-def _numpy(tensor: Tensor) -> Array:
-    array: Array = tensor.numpy(force=True)
+def _on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Array:
+    """As it comes from the device; widened here, as every framework's is: NumPy has no bfloat16."""
+    array: Array = tensor.cpu().to(dtype or tensor.dtype).numpy()
     return array
 
 

@@ -8,12 +8,14 @@ from models.frameworks.devices import resolve
 class TorchDevice:
     """PyTorch's device, also under Keras."""
 
-    def __init__(self, wanted: str, threads: int, precision: str) -> None:
+    def __init__(self, wanted: str, threads: int, precision: str, conv_algorithm: str) -> None:
         import torch
 
         self._torch = torch
         self.name = resolve(wanted, torch.cuda.is_available(), "torch", precision)
         torch.backends.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        torch.backends.cudnn.benchmark = conv_algorithm == "profiled"
+        torch.backends.cudnn.deterministic = conv_algorithm == "fixed"
         if threads:
             torch.set_num_threads(threads)
 
@@ -27,6 +29,11 @@ class TorchDevice:
     def peak_bytes(self) -> int | None:
         return int(self._torch.cuda.max_memory_allocated()) if self.name == "cuda" else None
 
+    def compilations(self) -> int:
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
+
     def versions(self) -> dict[str, str]:
         torch = self._torch
         return {
@@ -36,5 +43,6 @@ class TorchDevice:
             "torch_matmul_precision": torch.backends.cuda.matmul.fp32_precision,
             "torch_convolution_precision": torch.backends.cudnn.conv.fp32_precision,
             "torch_cudnn_benchmark": str(torch.backends.cudnn.benchmark),
+            "torch_cudnn_deterministic": str(torch.backends.cudnn.deterministic),
             "torch_deterministic": str(torch.are_deterministic_algorithms_enabled()),
         }

@@ -6,27 +6,26 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from models.contract import Array, Batch, ImageFiles, Weights
+from models.contract import PROFILED, Array, Batch, ImageFiles, Weights
 from models.frameworks.keras.shared import KerasFramework, tensor_specs
 
 
 class Adapter(KerasFramework):
     """One tf.function a use, traced once for all shapes; eager runs the same Python directly, xla compiles it per shape."""
 
-    def __init__(self, name: str, *, device: str, threads: int, precision: str, seed: int) -> None:
-        super().__init__(name, "tensorflow", device=device, threads=threads, precision=precision, seed=seed)
-        self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
+    def __init__(
+        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+    ) -> None:
+        super().__init__(
+            name, "tensorflow", device=device, threads=threads, precision=precision, seed=seed, conv_algorithm=conv_algorithm
+        )
+        self._functions: dict[tuple[Any, ...], Any] = {}
+        self._compiles_each_shape = name == "tensorflow+xla"
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
         from models.frameworks.tensorflow.pipeline import batches
 
         return batches(files, workers)
-
-    def place(self, batch: Batch) -> Batch:
-        import tensorflow as tf
-
-        inputs, targets, weights = tf.nest.map_structure(tf.convert_to_tensor, self._arrays(batch))
-        return Batch(inputs, targets, weights)
 
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         return self._call(_update, (network, optimizer), self._arrays(batch))
@@ -46,6 +45,10 @@ class Adapter(KerasFramework):
     def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
         outputs: Array = self._call(function, (network,), tuple(map(self._array, inputs)), **options).numpy()
         return outputs
+
+    def compilations(self) -> int:
+        traced = (int(one.experimental_get_tracing_count()) for one in self._functions.values())
+        return super().compilations() + sum(traced)
 
     def _call(self, function: Callable[..., Any], fixed: tuple[Any, ...], arrays: tuple[Any, ...], **options: int) -> Any:
         """`function(*fixed, *arrays, **options)`, as the variant runs it. Arrays are fed to the graph, all else keys it."""

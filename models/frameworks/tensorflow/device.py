@@ -8,14 +8,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from models.frameworks.devices import resolve
+from models.frameworks.devices import choose_in_xla, resolve
 
 
 class TensorFlowDevice:
     """TensorFlow's device, also under Keras."""
 
-    def __init__(self, wanted: str, threads: int, precision: str) -> None:
+    def __init__(self, wanted: str, threads: int, precision: str, conv_algorithm: str) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        os.environ["TF_CUDNN_USE_AUTOTUNE"] = str(int(conv_algorithm == "profiled"))
+        os.environ["TF_CUDNN_DETERMINISTIC"] = str(int(conv_algorithm == "fixed"))
+        choose_in_xla(conv_algorithm)
         with _quiet_unless_it_fails():
             import tensorflow as tf
 
@@ -42,6 +45,10 @@ class TensorFlowDevice:
     def peak_bytes(self) -> int | None:
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.name == "cuda" else None
 
+    def compilations(self) -> int:
+        """None that it tells: adapters count what they have traced."""
+        return 0
+
     def versions(self) -> dict[str, str]:
         tf = self._tf
         build = tf.sysconfig.get_build_info()
@@ -52,6 +59,9 @@ class TensorFlowDevice:
             "tensorflow_intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
             "tensorflow_inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
             "tensorflow_tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+            "tensorflow_cudnn_autotune": os.environ["TF_CUDNN_USE_AUTOTUNE"],
+            "tensorflow_cudnn_deterministic": os.environ["TF_CUDNN_DETERMINISTIC"],
+            "xla_flags": os.environ["XLA_FLAGS"],
             "tensorflow_onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
         }
 
