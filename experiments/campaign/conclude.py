@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from experiments import studies
 from experiments.campaign.campaign import Campaign
 from experiments.campaign.opening import announce
 from experiments.campaign.runner import Runner
@@ -81,10 +82,13 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
     settings, plan, runner, study = campaign.settings, campaign.plan, campaign.runner, campaign.setup.module
     online = runner.deliver()
     runs = runner.store.children(runner.run_id, runner.experiment) if online else from_journal(runner.folder)
+    outcomes = [one for one in study.OUTCOMES if is_rate(one.metric) or not plan.rates_only]
+    asked = {one.metric for one in outcomes}
     spec = ComparisonSpec(
         factor=plan.factor,
         baseline=plan.baseline,
-        outcomes=[one for one in study.OUTCOMES if is_rate(one.metric) or not plan.rates_only],
+        outcomes=outcomes,
+        primary=[metric for metric in studies.primary(study, settings) if metric in asked],
         margin=settings.margin,
         strata=plan.strata,
         allowed_to_differ=(*plan.allowed_to_differ, *settings_.immaterial(settings)),

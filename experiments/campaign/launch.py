@@ -140,6 +140,7 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
         if missing := frameworks.missing(name):
             raise WrongCall(missing)
     memory.size(settings.memory_limit)
+    studies.primary(module, settings)  # raises for what it does not judge
     for folder in (settings.journal, settings.cache):
         settings_.require_writable(Path(folder), "journal=DIR, cache=DIR")
     workload = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare")

@@ -74,6 +74,7 @@ def _judged(settings: Compare, store: Store, runs: Sequence[StoredRun], progress
         factor=settings.factor,
         baseline=settings.baseline or None,
         outcomes=settings.outcomes or None,
+        primary=settings.primary,
         margin=settings.margin,
         strata=settings.strata,
         allowed_to_differ=studies.immaterial(),

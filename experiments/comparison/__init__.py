@@ -19,6 +19,7 @@ def compare(
     factor: str = "framework",
     baseline: str | None = None,
     outcomes: Iterable[str | Outcome] | None = None,
+    primary: Sequence[str] = (),
     margin: float = 0.03,
     strata: Sequence[str] = (),
     allowed_to_differ: Sequence[str] = (),
@@ -32,6 +33,7 @@ def compare(
     baseline: the level that the others are told against, by default the first in order; all_pairs judges every pair.
     allowed_to_differ: settings that differ with the factor by its nature, as a harness comes with its framework.
     outcomes: metric names or `Outcome`s; default: all that the runs have.
+    primary: one to three of them, declared before looking; they are a family of tests of their own, all others another.
     margin: the smallest ratio that matters; 0.03 is 3 %.
     Raises WrongCall where the call is at fault; data that cannot be compared give rows that say why.
     """
@@ -46,6 +48,7 @@ def compare(
         factor=factor,
         baseline=baseline,
         outcomes=wanted,
+        primary=primary,
         margin=margin,
         strata=strata,
         allowed_to_differ=allowed_to_differ,

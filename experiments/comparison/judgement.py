@@ -31,6 +31,7 @@ class ComparisonSpec:
     factor: str = "framework"
     baseline: str | None = None
     outcomes: Sequence[str | Outcome] | None = None
+    primary: Sequence[str] = ()
     margin: float = 0.03
     strata: Sequence[str] = ()
     allowed_to_differ: Sequence[str] = ()

@@ -20,6 +20,9 @@ class Compare:
     )
     baseline: str = setting("", "the level that the others are judged against; none: the first in order", group="verdict")
     outcomes: tuple[str, ...] = setting((), "metrics; none: all that both sides have", group="verdict")
+    primary: tuple[str, ...] = setting(
+        (), "one to three metrics, named before looking, that are tested before all others; none: all alike", group="verdict"
+    )
     filter: str = setting(
         "", "which runs, in MLflow's filter language: tags.team = 'vision' and params.batch_size = '32'", group="runs"
     )

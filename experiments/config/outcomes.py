@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from tracking import plain
+from tracking.errors import WrongCall
 
 Scale = Literal["ratio", "difference"]
 Better = Literal["lower", "higher", "neither"]
@@ -13,6 +18,7 @@ Headline = tuple[str, int] | None
 # Runs that never get there have no such value: it is told with them as censored, not judged without them.
 TO_ACCURACY = "train/to_accuracy_"
 TOTAL = "train/total_seconds"
+PRIMARY_AT_MOST = 3
 COMPILATIONS = "train/compilations"
 HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", "profile/", TO_ACCURACY, COMPILATIONS)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
@@ -135,6 +141,19 @@ def outcome(metric: str) -> Outcome:
         if fnmatch.fnmatchcase(plain, rule.metric):
             return replace(rule, metric=metric, label=metric)
     return Outcome(metric, "ratio", "neither", None, metric, "")
+
+
+def declared(primary: Sequence[str], outcomes: Iterable[str]) -> tuple[str, ...]:
+    """The outcomes that were declared as primary. Raises WrongCall for one that is none of `outcomes`, or for too many."""
+    known = list(dict.fromkeys(outcomes))
+    for name in primary:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            right = f"did you mean {close[0]}?" if close else f"have {', '.join(known) or 'none'}"
+            raise WrongCall(f"primary={plain.short(name)} is no outcome here; {right}")
+    if len(set(primary)) > PRIMARY_AT_MOST:
+        raise WrongCall(f"primary names {len(set(primary))} outcomes; at most {PRIMARY_AT_MOST}, or the power is lost again")
+    return tuple(dict.fromkeys(primary))
 
 
 def place(metric: str) -> tuple[int, int, str]:

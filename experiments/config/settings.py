@@ -198,6 +198,13 @@ class CampaignSettings:
         material=False,
         searchable=False,
     )
+    primary: tuple[str, ...] = setting(
+        (),
+        "one to three outcomes that the study is about, tested before all others; none: the study's own",
+        group="verdict",
+        material=False,
+        searchable=False,
+    )
     team: str = setting("", "whose runs these are (tag team)", group="records", material=False, searchable=False)
     journal: str = setting(
         ".evenhand/journal", "folder that keeps every record before the server does", path=True, group="records", silent=True

@@ -8,6 +8,7 @@ import pkgutil
 from types import ModuleType
 
 from experiments.config import settings as settings_
+from experiments.config.outcomes import declared
 from tracking import plain
 from tracking.errors import WrongCall
 
@@ -20,6 +21,11 @@ def available() -> list[str]:
 def immaterial() -> tuple[str, ...]:
     """Settings in which the cells of some study may differ and still be pooled."""
     return tuple(sorted({name for study in available() for name in settings_.immaterial(load(study).Settings)}))
+
+
+def primary(study: ModuleType, settings: settings_.CampaignSettings) -> tuple[str, ...]:
+    """The outcomes that a campaign is about: those that the settings name, or the study's own. Raises WrongCall."""
+    return declared(settings.primary or getattr(study, "PRIMARY", ()), [one.metric for one in study.OUTCOMES])
 
 
 def load(name: str) -> ModuleType:

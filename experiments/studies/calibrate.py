@@ -31,7 +31,7 @@ ALLOWED_TO_DIFFER = ("inject_delay",)
 class Settings(captioning.Settings):
     """Settings of the calibration."""
 
-    campaigns: int = setting(300, "simulated campaigns a scenario; 0: only the real cells", least=0, most=100_000, group="design")
+    campaigns: int = setting(100, "simulated campaigns a scenario; 0: only the real cells", least=0, most=100_000, group="design")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -60,7 +60,12 @@ OUTCOMES = (
     outcome("inference/batch_8/latency_seconds_p95"),
     outcome("val/loss"),
 )
+PRIMARY = ("train/step_seconds", "inference/latency_seconds_p50")
 DELAYED = ("train/step_seconds", "inference/latency_seconds_p50", "inference/batch_8/latency_seconds_p50")
+METRICS = (
+    *("false_alarms", "false_verdicts", "wrong_equivalent_rows", "wrong_beyond_rows", "coverage", "power", "power_in_report"),
+    *("primary_false_alarms", "exploratory_false_alarms", "primary_power"),
+)
 PUBLISHED = ()
 SOURCE = ""
 
@@ -95,9 +100,7 @@ def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extr
 
 def _metrics(rates: Sequence[Rates]) -> dict[str, float]:
     return {
-        f"calibration/{one.noise.name.replace(' ', '_')}/{name}": getattr(one, name).value
-        for one in rates
-        for name in ("false_alarms", "false_verdicts", "coverage", "power", "power_in_report")
+        f"calibration/{one.noise.name.replace(' ', '_')}/{name}": getattr(one, name).value for one in rates for name in METRICS
     }
 
 

@@ -151,6 +151,7 @@ OUTCOMES = (
     outcome("val/bleu3"),
     outcome("val/bleu4"),
 )
+PRIMARY = ("train/examples_per_second", "inference/latency_seconds_p50", "val/bleu4")
 
 PUBLISHED = (
     {

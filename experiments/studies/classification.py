@@ -121,6 +121,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     outcome("memory/peak_device_bytes"),
     outcome("energy/joules_per_example"),
 )
+PRIMARY = ("train/examples_per_second", "inference/latency_seconds_p50", "val/accuracy")
 
 PUBLISHED = (
     {"what": "ResNet-18 on CIFAR-10, training", "published": "PyTorch 18 % faster", "metric": "train/epoch_seconds"},

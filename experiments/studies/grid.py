@@ -96,6 +96,7 @@ OUTCOMES = (
     outcome("energy/joules_per_example"),
     outcome("inference/energy/joules_per_example"),
 )
+PRIMARY = ("train/examples_per_second", "inference/examples_per_second")
 PUBLISHED = (
     {"what": "training, ResNet-18, ResNet-152, MobileNetV2, RTX 2080 Ti", "published": "PyTorch ahead", "metric": ""},
     {"what": "training, VGG-16, EfficientNet-B4, RTX 2080 Ti", "published": "TensorFlow ahead", "metric": ""},

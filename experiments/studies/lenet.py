@@ -92,6 +92,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     outcome("inference/first_call_seconds"),
     outcome("memory/peak_rss_bytes"),
 )
+PRIMARY = ("train/total_seconds", "inference/latency_seconds_p50", "val/accuracy")
 PUBLISHED = tuple(
     {"what": f"{one.name}, {one.question} ({one.phase})", "published": f"p = {one.published_p}", "metric": one.metric}
     for one in HYPOTHESES

@@ -62,6 +62,7 @@ OUTCOMES = (
     outcome("memory/peak_rss_bytes"),
     outcome("train/loss"),
 )
+PRIMARY = ("train/step_seconds",)
 PUBLISHED = ()
 SOURCE = ""
 

@@ -193,6 +193,7 @@ def test_an_experiment_is_quoted_as_it_is(store: Store, call: Call, capsys: pyte
         ({"factor": "batchsize"}, "no column 'batchsize' in the runs; have"),
         ({"baseline": "jax"}, "no run has framework=jax, the baseline; have pytorch, tensorflow"),
         ({"margin": "0"}, "margin=0.0 is too small"),
+        ({"primary": "train/step_second"}, "primary=train/step_second is no outcome here; did you mean train/step_seconds?"),
         ({"format": "pdf"}, "format=pdf is not known; choose table, markdown, csv, json"),
         ({"factr": "framework"}, "there is no setting 'factr'; did you mean factor?"),
         ({"strata": "colour"}, "no column 'colour' in the runs"),

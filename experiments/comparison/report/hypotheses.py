@@ -71,7 +71,8 @@ def section(answers: Sequence[HypothesisResult], goal: str) -> Section:
     """For the report."""
     caption = (
         f"{goal} H0 of each: the metric is the same on both sides; H1: it differs. Declared before measuring. "
-        "Whether a difference exceeds the margin is another question, answered beside it."
+        "Whether a difference exceeds the margin is another question, answered beside it. Holm’s correction spans the primary "
+        "outcomes of the report, and all others apart."
     )
     return Section("The hypotheses, one by one", caption, HEADER, [cells(one) for one in answers])
 

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NONE = wording.NONE
+ONE_FAMILY = "a difference where there is none is shown in at most 5 % of reports (Holm’s correction over all rows). "
+TWO_FAMILIES = (
+    "a difference where there is none is shown among the primary rows, declared beforehand, in at most 5 % of reports, and among "
+    "the exploratory ones in at most another 5 % (Holm’s correction inside each family). "
+)
+PROMISE = (
+    "The two other claims are promised row by row: a true effect that just reaches the margin is called equivalent in at most "
+    "5 % of rows, and said to lie beyond it in at most 2.5 %, so that many rows have more such errors between them. "
+    "“Could detect” and “could decide”: the true effects that four of five such campaigns show to be one, among all rows of "
+    "their family, and to lie beyond the margin."
+)
 PARTS = {"compute": "computing", "copy": "copying", "launch": "launching and waiting", "input": "input"}
 
 
@@ -77,7 +88,7 @@ def _effect_in_colour(finding: Finding | None) -> Cell:
 
 
 def verdicts(comparison: Comparison) -> Section:
-    """A row a finding; strata under headings of their own."""
+    """A row a finding; strata and families under headings of their own."""
     many, (first, second) = several(comparison), _side_names(comparison)
     header: Header = (
         Column("outcome", once=True, terminal=16),
@@ -85,15 +96,17 @@ def verdicts(comparison: Comparison) -> Section:
         *(number(name, terminal=1) for name in (first, second)),
         *(Column("effect", terminal=1), under("95 % interval", terminal=1)),
         *(Column("verdict", pill=True, terminal=14), under("reason")),
-        *(number("p (Holm)", terminal=8), number("A12"), number("could detect"), number("blocks", terminal=6)),
+        *(number("p (Holm)", terminal=8), number("b > a in a block"), number("could detect"), number("could decide")),
+        number("blocks", terminal=6),
     )
     rows: list[Line] = []
-    stratum, one_reason = "", len({finding.row.reason for finding in comparison.findings}) == 1
+    heading, one_reason = "", len({finding.row.reason for finding in comparison.findings}) == 1
     for finding in comparison.findings:
         row = finding.row
-        if row.stratum != stratum:
-            stratum = row.stratum
-            rows.append(stratum)
+        over = wording.heading(finding, comparison)
+        if over != heading:
+            heading = over
+            rows.append(heading)
         against = f"against {row.a}" if row.a != comparison.baseline else ""
         rows.append(
             (
@@ -101,16 +114,22 @@ def verdicts(comparison: Comparison) -> Section:
                 *((row.b, against) if many else ()),
                 *_sides(finding),
                 *_effect(finding, quiet=one_reason),
-                *(wording.p_value(row.p_holm), _decimal(row.effect_size), wording.detectable(finding), str(row.n_blocks)),
+                *(wording.p_value(row.p_holm), _share(row.probability_within_blocks)),
+                *(wording.detectable(finding), wording.decidable(finding), str(row.n_blocks)),
             )
         )
     whom = " (or the baseline named in the line)" if many else ""
     whose = "those of the baseline and of the level" if many else "those of each side"
     caption = (
         f"Every line is said of {wording.joined(comparison.levels[1:])} against the baseline {comparison.baseline}{whom}. "
-        f"Values are {whose}: geometric means over blocks for ratios, means for differences."
+        f"Values are {whose}: geometric means over blocks for ratios, means for differences. "
+        f"What errs how often: {TWO_FAMILIES if comparison.primary else ONE_FAMILY}{PROMISE}"
     )
     return Section("Verdicts", caption, header, rows)
+
+
+def _share(value: float | None) -> str:
+    return _decimal(None if value is None else 100 * value, "{:.0f} %")
 
 
 EFFECT: Header = ("effect", under("95 % interval"), Column("verdict", pill=True), under("reason"))
@@ -133,15 +152,18 @@ def _decimal(value: float | None, form: str = "{:.2f}") -> str:
 
 def second_opinions(comparison: Comparison) -> Section:
     many = several(comparison)
-    names = ("estimate", "95 % interval", "Hodges-Lehmann", "p, paired t", "p, signed-rank", "p, equivalence (TOST)", "margin")
-    header: Header = ("outcome", under(""), *((comparison.factor,) if many else ()), *map(number, names), number("Cliff’s delta"))
+    names = (
+        *("estimate", "95 % interval", "Hodges-Lehmann", "95 % interval", "p, paired t", "p, signed-rank", "p, permutation"),
+        *("p, equivalence (TOST)", "margin", "A12", "Cliff’s delta"),
+    )
+    header: Header = ("outcome", under(""), *((comparison.factor,) if many else ()), *map(number, names))
     rows: list[Line] = [
         (
             *(wording.named(one), one.row.metric, *((one.row.b,) if many else ())),
             *(wording.estimate(one), wording.interval(one) or NONE),
-            NONE if one.hodges_lehmann is None else wording.number(one.hodges_lehmann.value, 4),
-            *map(wording.p_value, (one.row.p, one.signed_rank_p, one.tost_p)),
-            *(wording.margin(one), _decimal(one.cliffs_delta, "{:+.2f}")),
+            *_hodges_lehmann(one),
+            *map(wording.p_value, (one.row.p, one.signed_rank_p, one.permutation_p, one.tost_p)),
+            *(wording.margin(one), _decimal(one.row.effect_size), _decimal(one.cliffs_delta, "{:+.2f}")),
         )
         for one in comparison.findings
         if one.row.estimate is not None
@@ -149,10 +171,21 @@ def second_opinions(comparison: Comparison) -> Section:
     return Section("Second opinions: other estimates and tests of the same pairs", "", header, rows, folded=True)
 
 
+def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
+    """The estimate, and its interval as far as so few blocks bound one."""
+    found = finding.hodges_lehmann
+    if found is None:
+        return NONE, NONE
+    bounds = (found.low, found.high)
+    known = all(map(math.isfinite, bounds)) and (found.low > 0 or finding.row.kind == "difference")
+    return wording.number(found.value, 4), " to ".join(wording.number(one, 4) for one in bounds) if known else NONE
+
+
 def across_strata(comparison: Comparison) -> list[Section]:
     caption = (
         "Random-effects means over strata (Hartung and Knapp’s interval); no run is pooled. The prediction interval says "
-        "where one more stratum is expected; I² is the share of what the strata differ by that chance does not explain. "
+        "where one more stratum is expected (Nagashima’s construction); I² is the share of what the strata differ by that chance "
+        "does not explain. "
     )
     header: Header = (
         *("outcome", comparison.factor, under(""), number("strata")),

@@ -75,9 +75,17 @@ def margin(finding: Finding) -> str:
 
 
 def detectable(finding: Finding) -> str:
-    """The smallest true difference that this many blocks find in four of five campaigns."""
-    found = finding.row.minimum_detectable
-    return NONE if found is None or finding.never_varied else _amount(found, finding)
+    """The smallest true difference that this many blocks find in four of five campaigns, among all tests of the report."""
+    return _least(finding.row.minimum_in_family, finding)
+
+
+def decidable(finding: Finding) -> str:
+    """The smallest true difference that this many blocks find to lie beyond the margin in four of five campaigns."""
+    return _least(finding.row.minimum_for_verdict, finding)
+
+
+def _least(found: float | None, finding: Finding) -> str:
+    return NONE if found is None else _amount(found, finding)
 
 
 def _amount(value: float, finding: Finding) -> str:
@@ -167,7 +175,17 @@ def blocks(count: int) -> str:
 
 
 def sentence(finding: Finding) -> str:
-    """One finding, said of b against the baseline a."""
+    """One finding, said of b against the baseline a, with what is to be said beside it."""
+    return " ".join([_sentence(finding), *_remarks(finding)])
+
+
+def _remarks(finding: Finding) -> list[str]:
+    """What stands beside a verdict; a reason that is quoted holds it already."""
+    quoted = finding.decision in (Decision.OPEN, Decision.TOO_FEW)
+    return [] if quoted else [f"{_capital(remark)}." for remark in finding.remarks]
+
+
+def _sentence(finding: Finding) -> str:
     row, decision = finding.row, finding.decision
     where = f" [{row.stratum}]" if row.stratum else ""
     subject = _capital(finding.outcome.label)
@@ -216,14 +234,26 @@ def named(finding: Finding) -> str:
     return finding.outcome.label + (f" [{finding.row.stratum}]" if finding.row.stratum else "")
 
 
+def heading(finding: Finding, comparison: Comparison) -> str:
+    """What stands over the rows of a stratum and, where outcomes were declared, of a family; empty where there is but one."""
+    row = finding.row
+    return ", ".join(filter(None, (row.stratum, row.family if comparison.primary else "")))
+
+
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def headlines(comparison: Comparison) -> list[Finding]:
-    """What a reader wants first: training speed, inference, memory, energy, quality, for every pair of levels and stratum."""
+    """What a reader wants first, for every pair of levels and stratum.
+
+    What was declared as primary, and nothing else; without a declaration training speed, inference, memory, energy, quality.
+    """
     found: list[Finding] = []
     for group in grouped(comparison.findings).values():
+        if comparison.primary:
+            found += [finding for finding in group if finding.primary]
+            continue
         chosen: dict[str, tuple[int, Finding]] = {}
         for finding in group:
             if finding.outcome.headline and not (finding.a_value == 0 and finding.b_value == 0):
@@ -242,6 +272,8 @@ def sentences(comparison: Comparison) -> list[str]:
     if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
         seen = [f"Seen, but not judged: {_than(finding)}." for finding in chosen if finding.row.estimate is not None]
         return [f"No verdict: {first.row.reason}.", *seen]
+    if not chosen:
+        return [f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."]
     if len(grouped(comparison.findings)) == 1:
         return [sentence(finding) for finding in chosen]
     together = [summary_sentence(summary) for summary in comparison.summaries if _is_headline(summary, chosen)]
@@ -281,7 +313,7 @@ def summary_sentence(summary: Finding) -> str:
             seen = f"{label}: no verdict, {summary.row.reason}; seen: {than} ({basis})"
         case _:
             seen = f"{than} ({basis})"
-    return f"Over {strata(summary)}: {seen}{heterogeneity(summary, before=', ')}."
+    return " ".join([f"Over {strata(summary)}: {seen}{heterogeneity(summary, before=', ')}.", *_remarks(summary)])
 
 
 def strata(summary: Finding) -> str:
@@ -336,7 +368,8 @@ def _brief(finding: Finding) -> str:
     if row.estimate is None:
         return f"{label} {row.verdict} ({row.reason})"
     name = _VERBS.get(label, label)
-    doubt = "" if finding.judged else f", {row.verdict}"
+    doubt = ", in doubt" if any(one.said for one in finding.doubts) else ""
+    doubt = doubt if finding.judged else f", {row.verdict}"
     return f"{name} {effect(finding)}" + (f" ({effect_interval(finding)}{doubt})" if effect_interval(finding) else doubt)
 
 

@@ -31,7 +31,7 @@ SCHEMA_VERSION = 1
 SUMMARY_KEYS = (
     *("metric", "factor", "a", "b", "kind", "n_strata", "n_blocks", "strata", "left_out", "estimate", "low", "high"),
     *("prediction_low", "prediction_high", "tau", "i_squared_percent", "q_p", "p", "p_holm", "margin", "equivalent"),
-    *("verdict", "reason"),
+    *("verdict", "reason", "family"),
 )
 FIRST_SIZES = "params.inference_batch_sizes"
 
@@ -141,6 +141,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             {"name": one.name, "expected": one.expected, "rows": [dataclasses.asdict(row) for row in one.comparison.rows]}
             for one in comparison.controls
         ],
+        "primary": list(comparison.primary),
     }
 
 

@@ -31,13 +31,17 @@ UNTOLD_TAGS = (
 
 @dataclass(frozen=True)
 class Value:
-    """One run's value of a metric; `sequence`: its place in the order in which the runs began."""
+    """One run's value of a metric; `sequence`: its place in the order in which the runs began.
+
+    group: the stratum that was asked for, in which `stratum` may be one of several campaigns.
+    """
 
     level: str
     stratum: str
     block: str
     sequence: int
     value: float
+    group: str = ""
 
 
 def numbers(frame: pd.DataFrame, metric: str) -> Floats:
@@ -51,8 +55,19 @@ def values(frame: pd.DataFrame, metric: str) -> tuple[Value, ...]:
     """Every finite value of a metric in the order in which the runs began."""
     order = np.argsort(frame["sequence"].to_numpy(), kind="stable")
     columns = [frame[name].to_numpy()[order] for name in ("level", "stratum", "block_label", "sequence")]
-    found = zip(*columns, numbers(frame, metric)[order], strict=True)
-    return tuple(Value(level, stratum, block, int(at), float(v)) for level, stratum, block, at, v in found if np.isfinite(v))
+    found = numbers(frame, metric)[order]
+    finite, groups = np.flatnonzero(np.isfinite(found)), frame["group"].to_numpy()[order]
+    told = (*(column[finite].tolist() for column in columns), found[finite].tolist(), groups[finite].tolist())
+    return tuple(map(Value, *told))
+
+
+def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | None:
+    """How long the two runs of a block took together, the median over blocks; None where the runs do not say."""
+    if not {"start_ms", "end_ms"} <= set(first.columns):
+        return None
+    took = sum(pd.to_numeric(one["end_ms"]).to_numpy() - pd.to_numeric(one["start_ms"]).to_numpy() for one in (first, second))
+    known = took[np.isfinite(took)] / 1_000
+    return float(np.median(known)) if len(known) else None
 
 
 def times_to_accuracy(frame: pd.DataFrame) -> dict[str, tuple[Value, ...]]:

@@ -8,18 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from experiments.comparison.runs import nature
 from experiments.config import settings as settings_
 from tracking.errors import WrongCall
 
-# Who ran it: nobody can be made to run side by side with others, as frameworks can.
-PEOPLE = frozenset({"team", "user"})
 CONTROL, DISTURBED = "tags.control", "tags.disturbed"
 INSIDE_A_BLOCK = (("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits"))
 NAMED = 4
 # The columns that `Runs` adds.
-OWN = frozenset({"level", "stratum", "pair", "apart", "block_label", "sequence"})
+OWN = frozenset({"level", "group", "stratum", "pair", "apart", "block_label", "sequence"})
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Runs:
     """Usable runs, a row each, and what was left out.
 
     The frame has, beside the table's columns: `level`, `stratum`, `pair` (block within campaign), `block_label`, and `sequence`
-    (1, 2, … in the order in which the runs began).
+    (1, 2, … in the order in which the runs began). `group`: the stratum that was asked for; where several campaigns are in it,
+    each of them is a stratum.
     """
 
     frame: pd.DataFrame
@@ -69,7 +70,10 @@ def without_controls(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str]) -> Runs:
-    """Finished cell runs with a level and a block; of a cell that ran twice, the later one. WrongCall without any."""
+    """Finished cell runs with a level and a block; of a cell that ran twice, the later one. WrongCall without any.
+
+    Campaigns are strata where several of them hold what is compared: what a campaign does to one side, all its blocks share.
+    """
     if table.empty:
         raise WrongCall("no runs to compare: the selection is empty; widen the experiment, campaign or filter")
     if table.columns.has_duplicates:
@@ -85,9 +89,29 @@ def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str
     unusable = reasons != ""
     excluded = [_exclusion(run, why) for (_, run), why in zip(frame[unusable].iterrows(), reasons[unusable], strict=True)]
     kept, repeated = _latest(frame[~unusable])
+    kept = kept.assign(group=kept["stratum"])
+    if "campaign" not in map(_plain, (factor, *strata)):
+        kept = _by_campaign(kept)
     # a side whose runs all failed is told, not forgotten
     levels = sorted(set(frame["level"]) - {""}, key=natural)
     return Runs(kept, tuple(levels), tuple(sorted([*excluded, *repeated], key=_order)))
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("params.").removeprefix("tags.")
+
+
+def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
+    """Campaigns as strata, in every stratum in which several of them hold more than one level."""
+    if "campaign" not in frame.columns or frame["apart"].any() or frame["campaign"].nunique(dropna=False) < 2:
+        return frame
+    campaigns = _text(frame["campaign"])
+    held = frame.groupby(["stratum", campaigns])["level"].nunique() > 1
+    several = held.groupby(level=0).sum() > 1
+    split = frame["stratum"].map(several)
+    names = "campaign=" + _shortened(campaigns).where(campaigns != "", "none")
+    before = frame["stratum"].where(frame["stratum"] == "", frame["stratum"] + ", ")
+    return frame.assign(stratum=frame["stratum"].where(~split, before + names))
 
 
 def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[str]) -> dict[str, Any]:
@@ -96,13 +120,13 @@ def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[
         name: _text(frame[name]) if name in frame.columns else nothing + frame.index.astype(str) for name in ("run_id", "name")
     }
     blocks = _text(frame[block]) if block in frame.columns else nothing
-    campaigns = _text(frame["campaign"]) if "campaign" in frame.columns and factor != "campaign" else nothing
+    campaigns = _text(frame["campaign"]) if "campaign" in frame.columns else nothing
     stratum = nothing
     for name in strata:
         stratum = stratum + ("" if name == strata[0] else ", ") + f"{name.split('.')[-1]}=" + _text(frame[column_of(frame, name)])
     level = _text(frame[column_of(frame, factor)])
     pair = campaigns + "·" + blocks
-    apart = factor.removeprefix("tags.") in PEOPLE and _levels_have_campaigns_of_their_own(campaigns, level)
+    apart = nature.is_apart(factor) and _levels_have_campaigns_of_their_own(campaigns, level)
     if apart:
         pair = _in_order_of_time(frame, pair, level, stratum)
     return {
@@ -175,8 +199,15 @@ def _reason(status: str, outcome: str, told: str, level: str, pair: str, factor:
 
 
 def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
-    """One run a cell: where settings, block and level are the same, the one that began last."""
+    """One run a cell: where settings, block and level are the same, the one that began last.
+
+    Settings are all params, not their hash alone: runs of others have none, and ours is the same for all that is compared.
+    """
     same = ["stratum", "pair", "level", *(c for c in ("settings_hash", "model", "dataset") if c in frame.columns)]
+    if not frame.duplicated(same).any():
+        return frame, []
+    free = _immaterial(frame)
+    same += [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in free]
     repeated = frame[[*same, "sequence"]].sort_values("sequence").duplicated(same, keep="last").reindex(frame.index)
     return frame[~repeated], [_exclusion(run, _replaced(run)) for _, run in frame[repeated].iterrows()]
 
@@ -193,19 +224,28 @@ def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[s
 
     allowed_to_differ: settings that differ with the factor by its nature, or that a study calls immaterial.
     """
-    plain = factor.removeprefix("params.").removeprefix("tags.")
+    plain = _plain(factor)
     free = _immaterial(frame) | {plain, *allowed_to_differ}
+    by_nature = nature.differs_by(factor, frame.columns)
     settings = [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in free]
     who = [c for c in ("framework", "model", "dataset") if c in frame.columns and c not in (plain, *allowed_to_differ)]
     if found := _varying(frame, [*who, *sorted(settings)]):
         return f"settings differ apart from {factor}: {found}; select one, or name it in strata"
     if plain == "framework" and (found := _varying(frame, ["settings_hash"])):
         return f"settings differ apart from {factor}: {found}; select one campaign"
-    if plain != "machine" and (found := _varying(frame, ["machine"])):
+    if "machine" not in by_nature and (found := _varying(frame, ["machine"])):
         return f"runs of several machines are not pooled: {found}; name it in strata"
+    rest = [c for c in nature.surroundings(factor, frame.columns) if _plain(c) not in allowed_to_differ]
+    if found := _varying(frame, rest) or _varying_inside(frame, by_nature & {"tags.environment"}):
+        return f"surroundings differ apart from {factor}: {found}; select runs in which only {factor} differs"
     if frame.duplicated(["pair", "level"]).any():
         return f"a block holds several runs of one {factor}; select one kind of run, or name what differs in strata"
     return ""
+
+
+def _varying_inside(frame: pd.DataFrame, columns: Iterable[str]) -> str:
+    """As `_varying`, of what differs inside a level: that is not by the factor."""
+    return next((found for _, runs in frame.groupby("level") if (found := _varying(runs, columns))), "")
 
 
 def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
@@ -218,26 +258,48 @@ def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
     return settings_.immaterial(settings_.CampaignSettings) | {"framework", *(one.removeprefix("params.") for one in lists)}
 
 
-def pairs(frame: pd.DataFrame, a: str, b: str) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion]]:
-    """Runs of a and of b, row by row from the same block, machine and environment; and what found no partner."""
-    sides = {level: frame[frame["level"] == level].set_index("pair", drop=False) for level in (a, b)}
-    common = sorted(set(sides[a].index) & set(sides[b].index), key=natural)
+def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion]]:
+    """Runs of a and of b, row by row from the same block, and what found no partner.
+
+    Machine, environment and commit are those of the block, unless they differ by the factor's nature.
+    """
+    # by positions: frames of hundreds of columns are taken apart once, not with every step
+    labels, levels = frame["pair"].to_numpy(), frame["level"].to_numpy()
+    at = {level: {str(labels[row]): row for row in np.flatnonzero(levels == level)} for level in (a, b)}
+    common = sorted(at[a].keys() & at[b].keys(), key=natural)
     excluded = []
     for level, other in ((a, b), (b, a)):
-        alone = sides[level][~sides[level].index.isin(common)]
-        excluded += [_exclusion(run, f"block {run['block_label']} has no usable run of {other}") for _, run in alone.iterrows()]
-    first, second = sides[a].loc[common], sides[b].loc[common]
-    alike = pd.Series(True, index=first.index)
+        alone = [frame.iloc[row] for label, row in at[level].items() if label not in at[other]]
+        excluded += [_exclusion(run, f"block {run['block_label']} has no usable run of {other}") for run in alone]
+    first, second = (np.array([at[level][label] for label in common], dtype=int) for level in (a, b))
+    alike = np.ones(len(common), dtype=bool)
+    by_nature = nature.differs_by(factor, frame.columns)
     for column, what in INSIDE_A_BLOCK:
-        if column not in frame.columns:
+        if column not in frame.columns or column in by_nature:
             continue
-        unlike = alike & first[column].notna() & second[column].notna() & (first[column] != second[column])
-        for block in unlike.index[unlike]:
-            both = f"{_as_text(first.at[block, column])}, {_as_text(second.at[block, column])}"
+        known, values = frame[column].notna().to_numpy(), frame[column].to_numpy(dtype=object)
+        unlike = [
+            block
+            for block, (one, two) in enumerate(zip(first, second, strict=True))
+            if alike[block] and known[one] and known[two] and values[one] != values[two]
+        ]
+        for block in unlike:
+            both = f"{_as_text(values[first[block]])}, {_as_text(values[second[block]])}"
             reason = f"{what} differ inside the block ({both})"
-            excluded += [_exclusion(side.loc[block], reason) for side in (first, second)]
-        alike &= ~unlike
-    return first[alike], second[alike], excluded
+            excluded += [_exclusion(frame.iloc[side[block]], reason) for side in (first, second)]
+        alike[unlike] = False
+    return frame.iloc[first[alike]], frame.iloc[second[alike]], excluded
+
+
+def inside_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFrame], list[Exclusion]]:
+    """The runs of one group stratum by stratum; and those of campaigns with only one of two levels, where others have both."""
+    parts = [runs for _, runs in frame.groupby("stratum", sort=False)]
+    if len(parts) == 1:
+        return parts, []
+    both = [runs for runs in parts if runs["level"].nunique() == 2]
+    other = {a: b, b: a}
+    alone = [run for runs in parts if both and runs["level"].nunique() < 2 for _, run in runs.iterrows()]
+    return both or [frame], [_exclusion(run, f"its campaign has no usable run of {other[run['level']]}") for run in alone]
 
 
 def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
@@ -247,7 +309,7 @@ def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
         if column in frame.columns and frame[column].nunique(dropna=False) > 1:
             values = sorted(set(_text(frame[column])), key=natural)
             if len(values) > 1:
-                found.append(f"{column.removeprefix('params.')} ({', '.join(value or 'none' for value in values)})")
+                found.append(f"{_plain(column)} ({', '.join(value or 'none' for value in values)})")
     return ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 
 

@@ -29,7 +29,7 @@ def unsettled(finding: Finding, *sides: pd.DataFrame) -> Finding:
     if not reason:
         return finding
     row = replace(finding.row, p=None, equivalent=None, reason="; ".join(filter(None, (reason, finding.row.reason))))
-    return replace(finding, row=row, signed_rank_p=None, tost_p=None, busy=reason)
+    return replace(finding, row=row, signed_rank_p=None, permutation_p=None, tost_p=None, doubts=(), busy=reason)
 
 
 def warning(findings: Iterable[Finding]) -> tuple[str, ...]:

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.comparison.runs.environment import Value
+from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion
 from experiments.comparison.statistics.estimates import ROUNDING, Estimate, Floats, differences, log_ratios
 from experiments.comparison.verdicts.decision import ALPHA, Decision
+from experiments.comparison.verdicts.doubts import Doubt
 from experiments.comparison.verdicts.memory_limits import Edge
 from experiments.config.outcomes import Outcome, without_batch
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from experiments.comparison.statistics.power import Plan
     from experiments.comparison.statistics.significance import PaperProcedure
 
 INCONCLUSIVE = "inconclusive"
@@ -26,6 +29,7 @@ NOT_COMPARABLE = "not comparable"
 EQUIVALENT = "equivalent"
 WITHIN_MARGIN = "different, within margin"
 DETERMINISTIC = "deterministic"
+PRIMARY, EXPLORATORY = "primary", "exploratory"
 DELAYED = ("train/step_seconds", "inference/latency_seconds_p50")
 
 
@@ -34,8 +38,12 @@ class Row:
     """One line of the verdict table, as in `comparison.json`: b against the baseline a.
 
     estimate, ci_low, ci_high: a ratio b / a or a difference b - a (see `kind`) with a 95 % t interval; None where unbounded.
-    p: paired t on (log-)differences; p_holm: adjusted over the report. effect_size: Vargha and Delaney's A12, P(b > a).
-    margin, minimum_detectable: relative for a ratio (0.03 is 3 %), in the metric's unit for a difference.
+    family: `primary` for outcomes that were declared beforehand, else `exploratory`. p: paired t on (log-)differences; p_holm:
+    adjusted over the rows of the family. effect_size: Vargha and Delaney's A12: of any run of b
+    and any of a, whatever their blocks, how often b has the greater value; probability_within_blocks: of the two of a block.
+    margin and the three minimums: relative for a ratio (0.03 is 3 %), in the metric's unit for a difference. The minimums are
+    the true effects that four of five such campaigns show: minimum_detectable with this as the only outcome, minimum_in_family
+    among all tests of its family, minimum_for_verdict as a difference beyond the margin; the latter None without a test.
     """
 
     metric: str
@@ -56,6 +64,10 @@ class Row:
     verdict: str
     reason: str
     stratum: str
+    probability_within_blocks: float | None = None
+    minimum_in_family: float | None = None
+    minimum_for_verdict: float | None = None
+    family: str = EXPLORATORY
 
     @property
     def bound(self) -> float:
@@ -73,11 +85,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Pair:
-    """The two values of one block."""
+    """The two values of one block. sequence: its place in the order of time."""
 
     block: str
     a: float
     b: float
+    sequence: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,7 @@ class AcrossStrata:
 
     names: of the strata it rests on; left_out: those without an estimate that has a variance. prediction_low, prediction_high:
     one more stratum, None below three strata or where unbounded. tau: SD between strata, of logarithms for ratios.
-    i_squared_percent, q_p: None where a stratum does not vary.
+    i_squared_percent, q_p: None where a stratum does not vary. doubted: the strata whose own verdicts are in doubt.
     """
 
     names: tuple[str, ...]
@@ -96,15 +109,17 @@ class AcrossStrata:
     tau: float
     i_squared_percent: float | None
     q_p: float | None
+    doubted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Finding:
     """A row with what stands behind it: of one stratum, or, where `across` is given, of all strata together.
 
-    decision: what the row's verdict and reason say in words. outlook: what the reason adds to it.
+    decision: what the row's verdict and reason say in words. outlook: what the reason adds to it; remarks: what is said beside
+    the verdict, such as `doubts`, which have to agree with it. order: which side ran first, and what lay in between.
     a_value, b_value: geometric mean (ratio) or mean (difference) of each side over the paired blocks.
-    more_blocks: how many more should settle what is open; None where no payable number would.
+    plan: how many more blocks should settle what is open. block_seconds: how long both runs of a block took, in the middle.
     busy: why there is no verdict where others disturbed the cells; else empty.
     """
 
@@ -119,9 +134,14 @@ class Finding:
     signed_rank_p: float | None = None
     tost_p: float | None = None
     cliffs_delta: float | None = None
-    more_blocks: int | None = None
+    plan: Plan | None = None
+    block_seconds: float | None = None
+    permutation_p: float | None = None
     across: AcrossStrata | None = None
     busy: str = ""
+    doubts: tuple[Doubt, ...] = ()
+    remarks: tuple[str, ...] = ()
+    order: Order | None = None
 
     @property
     def shifts(self) -> Floats:
@@ -135,16 +155,24 @@ class Finding:
         return self.decision.is_verdict
 
     @property
+    def primary(self) -> bool:
+        """Whether the outcome was declared beforehand as one that the study is about."""
+        return self.row.family == PRIMARY
+
+    @property
     def never_varied(self) -> bool:
         """Whether every block or stratum showed the same: there is a verdict, but no test and no interval."""
         return self.judged and self.row.p is None
 
     @property
     def different(self) -> bool:
-        """Whether a difference of whatever size is shown: the test stands after Holm's correction, or it never varied."""
+        """Whether a difference of whatever size is shown: the test stands after Holm's correction, or it never varied.
+
+        Where its conditions are in doubt, the interval that does not need them has to leave 0 out as well.
+        """
         if self.never_varied:
             return not self.identical
-        return self.row.p_holm is not None and self.row.p_holm <= ALPHA
+        return self.row.p_holm is not None and self.row.p_holm <= ALPHA and all(one.excludes_zero for one in self.doubts)
 
     @property
     def identical(self) -> bool:
@@ -192,6 +220,7 @@ def grouped(findings: Iterable[Finding]) -> dict[tuple[str, str, str], list[Find
 class Comparison:
     """Everything that a report tells.
 
+    primary: the outcomes that were declared beforehand as those that it is about; their rows are a family of their own.
     unmeasured: outcomes asked for that no run has; missing_sensors: what the runs said about sensors that are not there.
     summaries: a finding of all strata together, for every outcome and pair of levels, where there are several strata.
     rests_on: the machines, teams and campaigns of the usable runs.
@@ -208,6 +237,7 @@ class Comparison:
     excluded: tuple[Exclusion, ...]
     environment: Mapping[str, Mapping[str, str]]
     values: Mapping[str, tuple[Value, ...]]
+    primary: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
     missing_sensors: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Estimate
+from experiments.comparison.verdicts import doubts
 from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect
 from experiments.comparison.verdicts.findings import (
     DETERMINISTIC,
@@ -55,15 +56,52 @@ STRATA = Scope(
 )
 
 
-def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding], Finding]) -> list[Finding]:
-    """Holm's correction over the findings, then the verdict and the reason of each.
+@dataclass(frozen=True)
+class Family:
+    """The findings that share one error rate. tests: how many have a test; standing: of how many it stands.
+
+    name: `primary` or `exploratory`; empty where there is but one.
+    """
+
+    name: str
+    tests: int
+    standing: int
+
+    def left_beside(self, finding: Finding) -> int:
+        """Among how many tests, itself one, a finding must stand: Holm's correction does not count those that stand already."""
+        p = finding.row.p_holm
+        return self.tests - self.standing + (p is not None and p <= ALPHA)
+
+
+def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]) -> list[Finding]:
+    """Holm's correction over the findings of each family, then the verdict and the reason of each, in their order.
 
     A finding that comes with a reason has no verdict for that reason. outlook: adds what its reason ends with.
     """
-    adjusted = significance.holm([finding.row.p for finding in findings])
-    tests = sum(p is not None for p in adjusted)
-    corrected = [replace(one, row=replace(one.row, p_holm=p)) for one, p in zip(findings, adjusted, strict=True)]
-    return [_worded(outlook(replace(one, decision=_decision(one))), scope, tests) for one in corrected]
+    names = dict.fromkeys(one.row.family for one in findings)
+    found: dict[int, Finding] = {}
+    for name in names:
+        places = [at for at, one in enumerate(findings) if one.row.family == name]
+        adjusted = significance.holm([findings[at].row.p for at in places])
+        tests, standing = (sum(p is not None and p <= limit for p in adjusted) for limit in (1.0, ALPHA))
+        family = Family(name if len(names) > 1 else "", tests, standing)
+        for at, p in zip(places, adjusted, strict=True):
+            one, doubted = _weighed(replace(findings[at], row=replace(findings[at].row, p_holm=p)))
+            one = outlook(one, family)
+            if doubted:  # no number of blocks settles what stands in doubt
+                one = replace(one, plan=None, outlook="")
+            found[at] = _worded(one, scope, family)
+    return [found[at] for at in range(len(findings))]
+
+
+def _weighed(finding: Finding) -> tuple[Finding, bool]:
+    """The finding with its decision and what is said beside it, and whether doubts took a verdict away."""
+    decision = _decision(finding)
+    bare = _decision(replace(finding, doubts=())) if finding.doubts else decision
+    decided = replace(finding, decision=decision)
+    if decision in (Decision.NOT_COMPARABLE, Decision.TOO_FEW) or finding.row.p is None:
+        return decided, False
+    return doubts.weighed(decided, decision, bare), decision is not bare and not decision.is_verdict
 
 
 def _decision(finding: Finding) -> Decision:
@@ -77,7 +115,9 @@ def _decision(finding: Finding) -> Decision:
     interval = Estimate(
         row.on_test_scale(row.estimate), row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
     )
-    return Effect(interval, row.bound, different=finding.different, equivalent=bool(row.equivalent)).decision
+    widest = doubts.hull(interval, *(one.interval for one in finding.doubts))
+    equivalent = bool(row.equivalent) and all(one.within(row.bound) for one in finding.doubts)
+    return Effect(widest, row.bound, different=finding.different, equivalent=equivalent).decision
 
 
 def _constant(shift: float, rounding: float, bound: float) -> Decision:
@@ -87,14 +127,14 @@ def _constant(shift: float, rounding: float, bound: float) -> Decision:
     return Decision.DIFFERENT if shift > bound + rounding else Decision.CONSTANT
 
 
-def _worded(finding: Finding, scope: Scope, tests: int) -> Finding:
+def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
     verdict = finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
-    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, tests), finding.outlook)))
+    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, family), finding.outlook, *finding.remarks)))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))
 
 
-def _reason(finding: Finding, scope: Scope, tests: int) -> str:
+def _reason(finding: Finding, scope: Scope, family: Family) -> str:
     row: Row = finding.row
     if finding.never_varied:
         return _never_varied(finding, scope)
@@ -105,8 +145,11 @@ def _reason(finding: Finding, scope: Scope, tests: int) -> str:
             return scope.equivalence
         case Decision.SIZE_OPEN:
             return f"{finding.way}, but whether by more than the margin is open"
+    if row.p_holm is not None and row.p_holm <= ALPHA:
+        return "the second interval, which the doubt asks for, does not show it"
     if row.p is not None and row.p <= ALPHA:
-        return f"p = {row.p:.2g} alone does not stand among the {tests} {scope.tests} of this report (Holm)"
+        among = " ".join(filter(None, (str(family.tests), family.name, scope.tests)))
+        return f"p = {row.p:.2g} alone does not stand among the {among} of this report (Holm)"
     return scope.neither
 
 

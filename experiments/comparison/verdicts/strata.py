@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from experiments.comparison.runs import order
 from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import mean
+from experiments.comparison.statistics.estimates import Estimate, mean, t_quantile
 from experiments.comparison.statistics.significance import Combined
-from experiments.comparison.verdicts import reasons
+from experiments.comparison.verdicts import doubts, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
+from experiments.comparison.verdicts.doubts import Doubt
 from experiments.comparison.verdicts.findings import INCONCLUSIVE, AcrossStrata, Finding
 
 # Two strata have one difference between them: it tells nothing of how far a third may lie.
@@ -32,7 +34,7 @@ def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(reasons.decided(found, reasons.STRATA, _outlook))
 
 
-def _outlook(summary: Finding) -> Finding:
+def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
     left_out = summary.across.left_out if summary.across else ()
     return replace(summary, outlook=f"without {', '.join(left_out)}: no estimate with a variance there") if left_out else summary
 
@@ -42,7 +44,9 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     usable = [finding for finding in group if finding.row.estimate is not None and len(finding.pairs) > 1]
     if len(usable) < 2:
         return None
-    combined = significance.random_effects([mean(one.shifts).value for one in usable], [_variance(one) for one in usable])
+    values, variances = [mean(one.shifts).value for one in usable], [_variance(one) for one in usable]
+    combined = significance.random_effects(values, variances)
+    wider = doubts.widened(usable)
     row, ratio = group[0].row, group[0].row.kind == "ratio"
     tost = combined.tost_p(row.bound)
     together = replace(
@@ -55,6 +59,7 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         p=combined.p,
         p_holm=None,
         effect_size=None,
+        probability_within_blocks=None,
         equivalent=abs(combined.value) < row.bound if tost is None else tost < ALPHA,
         minimum_detectable=None,
         verdict=INCONCLUSIVE,
@@ -68,8 +73,23 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         tau=combined.tau,
         i_squared_percent=combined.i_squared_percent,
         q_p=combined.q_p,
+        doubted=tuple(one.row.stratum for one, interval in zip(usable, wider, strict=True) if interval),
     )
-    return Finding(together, group[0].outcome, across=across)
+    return Finding(together, group[0].outcome, across=across, doubts=_inherited(values, variances, usable, wider))
+
+
+def _inherited(
+    values: Sequence[float], variances: Sequence[float], usable: Sequence[Finding], wider: Sequence[Estimate | None]
+) -> tuple[Doubt, ...]:
+    """The doubts of strata as one of their summary: it has to stand with the variances that their wider intervals stand for."""
+    if not any(wider):
+        return ()
+    doubted = [
+        max(variance, ((interval.high - interval.low) / 2 / t_quantile(0.975, len(one.pairs) - 1)) ** 2) if interval else variance
+        for variance, one, interval in zip(variances, usable, wider, strict=True)
+    ]
+    again = significance.random_effects(values, doubted)
+    return (Doubt("strata", 0.0, 0.0, Estimate(again.value, again.low, again.high)),)
 
 
 def _variance(finding: Finding) -> float:
@@ -93,6 +113,8 @@ def _cannot(usable: Sequence[Finding], combined: Combined) -> str:
         return f"the machine was busy with others' work in {', '.join(disturbed[:NAMED])}: not settled"
     if combined.n < MINIMUM_STRATA:
         return f"{combined.n} strata only; a verdict across strata needs {MINIMUM_STRATA}"
+    if (orders := [one.order for one in usable if one.order]) and (refused := order.together(orders).refused):
+        return refused
     few = [f"{one.row.stratum} has {one.row.n_blocks}" for one in usable if one.row.n_blocks < MINIMUM_BLOCKS]
     where = f": {', '.join(few)}" if len(few) <= NAMED else f" in {len(few)} strata"
     return f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum" if few else ""

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from experiments.comparison.runs import environment, pairing, query
+from experiments.comparison.runs import environment, order, pairing, query
+from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion, natural
-from experiments.comparison.statistics import estimates, significance
+from experiments.comparison.statistics import estimates, power, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
-from experiments.comparison.verdicts import busy, reasons
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
-from experiments.comparison.verdicts.findings import NOT_COMPARABLE, Comparison, Finding, Pair, Row
+from experiments.comparison.verdicts import busy, doubts, outlook, reasons
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
+from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
-from experiments.config.outcomes import HIDDEN, TOTAL, Outcome, place
+from experiments.config.outcomes import HIDDEN, TOTAL, Outcome, declared, place
 from experiments.config.outcomes import outcome as outcome_of
 from tracking import plain
 from tracking.errors import WrongCall
@@ -32,6 +33,7 @@ def judge(
     factor: str = "framework",
     baseline: str | None = None,
     outcomes: Iterable[str | Outcome] | None = None,
+    primary: Sequence[str] = (),
     margin: float = 0.03,
     block: str = "block",
     strata: Sequence[str] = (),
@@ -43,7 +45,8 @@ def judge(
     table: one row a run; settings as `params.X`, tags as `tags.X`, metrics under their own names (see `query.table`).
     factor, strata: columns, or bare names looked up among params, then tags. outcomes: default all that the runs have.
     allowed_to_differ: settings that differ with the factor by its nature (a harness comes with its framework).
-    margin: the ratio that matters, fixed before measuring. Holm's correction spans all rows.
+    primary: outcomes that are a family of tests of their own; every other outcome belongs to the second, exploratory one.
+    margin: the ratio that matters, fixed before measuring. Holm's correction spans all rows of a family.
     Raises WrongCall for a call that cannot be carried out; data that cannot be compared give rows that say why.
     """
     if not 0 < margin < 1:
@@ -53,32 +56,36 @@ def judge(
     levels = (chosen, *(level for level in runs.levels if level != chosen))
     named = {block, *(pairing.column_of(table, name) for name in (factor, *strata))}
     wanted, unmeasured = _outcomes(runs.frame, outcomes, named)
+    first = declared(primary, [*(outcome.metric for outcome in wanted), *unmeasured])
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
     findings: list[Finding] = []
-    excluded = list(runs.excluded)
-    for stratum in sorted(set(runs.frame["stratum"]), key=natural):
-        inside = runs.frame[runs.frame["stratum"] == stratum]
+    excluded, orders = list(runs.excluded), list[Order]()
+    for group in sorted(set(runs.frame["group"]), key=natural):
+        inside = runs.frame[runs.frame["group"] == group]
         measured = [outcome for outcome in wanted if inside[outcome.metric].notna().any()]
         for a, b in couples:
-            found, left_out = _compare(inside, a, b, factor, allowed_to_differ, measured, margin, stratum)
-            findings += found
-            excluded += left_out
-    order = {level: at for at, level in enumerate(levels)}
-    findings = reasons.decided(findings, reasons.ROWS, _outlook)
-    findings.sort(key=lambda f: (natural(f.row.stratum), place(f.row.metric), order[f.row.a], order[f.row.b]))
+            for compared in _compare(inside, a, b, factor, allowed_to_differ, measured, margin):
+                findings += compared.findings
+                excluded += compared.excluded
+                orders += [compared.order] if compared.order else []
+    at = {level: number for number, level in enumerate(levels)}
+    findings = [replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in first else one for one in findings]
+    findings = reasons.decided(findings, reasons.ROWS, outlook.of_row)
+    findings.sort(key=lambda f: (natural(f.row.stratum), not f.primary, place(f.row.metric), at[f.row.a], at[f.row.b]))
     return Comparison(
         factor=factor,
         baseline=chosen,
         levels=levels,
         margin=margin,
+        primary=first,
         findings=tuple(findings),
         excluded=tuple(dict.fromkeys(excluded)),
         environment=environment.environment(runs.frame, levels),
         values={outcome.metric: environment.values(runs.frame, outcome.metric) for outcome in wanted},
         unmeasured=unmeasured,
         missing_sensors=environment.missing_sensors(runs.frame),
-        warnings=environment.warnings(runs.frame),
+        warnings=(*environment.warnings(runs.frame), *order.warnings(orders)),
         n_runs=len(runs.frame),
         summaries=summaries(findings),
         rests_on=environment.rests_on(runs.frame),
@@ -119,6 +126,15 @@ def _is_metric(column: pd.Series, name: str) -> bool:
     return "/" in name or pd.api.types.infer_dtype(column, skipna=True).startswith(_NUMERIC)
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """What one pair of levels in one stratum gave; order: None where levels cannot run side by side, or nothing was paired."""
+
+    findings: list[Finding]
+    excluded: list[Exclusion]
+    order: Order | None = None
+
+
 def _compare(
     frame: pd.DataFrame,
     a: str,
@@ -127,21 +143,41 @@ def _compare(
     allowed_to_differ: Sequence[str],
     outcomes: Sequence[Outcome],
     margin: float,
-    stratum: str,
-) -> tuple[list[Finding], list[Exclusion]]:
+) -> Iterator[_Compared]:
+    """One pair of levels in every stratum of what was asked for; in one, where nothing can be compared."""
     both = frame[frame["level"].isin([a, b])]
-    why = _missing_side(both, a, b) or pairing.incomparable(both, factor, allowed_to_differ)
-    rows = [_blank(outcome, factor, a, b, margin, stratum) for outcome in outcomes]
-    if not why:
-        first, second, excluded = pairing.pairs(both, a, b)
-        if len(first):
-            found = [_measure(row, outcome, first, second) for row, outcome in zip(rows, outcomes, strict=True)]
-            left_out = [one for _, without in found for one in without]
-            return [busy.unsettled(finding, first, second) for finding, _ in found], [*excluded, *left_out]
+    group = str(frame["group"].iloc[0])
+    blank = [Finding(_blank(outcome, factor, a, b, margin, group), outcome) for outcome in outcomes]
+    if why := _missing_side(both, a, b) or pairing.incomparable(both, factor, allowed_to_differ):
+        yield _Compared([_refused(one, why) for one in blank], [])
+        return
+    parts, alone = pairing.inside_strata(both, a, b)
+    yield _Compared([], alone)
+    for part in parts:
+        names = part["stratum"].unique()
+        stratum = str(names[0]) if len(names) == 1 else group
+        yield _inside(part, a, b, factor, [replace(one, row=replace(one.row, stratum=stratum)) for one in blank])
+
+
+def _inside(runs: pd.DataFrame, a: str, b: str, factor: str, blank: Sequence[Finding]) -> _Compared:
+    """One pair of levels in one stratum."""
+    first, second, excluded = pairing.pairs(runs, a, b, factor)
+    if not len(first):
         why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
-    else:
-        excluded = []
-    return [Finding(replace(row, reason=why), outcome) for row, outcome in zip(rows, outcomes, strict=True)], excluded
+        return _Compared([_refused(one, why) for one in blank], excluded)
+    ran = None if runs["apart"].any() else order.of_pairs(first, second)
+    if ran and ran.refused:
+        return _Compared([_refused(one, ran.refused) for one in blank], excluded, ran)
+    findings, seconds = [], environment.seconds_of_a_block(first, second)
+    for one in blank:
+        found, left_out = _measure(one.row, one.outcome, first, second)
+        findings.append(replace(busy.unsettled(found, first, second), order=ran, block_seconds=seconds))
+        excluded += left_out
+    return _Compared(findings, excluded, ran)
+
+
+def _refused(finding: Finding, why: str) -> Finding:
+    return replace(finding, row=replace(finding.row, reason=why))
 
 
 def _missing_side(both: pd.DataFrame, a: str, b: str) -> str:
@@ -187,9 +223,10 @@ def _measure(row: Row, outcome: Outcome, first: pd.DataFrame, second: pd.DataFra
             excluded.append(pairing.without_value(frame.iloc[at], metric, f"{reason}; its block is left out of this metric"))
     finite = np.isfinite(a) & np.isfinite(b)
     a, b, blocks = a[finite], b[finite], first["block_label"].to_numpy()[finite]
+    sequence = np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy())[finite].tolist()
     if not finite.any():
         return Finding(replace(row, reason="no block has a finite value on both sides"), outcome), excluded
-    pairs = tuple(Pair(str(block), float(x), float(y)) for block, x, y in zip(blocks, a, b, strict=True))
+    pairs = tuple(map(Pair, map(str, blocks), a.tolist(), b.tolist(), sequence))
     if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
         reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
         return Finding(replace(row, reason=reason), outcome, pairs), excluded
@@ -213,7 +250,7 @@ def _text(values: Iterable[object]) -> str:
 def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats) -> Finding:
     """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
     ratio = outcome.kind == "ratio"
-    shifts = Finding(row, outcome, pairs).shifts
+    shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
     constant = len(pairs) > 1 and estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
     interval = _back(estimates.mean(shifts), ratio)
     if constant:
@@ -222,6 +259,8 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
     tested = significance.paired_t(shifts) if tests else None
     tost = significance.tost_paired(shifts, -bound, bound) if tests else None
     within = tost.p < ALPHA if tost else bool(abs(shifts.mean()) < bound)
+    second = estimates.hodges_lehmann(shifts)
+    in_time = shifts[np.argsort([pair.sequence for pair in pairs], kind="stable")]
     a_value, b_value = (_back(estimates.mean(np.log(side) if ratio else side), ratio).value for side in (a, b))
     return Finding(
         replace(
@@ -231,6 +270,7 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
             ci_high=None if interval.high == math.inf else interval.high,
             p=tested.p if tested else None,
             effect_size=estimates.a12(a, b),
+            probability_within_blocks=estimates.probability_within_blocks(shifts),
             equivalent=within if len(pairs) >= MINIMUM_BLOCKS else None,
             minimum_detectable=_detectable(shifts, ratio, constant),
             reason="" if len(pairs) >= MINIMUM_BLOCKS else _too_few(len(pairs)),
@@ -239,10 +279,12 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
         pairs,
         a_value=a_value,
         b_value=b_value,
-        hodges_lehmann=_back(estimates.hodges_lehmann(shifts), ratio),
+        hodges_lehmann=_back(second, ratio),
         signed_rank_p=significance.signed_rank(shifts).p if tests else None,
+        permutation_p=significance.permutation_p(shifts) if tests else None,
         tost_p=tost.p if tost else None,
         cliffs_delta=estimates.cliffs_delta(a, b),
+        doubts=doubts.of_shifts(in_time, second) if tests else (),
     )
 
 
@@ -250,37 +292,13 @@ def _too_few(blocks: int) -> str:
     return f"{blocks} block{'s' if blocks > 1 else ''}; a verdict needs {MINIMUM_BLOCKS}"
 
 
-def _outlook(finding: Finding) -> Finding:
-    """How many more blocks would settle what is open."""
-    if finding.decision not in (Decision.OPEN, Decision.SIZE_OPEN):
-        return finding
-    more = _more_blocks(finding.shifts, finding.row.bound)
-    helps = f"about {more} more block{'s' if more > 1 else ''}" if more else "no payable number of blocks"
-    return replace(finding, more_blocks=more, outlook=f"{helps} would settle it")
-
-
-def _more_blocks(shifts: Floats, bound: float) -> int | None:
-    """Blocks, beyond those there are, after which a difference or equivalence should show; None if no payable number does."""
-    n, sd = len(shifts), float(shifts.std(ddof=1))
-    different = significance.blocks_needed(bound, sd)
-    equivalent = significance.blocks_needed_for_equivalence(bound, sd)
-    if different is None or equivalent is None:
-        return None
-    if max(different, equivalent) > n:
-        return max(different, equivalent) - n
-    # enough for a margin's worth: what keeps it open is that the difference lies near the margin
-    gap = abs(abs(float(shifts.mean())) - bound)
-    nearer = significance.blocks_needed(gap, sd) if gap > 0 else None
-    return None if nearer is None else max(nearer - n, 1)
-
-
 def _detectable(shifts: Floats, ratio: bool, constant: bool) -> float | None:
     if constant:
         return 0.0
     if len(shifts) < 2:
         return None
-    found = significance.minimum_detectable(float(shifts.std(ddof=1)), len(shifts))
-    return math.expm1(min(found, 700.0)) if ratio else found
+    found = power.minimum_detectable(float(shifts.std(ddof=1)), len(shifts))
+    return outlook.as_effect(found, "ratio" if ratio else "difference")
 
 
 def _back(estimate: Estimate, ratio: bool) -> Estimate:

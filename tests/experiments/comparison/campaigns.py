@@ -28,7 +28,6 @@ def runs(
 ) -> Iterator[StoredRun]:
     """Every level once a block in random order; `factors` multiply the time of a step, `spread` is the SD of its logarithm."""
     rng = np.random.default_rng(seed)
-    started = ORIGIN_MS
     for block in range(blocks):
         drift = 0.02 * block
         for order, at in enumerate(rng.permutation(len(levels)).tolist()):
@@ -44,7 +43,7 @@ def runs(
             }
             own = {"kind": "cell", "campaign": campaign, "framework": level, "model": "m", "dataset": "d", "block": str(block)}
             own |= {"order_in_block": str(order), "settings_hash": "h", "machine": "box", "environment": "e", "outcome": "ok"}
-            started += 1_000
+            started = ORIGIN_MS + 60_000 * block + 1_000 * (order + 1)
             yield StoredRun(
                 f"{campaign}-{block}-{level}",
                 f"{level} · block {block}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -34,11 +35,14 @@ def verdicts(rates: list[calibration.Rates]) -> dict[str, bool]:
 
 @pytest.mark.parametrize("noise", SCENARIOS, ids=lambda noise: noise.name)
 def test_a_campaign_has_every_run_and_twelve_known_metrics(noise):
-    table = simulate(noise, blocks=7, rng=np.random.default_rng(0))
+    table = simulate(replace(noise, blocks=None), blocks=7, rng=np.random.default_rng(0))
     assert sorted(zip(table["framework"], table["block"], strict=True)) == [(side, at) for side in "ab" for at in range(1, 8)]
     comparison = compare(table)
-    assert len(comparison.rows) == 12
-    assert {row.n_blocks for row in comparison.rows} == {7}
+    assert len({row.metric for row in comparison.rows}) == (noise.metrics or 12)
+    blocks = Counter[str]()
+    for row in comparison.rows:  # campaigns are strata, each with blocks of its own
+        blocks[row.metric] += row.n_blocks
+    assert set(blocks.values()) == {7}
     assert all(finding.outcome.label != finding.row.metric for finding in comparison.findings)
     assert MAIN in {row.metric for row in comparison.rows}
 
@@ -106,6 +110,63 @@ def test_what_cannot_be_simulated_is_refused(call, message):
         simulate(STILL, rng=np.random.default_rng(0), **call)
 
 
+# ---- what breaks the exchange of sides
+
+
+def differences(noise: Noise, blocks: int) -> np.ndarray:
+    """Log-ratios of the first three metrics, a row a block."""
+    table = simulate(noise, blocks=blocks, metrics=3, rng=np.random.default_rng(9)).sort_values("block")
+    columns = [name for name in table.columns if name == MAIN or name.startswith("inference/batch_")]
+    logs = {side: np.log(rows[columns].to_numpy(dtype=float)) for side, rows in table.groupby("framework")}
+    return logs["b"] - logs["a"]
+
+
+ONE_SIDED = replace(STILL, unrelated=True, metric_correlation=0.0)
+
+
+def test_what_befalls_one_side_has_its_own_shape_memory_and_spread():
+    """900 differences: a skewness of 3 and a correlation of 0.7 are far from what symmetric, forgetful noise would show."""
+    skewed = differences(replace(ONE_SIDED, side_sd=0.03, side_tails="lognormal"), 300)
+    assert skewed.std() == pytest.approx(0.03, rel=0.15)
+    assert stats.skew(skewed.ravel()) > 1.5
+    remembering = differences(replace(ONE_SIDED, side_sd=0.03, side_autocorrelation=0.7), 300)
+    assert lag_one(remembering.T) == pytest.approx(0.7, abs=0.08)
+
+
+def test_an_outlier_slows_one_block_of_b_alone():
+    found = differences(replace(ONE_SIDED, outlier=2.0), 12)
+    assert sorted(np.round(np.exp(found[:, 0]), 6)) == [1.0] * 11 + [2.0]
+
+
+def test_campaigns_have_names_and_shifts_of_their_own():
+    noise = replace(ONE_SIDED, campaigns=3, campaign_sd=0.01)
+    table = simulate(noise, blocks=12, metrics=3, rng=np.random.default_rng(9))
+    assert {len(rows) for _, rows in table.groupby("campaign")} == {8}
+    assert table["campaign"].nunique() == 3
+    assert len(np.unique(np.round(differences(noise, 12)[:, 0], 9))) == 3
+
+
+def test_a_coarse_clock_gives_ties():
+    spread = replace(ONE_SIDED, run_sd=0.03, clock=0.05)
+    ratios = np.exp(differences(spread, 40))
+    assert len(np.unique(np.round(ratios, 9))) < 30  # of 120
+    assert len(np.unique(np.round(np.exp(differences(replace(spread, clock=0.0), 40)), 9))) == 120
+
+
+@pytest.mark.parametrize(("shape", "least"), [({"side_tails": "lognormal"}, 0.1), ({"side_autocorrelation": 0.7}, 0.2)])
+def test_one_sided_scenarios_are_harsh(shape, least):
+    """A paired t test errs in 12 % (skew) and 40 % (memory) of rows, 12 of them in 35 and 85 % of reports without guards."""
+    rng, wrong = np.random.default_rng(10), []
+    noise = next(one for one in SCENARIOS if one.side_sd and all(getattr(one, name) == value for name, value in shape.items()))
+    cells = calibration.design.blocks([["a", "b"]], 12, rng)
+    for _ in range(60):
+        shifts = calibration._on_one_side(noise, cells, 12, rng)
+        on_b = shifts[[cell.treatment == "b" for cell in cells]]
+        ordered = on_b + noise.run_sd * math.sqrt(2) * rng.standard_normal(on_b.shape)
+        wrong.append(stats.ttest_1samp(ordered, 0).pvalue <= 0.05)
+    assert np.mean(wrong) > least - 0.03
+
+
 # ---- the rates
 
 
@@ -129,37 +190,79 @@ def test_progress_is_told_campaign_by_campaign():
 
 
 def test_promises_hold_in_the_small():
-    """40 campaigns: at a rate of 5 %, 7 or more alarms come once in 300; the 12 intervals of one report count as two or three."""
-    (found,) = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=40)
-    assert found.false_alarms.value <= 6 / 40
+    """20 campaigns: at a rate of 5 %, 5 or more alarms come once in 400; the 12 intervals of one report count as two or three."""
+    (found,) = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=20)
+    assert found.false_alarms.value <= 4 / 20
     assert 0.88 <= found.coverage.value <= 0.995
     assert found.power.value >= 0.8
     assert found.power_in_report.value <= found.power.value
     assert found.false_verdicts.value <= found.false_alarms.value
+    assert found.false_alarm_rows.value <= found.false_alarms.value
+    # one primary metric is tested as if it were alone, but for the campaigns whose blocks are in doubt by chance
+    assert found.power_in_report.value <= found.primary_power.value <= found.power.value
+    assert max(found.primary_false_alarms.value, found.exploratory_false_alarms.value) <= 4 / 20
     assert all(verdicts([found]).values())
 
 
+def test_errors_at_the_margin_are_promised_row_by_row_and_told_by_report_too():
+    """15 reports of 12 unrelated rows: 5 and 2.5 % of rows; of reports 1 - .95¹² = 46 % and 26 %."""
+    (found,) = calibrate([BY_NAME["12 unrelated metrics"]], campaigns=15)
+    assert 0.01 <= found.wrong_equivalent_rows.value <= 0.09
+    assert found.wrong_beyond_rows.value <= 0.06
+    assert found.wrong_equivalent.value >= 0.2
+    told = [one.claim for one in meets([found])]
+    assert "12 unrelated metrics: rows at the margin called equivalent" in told
+    assert not any("reports at the margin" in claim for claim in told)
+
+
+def test_one_sided_noise_is_promised_no_power_and_no_intervals():
+    rates = calibrate([BY_NAME["differences with memory"]], campaigns=2, metrics=2)
+    assert {one.claim for one in meets(rates)} == {
+        "differences with memory: any false alarm among 2 metrics",
+        "differences with memory: a false alarm of a primary metric",
+        "differences with memory: any false alarm of exploratory metrics",
+    }
+
+
+def test_the_simulation_can_be_run_alone(capsys):
+    from experiments.calibration.__main__ import main
+
+    code = main(["--campaigns", "2", "--scenario", "1 unrelated metric"])
+    told = capsys.readouterr().out
+    assert "2 simulated campaigns a scenario, 1 metrics, 12 blocks" in told
+    assert (code == 0) == ("**does not hold**" not in told)
+    with pytest.raises(SystemExit) as refused:
+        main(["--campaigns", "0"])
+    assert refused.value.code == 2
+
+
 def test_power_is_what_the_t_test_promises():
-    """Without noise in steps a log-ratio's SD is √2 times that of a run; 40 campaigns leave a standard error of 6.5 points."""
-    from experiments.comparison.statistics.significance import power_of_t
+    """Without noise in steps a log-ratio's SD is √2 times that of a run; 25 campaigns leave a standard error of 8 points."""
+    from experiments.comparison.statistics.power import power_of_t
 
     noise = Noise("x", run_sd=0.04, step_sd=0.0)
-    (found,) = calibrate([noise], campaigns=40, metrics=1)
+    (found,) = calibrate([noise], campaigns=25, metrics=1)
     expected = power_of_t(math.log(1.05), 0.04 * math.sqrt(2), 12)
     assert expected == pytest.approx(0.78, abs=0.02)
-    assert found.power.value == pytest.approx(expected, abs=0.2)
-    assert found.power == found.power_in_report
+    assert found.power.value == pytest.approx(expected, abs=0.25)
+    # alone in its report, but for the campaigns whose blocks are in doubt by chance (two checks at 5 %)
+    assert found.power.value - 0.15 <= found.power_in_report.value <= found.power.value
+
+
+def _alarms(noise: Noise) -> tuple[float, float]:
+    """Of 25 campaigns: false alarms of the papers' test on steps, and of runs that are not in random order."""
+    rng = np.random.default_rng(13)
+    steps = [calibration._papers_way(calibration._campaign(noise, 12, 1, 100, 1.0, rng)) for _ in range(25)]
+    order = [calibration._in_wrong_order(calibration._campaign(noise, 12, 1, 100, 1.0, rng, shuffled=False)) for _ in range(25)]
+    return float(np.mean(steps)), float(np.mean(order))
 
 
 def test_the_papers_ways_raise_false_alarms():
     """Steps of one run a side, with a spread between runs; and all of a before all of b, on a machine that drifts."""
-    spread, drifting, quiet = calibrate(
-        [BY_NAME["run-to-run spread 3 %"], BY_NAME["drift 5 %"], Noise("x", run_sd=0.0)], campaigns=25, metrics=1
-    )
-    assert spread.steps_false_alarms.low > 0.5
-    assert drifting.ordered_false_alarms.low > 0.8
+    assert _alarms(BY_NAME["run-to-run spread 3 %"])[0] > 0.6
+    assert _alarms(BY_NAME["drift 5 %"])[1] > 0.9
     # neither is wrong where runs do not differ and nothing drifts: of 25 at 5 %, 6 or more once in 800
-    assert max(quiet.steps_false_alarms.value, quiet.ordered_false_alarms.value) < 6 / 25
+    assert max(_alarms(Noise("x", run_sd=0.0))) < 6 / 25
 
 
 # ---- that a defect is seen
@@ -190,16 +293,16 @@ def test_steps_passed_off_as_replicates_break_the_promise(monkeypatch):
 def test_a_report_without_holms_correction_breaks_the_promise(monkeypatch):
     """Twelve unrelated tests at 5 % raise an alarm in 46 % of reports."""
     monkeypatch.setattr("experiments.comparison.statistics.significance.holm", list)
-    rates = calibrate([BY_NAME["unrelated metrics"]], campaigns=20)
-    assert not verdicts(rates)["unrelated metrics: any false alarm among 12 metrics"]
+    rates = calibrate([BY_NAME["12 unrelated metrics"]], campaigns=20)
+    assert not verdicts(rates)["12 unrelated metrics: any false alarm among 12 metrics"]
 
 
 @pytest.mark.slow
 def test_intervals_that_are_too_narrow_break_the_promise(monkeypatch):
     """One standard error to either side holds the true ratio in 66 % of cases."""
     monkeypatch.setattr("experiments.comparison.statistics.estimates.t_quantile", lambda *_: 1.0)
-    rates = calibrate([BY_NAME["unrelated metrics"]], campaigns=10)
-    assert not verdicts(rates)["unrelated metrics: 95 % intervals hold the true ratio"]
+    rates = calibrate([BY_NAME["12 unrelated metrics"]], campaigns=10)
+    assert not verdicts(rates)["12 unrelated metrics: 95 % intervals hold the true ratio"]
 
 
 @pytest.mark.slow
@@ -244,7 +347,7 @@ def test_intervals_of_one_report_do_not_count_as_independent():
 
 def test_rates_are_told_in_a_table_and_in_markdown():
     rates = calibrate([BY_NAME["quiet"], BY_NAME["drift 5 %"]], campaigns=3, metrics=2)
-    console = Console(width=170, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=420, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(calibration.table(rates))
     terminal, markdown = console.export_text(), calibration.as_markdown(rates)
     for text in (terminal, markdown):
@@ -253,7 +356,7 @@ def test_rates_are_told_in_a_table_and_in_markdown():
         assert str(rates[0].false_alarms) in text
     for block in markdown.split("\n\n"):
         assert len({line.count("|") for line in block.splitlines()}) == 1
-    assert markdown.count("holds |") == 6
+    assert markdown.count("holds |") + markdown.count("hold** |") == 16
 
 
 def test_a_broken_promise_is_told():

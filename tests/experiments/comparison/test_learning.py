@@ -90,12 +90,12 @@ def test_runs_that_never_get_there_count_as_censored() -> None:
 
 
 def test_runs_of_campaigns_that_begin_alike_are_not_taken_for_each_other() -> None:
-    """In the second campaign nobody gets there: half of all, whatever the campaigns are called."""
+    """In the second campaign nobody gets there, whatever the campaigns are called."""
     tables = [frame(blocks=8, campaign=f"nightly-{at}", seed=at, params={"thresholds": "0.9"}) for at in range(2)]
     table = pd.concat(tables, ignore_index=True).assign(**{"train/total_seconds": 100.0})
     table["train/to_accuracy_90_percent_seconds"] = np.where(table["campaign"] == "nightly-0", 20.0, np.nan)
     found = survival.reached(compare(table, baseline="pytorch"))
-    assert [(int(one.reached.sum()), len(one.reached)) for one in found] == [(8, 16)] * 2
+    assert [(int(one.reached.sum()), len(one.reached)) for one in found] == [(8, 8)] * 2 + [(0, 8)] * 2
 
 
 def test_times_need_no_total_among_the_outcomes() -> None:
@@ -155,7 +155,7 @@ def test_hypotheses_are_answered_one_by_one() -> None:
 )
 def test_a_null_hypothesis_is_one_question_and_the_margin_another(ratio, spread, said, counted) -> None:
     """Log-ratios at exactly the stated mean and SD: what is shown of both questions is known."""
-    noise = np.linspace(-1, 1, 12)
+    noise = np.random.default_rng(0).permutation(np.linspace(-1, 1, 12))  # in random order: blocks know nothing of each other
     values = ratio * np.exp(spread * noise / noise.std(ddof=1))
     comparison = compare(paired([1.0] * 12, values, "train/total_seconds"))
     found = hypotheses.answered(HYPOTHESES[:1], comparison)

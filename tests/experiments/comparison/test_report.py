@@ -21,6 +21,7 @@ EVIL = '<script>alert("x")</script>|*`_[a](javascript:b)'
 KEYS = [
     *("metric", "factor", "a", "b", "n_blocks", "estimate", "kind", "ci_low", "ci_high", "p", "p_holm", "effect_size", "margin"),
     *("equivalent", "minimum_detectable", "verdict", "reason", "stratum"),
+    *("probability_within_blocks", "minimum_in_family", "minimum_for_verdict", "family"),
 ]
 
 
@@ -131,7 +132,8 @@ def test_verdict_first_then_what_it_rests_on(written):
 def test_json_follows_the_schema(written):
     comparison, folder, _ = written
     found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-    assert list(found) == ["schema_version", "rows", "excluded", "environment", "summaries", "frontier", "rests_on", "controls"]
+    keys = ("rows", "excluded", "environment", "summaries", "frontier", "rests_on", "controls")
+    assert list(found) == ["schema_version", *keys, "primary"]
     assert found["schema_version"] == 1
     assert all(list(row) == KEYS for row in found["rows"])
     assert [row["estimate"] for row in found["rows"]] == [row.estimate for row in comparison.rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 
 import numpy as np
 import pytest
@@ -94,40 +94,19 @@ def test_pages_trend():
     assert (found.statistic, found.p) == pytest.approx((133.5, 0.0018191162), abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("sd", "expected"), [(0.01, {0.02: 5}), (0.02, {0.02: 11, 0.03: 6}), (0.03, {0.02: 21, 0.03: 11, 0.05: 6})]
-)
-def test_blocks_needed_to_find_a_difference(sd, expected):
-    assert {effect: significance.blocks_needed(math.log1p(effect), sd) for effect in expected} == expected
+def test_fishers_permutation_of_darwins_maize():
+    """Fisher 1935, section 21: 1,726 of 32,768 choices of signs lie as far out."""
+    assert significance.permutation_p(DARWIN) == 1_726 / 32_768
 
 
-def test_blocks_needed_for_equivalence_within_three_percent():
-    found = [significance.blocks_needed_for_equivalence(math.log1p(0.03), sd) for sd in (0.01, 0.02, 0.03, 0.05)]
-    assert found[:3] == [3, 6, 11]
-    assert found[3] in (26, 27)  # 80 % power is reached between the two
-
-
-def test_power_of_tost_agrees_with_simulation():
-    """4,000 draws: standard error below 0.8 points."""
-    rng, n, margin = np.random.default_rng(3), 11, math.log1p(0.03)
-    draws = rng.normal(0, 0.03, (4_000, n))
-    room = margin - stats.t.ppf(0.95, n - 1) * stats.sem(draws, axis=1)
-    assert significance.power_of_tost(margin, 0.03, n) == pytest.approx((np.abs(draws.mean(axis=1)) < room).mean(), abs=0.024)
-
-
-@pytest.mark.parametrize("n", [2, 3, 6, 12, 100])
-def test_minimum_detectable_is_found_with_its_power(n):
-    found = significance.minimum_detectable(0.02, n)
-    assert significance.power_of_t(found, 0.02, n) == pytest.approx(0.8, abs=1e-6)
-
-
-def test_power_guards():
-    assert significance.minimum_detectable(0.02, 1) == math.inf
-    assert significance.minimum_detectable(0.0, 6) == 0
-    assert significance.power_of_t(1e6, 1e-6, 6) == 1
-    assert significance.blocks_needed(1e-9, 1.0) is None
-    assert significance.blocks_needed(1.0, 1e-9) == 2
-    assert significance.blocks_needed(1.0, 0.0) == 2
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(-20, 20), min_size=1, max_size=9))
+def test_the_permutation_test_tries_every_sign(shifts):
+    sums = [
+        abs(sum(s * x for s, x in zip(signs, shifts, strict=True))) for signs in itertools.product((-1, 1), repeat=len(shifts))
+    ]
+    assert significance.permutation_p(shifts) == np.mean([one >= abs(sum(shifts)) for one in sums])
+    assert significance.permutation_p([1.0] * 16) is None
 
 
 def test_constants_are_not_tested():

@@ -56,6 +56,16 @@ def test_the_interval_is_the_t_interval_of_log_ratios():
     assert (found.n_blocks, found.effect_size, found.margin) == (6, pytest.approx(21 / 36), 0.03)
 
 
+def test_how_often_b_lies_above_a_inside_a_block_is_told_beside_a12():
+    """b takes 1 % longer in every block, on a machine that slows by 5 % from block to block."""
+    a = 1.05 ** np.arange(12)
+    found = row(compare(paired(a, a * (1.01 + 0.001 * np.arange(12)))))
+    assert found.probability_within_blocks == 1
+    assert found.effect_size < 0.6
+    half = row(compare(paired([1.0, 2, 3, 4], [2.0, 1, 3, 5])))
+    assert half.probability_within_blocks == (2 + 0.5) / 4
+
+
 def test_equivalence_is_shown_not_assumed():
     rng = np.random.default_rng(0)
     a = np.exp(rng.normal(0, 0.005, 10))
@@ -206,9 +216,41 @@ def test_a_settings_hash_of_its_own_is_not_pooled():
     assert "settings_hash (h, other)" in row(compare(table)).reason
 
 
-def test_campaigns_with_the_same_settings_add_their_blocks():
-    table = pd.concat([frame(blocks=4, seed=1), frame(blocks=4, seed=2, campaign="c2")])
-    assert row(compare(table)).n_blocks == 8
+def test_campaigns_are_strata_and_never_pooled():
+    """What a campaign does to one side, all its blocks share: ratios 1.0 and 1.5 are not 1.23 with an interval of blocks."""
+    first, second = frame(seed=1), frame(seed=2, campaign="c2", factors={"tensorflow": 1.5})
+    found = compare(pd.concat([first, second]), outcomes=[STEP])
+    assert [(r.stratum, r.n_blocks, r.verdict) for r in found.rows] == [
+        ("campaign=c1", 8, "equivalent"),
+        ("campaign=c2", 8, "slower"),
+    ]
+    (whole,) = found.summaries
+    assert (whole.row.verdict, whole.across.names) == ("inconclusive", ("campaign=c1", "campaign=c2"))
+    assert whole.row.ci_low < 1 < 1.5 < whole.row.ci_high
+
+
+def test_campaigns_are_strata_inside_the_strata_that_were_asked_for():
+    tables = [frame(seed=at, campaign=f"c{at}").assign(machine="box" if at < 2 else "other") for at in range(3)]
+    found = compare(pd.concat(tables), outcomes=[STEP], strata=["machine"])
+    assert [r.stratum for r in found.rows] == ["machine=box, campaign=c0", "machine=box, campaign=c1", "machine=other"]
+
+
+def test_a_campaign_with_one_side_is_left_out_and_makes_no_stratum():
+    tables = [frame(seed=1), frame(seed=2, campaign="c2"), frame(levels=["pytorch"], seed=3, campaign="c3")]
+    found = compare(pd.concat(tables), outcomes=[STEP])
+    assert [r.stratum for r in found.rows] == ["campaign=c1", "campaign=c2"]
+    assert {(e.run_id[:2], e.reason) for e in found.excluded} == {("c3", "its campaign has no usable run of tensorflow")}
+
+
+@pytest.mark.parametrize("settings_hash", ["h", np.nan])
+def test_different_settings_are_different_cells_and_not_measured_again(settings_hash):
+    """Runs of others have no hash of their settings, and those of ours are the same for all that is compared."""
+    small, large = frame(seed=1, params={"batch_size": "8"}), frame(seed=2, params={"batch_size": "32"})
+    table = pd.concat([small, large.assign(run_id="large-" + large["run_id"])]).assign(settings_hash=settings_hash)
+    found = compare(table)
+    assert "batch_size (8, 32)" in row(found).reason
+    assert not [e for e in found.excluded if "later run" in e.reason]
+    assert {r.n_blocks for r in compare(table, strata=["batch_size"]).rows} == {8}
 
 
 def test_the_later_run_of_a_cell_counts():
@@ -258,10 +300,11 @@ def test_levels_may_have_digits_that_are_no_numbers(level):
 def test_campaigns_are_told_apart_in_the_names_of_blocks():
     """Run ids and names may begin alike; six letters are enough only where they differ."""
     names = ("nightly-2026-01", "nightly-2026-02", "n")
-    found = compare(pd.concat([frame(blocks=4, seed=at, campaign=name) for at, name in enumerate(names)]))
-    blocks = {pair.block for pair in finding(found).pairs}
+    found = compare(pd.concat([frame(blocks=4, seed=at, campaign=name) for at, name in enumerate(names)]), outcomes=[STEP])
+    blocks = {pair.block for one in found.findings for pair in one.pairs}
     assert len(blocks) == 12
     assert {"nightly-2026-01·0", "nightly-2026-02·3", "n·1"} <= blocks
+    assert {r.stratum for r in found.rows} == {f"campaign={name}" for name in names}
     short = compare(pd.concat([frame(blocks=4, seed=at, campaign=f"{at}abcdefgh") for at in range(2)]))
     assert finding(short).pairs[0].block == "0abcde·0"
 
@@ -388,6 +431,7 @@ def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
     assert forth.estimate * back.estimate == pytest.approx(1)
     assert back.verdict == OPPOSITE.get(forth.verdict, forth.verdict)
     assert forth.effect_size + back.effect_size == pytest.approx(1)
+    assert forth.probability_within_blocks + back.probability_within_blocks == pytest.approx(1)
     assert (forth.p is None, forth.equivalent) == (back.p is None, back.equivalent)
     if forth.ci_low and back.ci_high:
         assert forth.ci_low * back.ci_high == pytest.approx(1, rel=1e-6)

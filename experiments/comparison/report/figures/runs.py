@@ -37,7 +37,7 @@ MAXIMUM_BLOCKS = 30
 
 
 def by_level(scene: Scene) -> Figure | None:
-    blocks = _most(len({(value.block, value.stratum) for value in values}) for values in _by_stratum(scene.comparison))
+    blocks = _most(len({(value.block, value.group) for value in values}) for values in _by_stratum(scene.comparison))
     caption = (
         "A dot is a run; the box holds the middle half of a level’s runs, its line is their median (from "
         f"{MINIMUM_FOR_A_BOX} runs on). Runs of one block are joined: "
@@ -62,7 +62,7 @@ def _headlines(comparison: Comparison) -> list[str]:
 
 def _headlines_first(comparison: Comparison) -> list[str]:
     """All metrics in the report's order; where there are more than panels, the headlines and what comes next before the rest."""
-    strata = _most(len({value.stratum for value in values}) for values in comparison.values.values())
+    strata = _most(len({value.group for value in values}) for values in comparison.values.values())
     fitting = max(1, MAXIMUM_PANELS // max(1, strata))
     first = list(dict.fromkeys([*_headlines(comparison), *comparison.values]))[:fitting]
     return sorted(comparison.values, key=lambda metric: metric not in first)
@@ -70,8 +70,8 @@ def _headlines_first(comparison: Comparison) -> list[str]:
 
 def _by_stratum(comparison: Comparison) -> Iterator[list[Value]]:
     for values in comparison.values.values():
-        for stratum in {value.stratum for value in values}:
-            yield [value for value in values if value.stratum == stratum]
+        for stratum in {value.group for value in values}:
+            yield [value for value in values if value.group == stratum]
 
 
 def _most(counts: Iterable[int]) -> int:
@@ -79,7 +79,7 @@ def _most(counts: Iterable[int]) -> int:
 
 
 def _values(name: str, title: str, caption: str, scene: Scene, metrics: Sequence[str], paint: Painter) -> Figure | None:
-    """One panel an outcome and stratum."""
+    """One panel an outcome and stratum that was asked for; its campaigns share it."""
     comparison = scene.comparison
     outcomes = {finding.row.metric: finding.outcome for finding in comparison.findings}
     panels = [
@@ -93,13 +93,13 @@ def _values(name: str, title: str, caption: str, scene: Scene, metrics: Sequence
         )
         for metric in metrics
         if metric in outcomes
-        for stratum in sorted({value.stratum for value in comparison.values[metric]}, key=natural)
+        for stratum in sorted({value.group for value in comparison.values[metric]}, key=natural)
     ]
     return paneled(name, title, caption, scene.colours, panels, maximum=MAXIMUM_PANELS)
 
 
 def _panel(axes: Axes, paint: Painter, outcome: Outcome, stratum: str, values: Sequence[Value], colours: Colours) -> None:
-    inside = [value for value in values if value.stratum == stratum]
+    inside = [value for value in values if value.group == stratum]
     scale = wording.scale(outcome.unit, [value.value for value in inside])
     paint(axes, inside, scale.factor, colours)
     frame(axes, outcome.label, stratum, scale.unit)

@@ -1,0 +1,54 @@
+"""What a row could have shown, and how many more blocks would settle it: said beside the verdict, never part of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from experiments.comparison.statistics import power
+from experiments.comparison.statistics.power import Plan
+from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.findings import Finding
+from experiments.comparison.verdicts.reasons import Family
+
+OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
+
+
+def of_row(finding: Finding, family: Family) -> Finding:
+    """With the least effects that this row could have shown among its family's tests, and a plan where it is open."""
+    row = finding.row
+    if row.p is None:
+        return finding
+    shifts = finding.shifts
+    n, sd = len(shifts), float(shifts.std(ddof=1))
+    row = replace(
+        row,
+        minimum_in_family=as_effect(power.minimum_detectable(sd, n, tests=family.tests), row.kind),
+        minimum_for_verdict=as_effect(power.minimum_for_verdict(row.bound, sd, n, tests=family.tests), row.kind),
+    )
+    if finding.decision not in OPEN:
+        return replace(finding, row=row)
+    plan = power.blocks_to_settle(float(shifts.mean()), sd, n, row.bound, tests=family.left_beside(finding))
+    return replace(finding, row=row, plan=plan, outlook=_told(plan, finding.block_seconds))
+
+
+def as_effect(shift: float, kind: str) -> float:
+    """A shift on the scale of the test as a share (0.03 is 3 %) or in the metric's unit."""
+    return math.expm1(min(shift, 700.0)) if kind == "ratio" else shift
+
+
+def _told(plan: Plan, block_seconds: float | None) -> str:
+    if plan.blocks is None:
+        return "no payable number of blocks would settle it: what was seen lies too near the margin"
+    blocks = f"about {plan.blocks:,} more block{'s' if plan.blocks > 1 else ''} would settle it if the truth is what was seen"
+    most = "more than can be paid" if plan.most is None else f"{plan.most:,}"
+    spread = f"{plan.fewest:,} to {most}, as the spread is known"
+    cost = f"; {_duration(plan.blocks * block_seconds)} of machine time" if block_seconds else ""
+    return f"{blocks} ({spread}{cost})"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{max(1.0, seconds):.0f} s"
