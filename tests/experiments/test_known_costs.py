@@ -1,0 +1,150 @@
+"""Real cells of a framework whose costs are known: every clock says what it should, in every workload.
+
+The table of docs/measurement.md is derived here from the framework's own log of what it did when.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from experiments.campaign.process import Child
+from experiments.cell.contract import CellSpec
+from experiments.studies import captioning, grid, lenet
+from experiments.workloads.captioning import prepare as captions
+from experiments.workloads.classification import prepare as pictures
+from models import frameworks
+from tests.conftest import PYTHONPATH, ROOT
+from tracking.records import Metrics, RunClosed, RunOutcome
+
+# Seconds. The device works while the host launches and synchronises, so that a step takes step + read.
+COSTS = {"input": 0.05, "copy": 0.012, "launch": 0.004, "step": 0.03, "evaluate": 0.017, "infer": 0.02, "apply": 0.02}
+COSTS |= {"synchronise": 0.003, "read": 0.007}
+STEP, ANSWER = COSTS["step"] + COSTS["read"], COSTS["infer"] + COSTS["read"]
+# What a busy machine may add to the median of a step or request: less than a copy, which does not belong there.
+LATE = 0.008
+STEPS = 8
+WORKLOADS = ("captioning", "classification", "grid")
+TABLE = re.compile(r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) \|", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """metrics: of the run. steps: began and ended in seconds of `time.perf_counter`. events: the framework's log."""
+
+    metrics: dict[str, float]
+    steps: list[tuple[float, float]]
+    events: list[dict[str, Any]]
+
+
+def specs(folder: Path) -> dict[str, CellSpec]:
+    """A cell of every workload: batches made between the steps, by the framework's own pipeline, and one again and again."""
+    few = {"cache": str(folder), "frameworks": ("toy",), "seed": 1, "inference_requests": 8}
+    decoder = captioning.Settings(**few, data="synthetic", vocabulary=60, length=8, images=40, epochs=2, steps_per_epoch=STEPS)
+    network = lenet.Settings(**few, input=("native",), epochs=2, steps_per_epoch=STEPS, warmup_steps=1)
+    point = grid.Settings(frameworks=("toy",), models=("lenet",), batch_sizes=(4,), image_sizes=(28,), seconds=0.4)
+    own = {"model": "lenet", "batch_size": 4, "image_size": 28}
+    asked = {
+        "captioning": (captioning, decoder, dict(captions.prepare(decoder, lambda *_: None).inputs), {}, "train"),
+        "classification": (lenet, network, dict(pictures.prepare(network, lambda *_: None).inputs), {"input": "native"}, "train"),
+        "grid": (grid, point, {}, own, "measure"),
+    }
+    return {
+        name: CellSpec(
+            *(name, study.WORKLOAD, stage, "toy", "cpu", 1, 0, {**dataclasses.asdict(settings), **more}, inputs),
+            *(str(folder / name), "cell", str(folder / name / "checkpoint")),
+        )
+        for name, (study, settings, inputs, more, stage) in asked.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
+    folder = tmp_path_factory.mktemp("costs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", PYTHONPATH)
+        patch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": COSTS}))
+        for entry in PYTHONPATH.split(os.pathsep):
+            patch.syspath_prepend(entry)
+        frameworks._variants.cache_clear()
+        children = {}
+        for name, spec in specs(folder).items():
+            patch.setenv("EVENHAND_TOY_EVENTS", str(folder / f"{name}.events"))
+            (folder / name).mkdir()
+            children[name] = Child(spec, spec.path / "output.log")
+    frameworks._variants.cache_clear()
+    return {name: _measured(child, folder / f"{name}.events", folder / name / "cell") for name, child in children.items()}
+
+
+def _measured(child: Child, log: Path, files: Path) -> Measured:
+    metrics: dict[str, float] = {}
+    closed = None
+    while child.open:
+        for said in child.listen(1.0):
+            metrics |= {point.key: point.value for point in said.points} if isinstance(said, Metrics) else {}
+            closed = said if isinstance(said, RunClosed) else closed
+    ended = child.ended()
+    closed = closed or ended
+    assert closed.outcome == RunOutcome.OK, closed.reason
+    table = pyarrow.parquet.read_table(files / "values.parquet").to_pydict()
+    of_wall = time.time() - time.perf_counter()
+    ends = [ended / 1_000 - of_wall for ended, phase in zip(table["ended_ms"], table["phase"], strict=True) if phase == "train"]
+    steps = [(end - seconds, end) for end, seconds in zip(ends, table["seconds"], strict=False)]
+    return Measured(metrics, steps, [json.loads(line) for line in log.read_text().splitlines()])
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_step_is_the_devices_work_and_the_loss(measured: Mapping[str, Measured], name: str) -> None:
+    assert STEP <= measured[name].metrics["train/step_seconds"] < STEP + LATE
+
+
+@pytest.mark.parametrize(("name", "batch"), [("captioning", 32), ("classification", 100), ("grid", 4)])
+def test_throughput_of_steps_is_the_batch_over_a_step(measured: Mapping[str, Measured], name: str, batch: int) -> None:
+    """Total over total: one late step among few moves it, so that it is held loosely."""
+    assert batch / (STEP + 2 * LATE) < measured[name].metrics["train/examples_per_second"] <= batch / STEP
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_request_is_the_devices_work_and_the_answer(measured: Mapping[str, Measured], name: str) -> None:
+    assert ANSWER <= measured[name].metrics["inference/latency_seconds_p50"] < ANSWER + LATE
+
+
+def test_the_epochs_clock_holds_input_and_copies_and_no_validation(measured: Mapping[str, Measured]) -> None:
+    """Each batch: read, copied, the device waited for, the step. Validation would add half a second to every epoch."""
+    found = measured["classification"].metrics
+    expected = STEPS * (COSTS["input"] + COSTS["copy"] + COSTS["synchronise"] + STEP)
+    assert expected <= found["train/epoch_seconds"] < expected + STEPS * 2 * LATE
+    assert found["train/epoch_examples_per_second"] == pytest.approx(STEPS * 100 / found["train/epoch_seconds"], rel=0.05)
+    assert COSTS["input"] <= found["input/seconds_mean"] < COSTS["input"] + LATE
+
+
+def test_the_table_of_what_lies_inside_is_what_the_framework_did(measured: Mapping[str, Measured]) -> None:
+    """Of `classification`, which does all of it. An epoch's spans begin with its first step, whose batch was read before."""
+    found = measured["classification"]
+    told = {row["event"]: (row["step"], row["epoch"]) for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())}
+    training = [one for one in found.events if one["began"] < found.steps[-1][1]]
+    epochs = [(found.steps[at][0], found.steps[at + STEPS - 1][1]) for at in (0, STEPS)]
+    seen = {}
+    for event in ("input", "copy", "launch", "step", "read", "evaluate"):
+        mine = [(one["began"], one["ended"]) for one in training if one["event"] == event]
+        in_steps = sum(_inside(one, found.steps) for one in mine)
+        in_epochs = sum(_inside(one, epochs) for one in mine)
+        # an epoch's first batch is made and copied before its first step begins, which is where `epochs` starts
+        seen[event] = tuple(
+            "inside" if count >= least else "outside" for count, least in ((in_steps, STEPS), (in_epochs, STEPS - 1))
+        )
+    assert {event: told[event] for event in seen} == seen
+
+
+def _inside(one: tuple[float, float], spans: Sequence[tuple[float, float]]) -> bool:
+    middle = sum(one) / 2
+    return any(began <= middle <= ended for began, ended in spans)
