@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
 
@@ -58,9 +58,17 @@ class Emitter:
         self._say({"begin": True})
         time.sleep(LOOK_SECONDS)
 
-    def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int, prefix: str = "") -> None:
+    def window(
+        self,
+        phase: str,
+        start_seconds: float,
+        end_seconds: float,
+        examples: int,
+        prefix: str = "",
+        pauses: Sequence[tuple[float, float]] = (),
+    ) -> None:
         bounds = {"start_seconds": start_seconds, "end_seconds": end_seconds}
-        self._say({"phase": phase, "window": {"prefix": prefix, **bounds, "examples": examples}})
+        self._say({"phase": phase, "window": {"prefix": prefix, **bounds, "examples": examples, "pauses": list(pauses)}})
 
     def no_device(self) -> None:
         """The framework sees no such device."""

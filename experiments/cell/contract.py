@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,8 +96,19 @@ class Output(Protocol):
     def begin(self) -> None:
         """What is timed begins now, and ends with the next `window`: others' use of the machine is read at both moments."""
 
-    def window(self, phase: str, start_seconds: float, end_seconds: float, examples: int, prefix: str = "") -> None:
-        """What was timed when, for the sensors; `prefix` goes before the names of their metrics."""
+    def window(
+        self,
+        phase: str,
+        start_seconds: float,
+        end_seconds: float,
+        examples: int,
+        prefix: str = "",
+        pauses: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        """What was timed when, for the sensors; `prefix` goes before the names of their metrics.
+
+        pauses: what lay in between and is no part of it, in order: began and ended.
+        """
 
 
 class Task(Protocol):

@@ -97,13 +97,14 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
         output.metrics(values, step=step)
     output.begin()
     began, already, compiled = time.time(), len(state.seconds), framework.compilations()
+    pauses: list[tuple[float, float]] = []
     state.starts.append(already)
     for epoch in range(len(state.by_epoch), epochs):
         if (rate := task.learning_rate(epoch)) is not None:
             framework.set_learning_rate(optimizer, rate)
         peak_memory.restart()
         losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, output)
-        validating = time.perf_counter()
+        trained, validating = time.time(), time.perf_counter()
         values = task.validate(framework, network)
         state.validation_seconds += time.perf_counter() - validating
         state.by_epoch.append({"train/loss": float(np.mean(losses)), **values})
@@ -116,7 +117,8 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
         if not np.isfinite(values["val/loss"]):
             loss = values["val/loss"]
             raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
-    output.window("train", began, time.time(), (len(state.seconds) - already) * task.examples_a_step)
+        pauses.append((trained, time.time()))
+    output.window("train", began, time.time(), (len(state.seconds) - already) * task.examples_a_step, pauses=pauses)
     tell_compilations(spec, framework.compilations() - compiled, output)
     return state
 

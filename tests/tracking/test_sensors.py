@@ -183,6 +183,26 @@ def test_the_ends_of_a_window_are_read_off_between_samples() -> None:
     assert "inference/energy/joules_per_example" not in found
 
 
+def test_pauses_are_no_part_of_a_window() -> None:
+    """10 W in training, and 1,000 W and 90 °C in a validation from 4 to 6 s, as a plain sum over seconds has it."""
+    watts = [10, 10, 10, 10, 1_000, 1_000, 10, 10, 10, 10]
+    samples = [sample(at, sum(watts[:at]), 90 if at == 5 else 40) for at in range(11)]
+    found = summarise(samples, Window("", 0, 10, 8, pauses=((4, 6),)), gpu="gpu_0", ranges_joules={}).metrics
+    assert found["energy/joules"] == pytest.approx(8 * 10)
+    assert found["power/watts_mean"] == pytest.approx(10)
+    assert found["energy/joules_per_example"] == pytest.approx(10)
+    assert found["gpu/temperature_celsius_max"] == 40
+    assert found["cpu/utilization_percent_mean"] == pytest.approx(10 * sum({*range(11)} - {5}) / 10)
+
+
+def test_what_moves_in_pauses_alone_tells_nothing_of_the_window() -> None:
+    samples = [sample(at, 100.0 * (at // 3)) for at in range(10)]
+    pauses = [(at - 0.9, at - 0.1) for at in (3, 6, 9)]
+    found = summarise(samples, Window("", 0, 9, 1, pauses=pauses), gpu="gpu_0", ranges_joules={})
+    assert "energy/joules" not in found.metrics
+    assert found.missing == {"energy": "gpu_0 moved 0 times in the 6.6 s, 3 are needed"}
+
+
 def test_a_counter_that_wraps_around_loses_nothing() -> None:
     samples = [sample(at, (900 + 50 * at) % 1_000, counter="intel-rapl:0") for at in range(6)]
     found = summarise(samples, Window("", 0, 5, 10), ranges_joules={"intel-rapl:0": 1_000.0}).metrics

@@ -16,12 +16,29 @@ RISES = 3
 
 @dataclass(frozen=True)
 class Window:
-    """Wall-clock time in which something was timed; `prefix` goes before its metrics' names: empty, or `inference/`."""
+    """Wall-clock time in which something was timed; `prefix` goes before its metrics' names: empty, or `inference/`.
+
+    pauses: when, in order, something else was done in between, as validation in a training: began and ended.
+    """
 
     prefix: str
     start_seconds: float
     end_seconds: float
     examples: int
+    pauses: Sequence[Sequence[float]] = ()
+
+    @property
+    def spans(self) -> list[tuple[float, float]]:
+        """The window without its pauses: began and ended."""
+        began = [self.start_seconds, *(end for _, end in self.pauses)]
+        return list(zip(began, [*(start for start, _ in self.pauses), self.end_seconds], strict=True))
+
+    @property
+    def seconds(self) -> float:
+        return sum(end - start for start, end in self.spans)
+
+    def holds(self, moment: float) -> bool:
+        return any(start <= moment <= end for start, end in self.spans)
 
 
 @dataclass(frozen=True)
@@ -38,7 +55,7 @@ def summarise(samples: Sequence[Sample], window: Window, *, gpu: str = "", range
 
     Counters are invalid, and that is said, where one was seen to move fewer than three times inside the window.
     """
-    inside = [one for one in samples if window.start_seconds <= one.time_seconds <= window.end_seconds]
+    inside = [one for one in samples if window.holds(one.time_seconds)]
     joules, trouble = _joules(samples, window, ranges_joules)
     metrics = _values(inside, gpu) | ({} if joules is None else _energy(joules, window))
     return Summary(
@@ -55,9 +72,8 @@ def _joules(samples: Sequence[Sample], window: Window, ranges_joules: Mapping[st
     for name in names:
         seconds, risen = _series(samples, name, ranges_joules.get(name, 0.0))
         if (rises := _rises(seconds, risen, window)) < RISES:
-            passed = window.end_seconds - window.start_seconds
-            return None, f"{name} moved {rises} times in the {passed:.1f} s, {RISES} are needed"
-        total += float(np.interp(window.end_seconds, seconds, risen) - np.interp(window.start_seconds, seconds, risen))
+            return None, f"{name} moved {rises} times in the {window.seconds:.1f} s, {RISES} are needed"
+        total += float(np.diff(np.interp(window.spans, seconds, risen)).sum())
     return (total if names else None), ""
 
 
@@ -83,7 +99,7 @@ def _throttled(inside: Sequence[Sample], gpu: str) -> dict[str, float]:
 
 
 def _energy(joules: float, window: Window) -> dict[str, float]:
-    metrics = {"energy/joules": joules, "power/watts_mean": joules / (window.end_seconds - window.start_seconds)}
+    metrics = {"energy/joules": joules, "power/watts_mean": joules / window.seconds}
     return metrics | ({"energy/joules_per_example": joules / window.examples} if window.examples else {})
 
 
@@ -97,8 +113,12 @@ def _series(samples: Sequence[Sample], name: str, range_joules: float) -> tuple[
 
 
 def _rises(seconds: NDArray[np.float64], risen: NDArray[np.float64], window: Window) -> int:
-    inside = (seconds >= window.start_seconds) & (seconds <= window.end_seconds)
-    return int(np.count_nonzero(np.diff(risen[inside]) > 0)) if inside.any() else 0
+    """How often the counter was seen to move inside the window; a move over a pause is none of its own."""
+    told = 0
+    for start, end in window.spans:
+        inside = (seconds >= start) & (seconds <= end)
+        told += int(np.count_nonzero(np.diff(risen[inside]) > 0))
+    return told
 
 
 def _of(inside: Sequence[Sample], key: str) -> list[float]:
