@@ -107,9 +107,10 @@ def _inherited(summary: Finding, agrees: bool) -> str:
 
 
 def shown(interval: Estimate, row: Row) -> str:
-    """An interval on the scale of the test as people read it."""
+    """An interval on the scale of the test as people read it: of a ratio below 1 its inverse, as the effect beside it."""
     if row.kind == "ratio":
-        low, high = (math.exp(min(bound, 700.0)) for bound in (interval.low, interval.high))
+        bounds = (-interval.high, -interval.low) if (row.estimate or 1.0) < 1 else (interval.low, interval.high)
+        low, high = (math.exp(min(bound, 700.0)) for bound in bounds)
         return f"{low:.3g}–{high:.3g}"
     return f"{interval.low:+.3g} to {interval.high:+.3g}".replace("-", "−")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -63,6 +64,15 @@ def test_a_doubt_with_which_the_wider_interval_agrees_stands_beside_the_verdict(
     assert " agrees" in found.row.reason
     assert "Doubt: blocks resemble the block before" in wording.sentence(found)
     assert "in doubt" in wording._brief(found)
+
+
+def test_the_wider_interval_is_told_as_the_effect_is():
+    """Half as long is 2 times faster: the same shifts the other way round have the same words but for the direction."""
+    slower, faster = (judged(sign * (WANDERING + 0.5)).row.reason for sign in (1, -1))
+    told = [re.search(r"the wider interval ([0-9.]+)–([0-9.]+)", reason) for reason in (slower, faster)]
+    assert all(told)
+    assert told[0].groups() == told[1].groups()
+    assert float(told[0][1]) > 1
 
 
 def test_a_tail_on_one_side_is_said():
