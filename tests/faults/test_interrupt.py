@@ -70,6 +70,14 @@ def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(place: Place,
     assert statuses(place, "captioning")["campaign"] == "FINISHED"
 
 
+def half_imported(process: psutil.Process) -> bool:
+    """Whether this is a campaign's process that has done half of its imports; one that has ended meanwhile is none."""
+    try:
+        return "experiments" in process.cmdline() and process.cpu_times().user > 0.3
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.mark.parametrize("reached", ["launch", "campaign"])
 def test_no_run_is_left_open_below_mlflow_run(place: Place, reached: str) -> None:
     """launch: our process is at its imports, below the runner's run; campaign: our run has just been made, and has no cell yet.
@@ -88,7 +96,7 @@ def test_no_run_is_left_open_below_mlflow_run(place: Place, reached: str) -> Non
         if reached == "campaign":
             return bool(list(store.runs("captioning")))
         below = psutil.Process(process.pid).children(recursive=True)
-        return any("experiments" in one.cmdline() and one.cpu_times().user > 0.3 for one in below)  # half of its imports
+        return any(map(half_imported, below))
 
     wait_for(there, 120)
     os.killpg(process.pid, signal.SIGINT)

@@ -257,14 +257,18 @@ def momentum_with_the_rate_in_it() -> AbstractContextManager[Any]:
 
 
 def decay_apart_from_the_gradient() -> AbstractContextManager[Any]:
+    import torch
+
     from models.frameworks.keras.optimizers import TorchSGD
 
     class Apart(TorchSGD):  # type: ignore[misc]
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        def _update_all(self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any) -> None:
             decay, self.decay = self.decay, 0.0
-            super().update_step(gradient, variable, learning_rate)
+            super()._update_all(values, gradients, slots, rate)
             self.decay = decay
-            self.assign_sub(variable, learning_rate * decay * variable)
+            with torch.no_grad():
+                for value in values:
+                    value.mul_(1 - rate * decay)
 
     return optimized("sgd", lambda config: Apart(config.learning_rate, config.momentum, config.weight_decay))
 
