@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,14 +51,18 @@ def numbers(frame: pd.DataFrame, metric: str) -> Floats:
     return np.where(np.abs(values) >= HUGE, np.copysign(np.inf, values), values)
 
 
-def values(frame: pd.DataFrame, metric: str) -> tuple[Value, ...]:
-    """Every finite value of a metric in the order in which the runs began."""
+def values(frame: pd.DataFrame, metrics: Iterable[str]) -> dict[str, tuple[Value, ...]]:
+    """Metric → every finite value in the order in which the runs began."""
     order = np.argsort(frame["sequence"].to_numpy(), kind="stable")
-    columns = [frame[name].to_numpy()[order] for name in ("level", "stratum", "block_label", "sequence")]
-    found = numbers(frame, metric)[order]
-    finite, groups = np.flatnonzero(np.isfinite(found)), frame["group"].to_numpy()[order]
-    told = (*(column[finite].tolist() for column in columns), found[finite].tolist(), groups[finite].tolist())
-    return tuple(map(Value, *told))
+    *columns, groups = [frame[name].to_numpy()[order] for name in ("level", "stratum", "block_label", "sequence", "group")]
+    told = {}
+    for metric in metrics:
+        found = numbers(frame, metric)[order]
+        finite = np.flatnonzero(np.isfinite(found))
+        told[metric] = tuple(
+            map(Value, *(column[finite].tolist() for column in columns), found[finite].tolist(), groups[finite].tolist())
+        )
+    return told
 
 
 def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | None:
@@ -74,11 +78,9 @@ def times_to_accuracy(frame: pd.DataFrame) -> dict[str, tuple[Value, ...]]:
     """For every accuracy that any run was asked for, in percent: the seconds of the runs that reached it."""
     asked = frame["params.thresholds"].dropna().unique() if "params.thresholds" in frame.columns else ()
     shares = sorted({float(text) for one in asked for text in str(one).split(",") if text})
-    found = {}
-    for percent in (f"{100 * share:g}" for share in shares):
-        metric = f"{TO_ACCURACY}{percent}_percent_seconds"
-        found[percent] = values(frame, metric) if metric in frame.columns else ()
-    return found
+    metrics = {percent: f"{TO_ACCURACY}{percent}_percent_seconds" for percent in (f"{100 * share:g}" for share in shares)}
+    found = values(frame, [metric for metric in metrics.values() if metric in frame.columns])
+    return {percent: found.get(metric, ()) for percent, metric in metrics.items()}
 
 
 def medians(table: pd.DataFrame, *, factor: str, metric: str) -> dict[str, float]:

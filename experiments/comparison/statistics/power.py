@@ -61,12 +61,17 @@ def minimum_for_verdict(bound: float, sd: float, n: int, *, tests: int = 1, powe
     if not sd:
         return bound
     error = sd / math.sqrt(n)
-    spreads = estimated_spreads(n - 1) * error
+    spreads = _spreads(n - 1) * error
     needed = np.maximum(bound + t_quantile(0.975, n - 1) * spreads, t_quantile(1 - ALPHA / 2 / tests, n - 1) * spreads)
-    highest = float(needed[-1]) + 10 * error
+    short = float(needed[0]) - 10 * error, float(needed[-1]) + 10 * error
     return float(
-        optimize.brentq(lambda effect: float(special.ndtr((effect - needed) / error).mean()) - power, 0.0, highest, xtol=1e-12)
+        optimize.brentq(lambda effect: float(special.ndtr((effect - needed) / error).mean()) - power, *short, xtol=1e-5 * error)
     )
+
+
+@lru_cache(maxsize=256)
+def _spreads(df: int) -> Floats:
+    return estimated_spreads(df)
 
 
 def estimated_spreads(df: NDArray[np.int_] | int, values: int = 200) -> Floats:

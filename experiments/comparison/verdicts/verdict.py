@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from experiments.comparison.runs import environment, order, pairing, query
 from experiments.comparison.runs.order import Order
@@ -82,7 +83,7 @@ def judge(
         findings=tuple(findings),
         excluded=tuple(dict.fromkeys(excluded)),
         environment=environment.environment(runs.frame, levels),
-        values={outcome.metric: environment.values(runs.frame, outcome.metric) for outcome in wanted},
+        values=environment.values(runs.frame, [outcome.metric for outcome in wanted]),
         unmeasured=unmeasured,
         missing_sensors=environment.missing_sensors(runs.frame),
         warnings=(*environment.warnings(runs.frame), *order.warnings(orders)),
@@ -90,7 +91,7 @@ def judge(
         summaries=summaries(findings),
         rests_on=environment.rests_on(runs.frame),
         times_to_accuracy=environment.times_to_accuracy(runs.frame),
-        training_ends=environment.values(runs.frame, TOTAL) if TOTAL in runs.frame.columns else (),
+        training_ends=environment.values(runs.frame, [TOTAL])[TOTAL] if TOTAL in runs.frame.columns else (),
     )
 
 
@@ -169,8 +170,10 @@ def _inside(runs: pd.DataFrame, a: str, b: str, factor: str, blank: Sequence[Fin
     if ran and ran.refused:
         return _Compared([_refused(one, ran.refused) for one in blank], excluded, ran)
     findings, seconds = [], environment.seconds_of_a_block(first, second)
+    blocks = first["block_label"].astype(str).to_numpy()
+    sequence = np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy())
     for one in blank:
-        found, left_out = _measure(one.row, one.outcome, first, second)
+        found, left_out = _measure(one.row, one.outcome, first, second, blocks, sequence)
         findings.append(replace(busy.unsettled(found, first, second), order=ran, block_seconds=seconds))
         excluded += left_out
     return _Compared(findings, excluded, ran)
@@ -208,8 +211,18 @@ def _blank(outcome: Outcome, factor: str, a: str, b: str, margin: float, stratum
     )
 
 
-def _measure(row: Row, outcome: Outcome, first: pd.DataFrame, second: pd.DataFrame) -> tuple[Finding, list[Exclusion]]:
-    """Estimates and tests of one outcome over paired runs; the verdict waits for Holm's correction."""
+def _measure(
+    row: Row,
+    outcome: Outcome,
+    first: pd.DataFrame,
+    second: pd.DataFrame,
+    blocks: NDArray[np.object_],
+    sequence: NDArray[np.int_],
+) -> tuple[Finding, list[Exclusion]]:
+    """Estimates and tests of one outcome over paired runs; the verdict waits for Holm's correction.
+
+    blocks: labels of the pairs' blocks. sequence: their places in the order of time.
+    """
     metric = outcome.metric
     a, b = environment.numbers(first, metric), environment.numbers(second, metric)
     absent = {level: frame[metric] for level, frame, side in ((row.a, first, a), (row.b, second, b)) if np.isnan(side).all()}
@@ -222,11 +235,10 @@ def _measure(row: Row, outcome: Outcome, first: pd.DataFrame, second: pd.DataFra
             reason = text or ("no value, or not a number" if np.isnan(side[at]) else "infinite")
             excluded.append(pairing.without_value(frame.iloc[at], metric, f"{reason}; its block is left out of this metric"))
     finite = np.isfinite(a) & np.isfinite(b)
-    a, b, blocks = a[finite], b[finite], first["block_label"].to_numpy()[finite]
-    sequence = np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy())[finite].tolist()
+    a, b = a[finite], b[finite]
     if not finite.any():
         return Finding(replace(row, reason="no block has a finite value on both sides"), outcome), excluded
-    pairs = tuple(map(Pair, map(str, blocks), a.tolist(), b.tolist(), sequence))
+    pairs = tuple(map(Pair, blocks[finite].tolist(), a.tolist(), b.tolist(), sequence[finite].tolist()))
     if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
         reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
         return Finding(replace(row, reason=reason), outcome, pairs), excluded

@@ -172,7 +172,7 @@ def test_of_too_many_panels_the_headlines_come_first_and_it_is_said():
     table = frame(blocks=6)
     more = {f"custom/m{at}_seconds": np.linspace(1, 2, len(table)) for at in range(40)}
     scene = _scene(pd.concat([table, pd.DataFrame(more)], axis=1), ())
-    assert f"first {canvas.MAXIMUM_PANELS} of 46 panels" in runs.by_level(scene).caption
+    assert f"first {canvas.EXAMPLES} of 46 panels" in runs.by_level(scene).caption
     assert RATE in runs._headlines_first(scene.comparison)[: canvas.MAXIMUM_PANELS]
 
 

@@ -33,6 +33,8 @@ WIDTH_INCHES = 9.2
 DOTS_AN_INCH = 160
 PANELS_A_ROW = 3
 MAXIMUM_PANELS = 12
+# Of more than that, which no page shows, so many are an example; all stand in the tables.
+EXAMPLES = 6
 LABEL_WIDTH = 34
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -136,17 +138,18 @@ def paneled(
     """Small multiples with one legend; None without a panel. What is left out is told."""
     if not panels:
         return None
-    rows = -(-min(len(panels), maximum) // a_row)
+    shown = panels if len(panels) <= maximum else panels[: min(EXAMPLES, maximum)]
+    rows = -(-len(shown) // a_row)
 
     def on(canvas: Canvas) -> None:
         grid = canvas.subplots(rows, a_row, squeeze=False)
-        for axes, paint in zip(grid.flat, panels[:maximum], strict=False):
+        for axes, paint in zip(grid.flat, shown, strict=False):
             paint(axes)
-        for axes in grid.flat[len(panels) :]:
+        for axes in grid.flat[len(shown) :]:
             axes.set_axis_off()
         legend(canvas, colours)
 
-    left_out = f" The first {maximum} of {len(panels)} panels." if len(panels) > maximum else ""
+    left_out = f" The first {len(shown)} of {len(panels)} panels." if len(panels) > len(shown) else ""
     return made(name, title, caption + left_out, 0.6 + panel_inches * rows, on)
 
 
