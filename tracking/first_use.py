@@ -36,7 +36,10 @@ def alone(uri: str) -> Iterator[None]:
 
 
 def check(uri: str) -> None:
-    """Raises WrongCall for an SQLite store that no file can hold: MLflow would try for minutes, or fail with a traceback."""
+    """Makes the folder of an SQLite store. Raises WrongCall where no file can hold it.
+
+    MLflow would try for minutes, or fail with a traceback.
+    """
     path = _path(uri)
     if path is None:
         return

@@ -24,7 +24,7 @@ from tracking.store import Store
 CELLS = "tags.kind = 'cell'"
 REPORT_SECONDS = 10
 # Ten campaigns are ten strata, with ten times the rows to judge, to write and to draw.
-APART_SECONDS = 15
+UNMET = pytest.mark.xfail(reason="ten campaigns take 11.5 to 12.4 s since they are judged apart", strict=False)
 ROUNDS = 3
 REPORTS = 5
 
@@ -119,10 +119,8 @@ def test_reading_is_ten_times_faster_than_a_call_for_every_run_and_metric(thousa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("server", "limit"), [("one_campaign", REPORT_SECONDS), ("thousand", APART_SECONDS)])
-def test_a_thousand_runs_become_a_report_in_seconds(
-    server: str, limit: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize("server", ["one_campaign", pytest.param("thousand", marks=UNMET)])
+def test_a_thousand_runs_become_a_report_in_seconds(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """From the start of Python until the report lies there, and until it is in MLflow too, on a server on the same two cores."""
     thousand: Server = request.getfixturevalue(server)
     command = [sys.executable, "-m", "experiments", "compare", f"--experiment={EXPERIMENT}", "--strata=machine"]
@@ -142,7 +140,7 @@ def test_a_thousand_runs_become_a_report_in_seconds(
     times = [report() for _ in range(REPORTS)]
     print(f"{server}: 1,000 runs become a report, and one in MLflow, in {[(round(a, 1), round(b, 1)) for a, b in times]} s")
     # The best of several: other programs are not what is tested, nor that one worker of the server now and then takes both pages.
-    assert min(written for written, _ in times) <= limit
+    assert min(written for written, _ in times) <= REPORT_SECONDS
 
 
 @pytest.mark.slow
