@@ -14,6 +14,8 @@ from tracking.store import Rejected, Store
 from tracking.whereabouts import HEARTBEAT_SECONDS
 
 IDLE_SECONDS = 1.0
+# While a cell is timed: sending takes CPU time of the same machine, and a page that is this much behind is still live.
+SPARING_SECONDS = 10.0
 LONGEST_PAUSE_SECONDS = 30.0
 PATIENCE_SECONDS = 15.0
 
@@ -22,6 +24,7 @@ class Uploader(threading.Thread):
     """Reads the journal behind the writer and applies it; the journal is the buffer, so memory stays bounded.
 
     After each delivery the offset is kept on disk; sending a record twice changes nothing, so a crash in between is harmless.
+    sparing: whether it sends seldom, because something is being timed on this machine.
     refused: what this server did not take, one line each. damaged: lines that were set aside. trouble: why records wait.
     """
 
@@ -37,6 +40,7 @@ class Uploader(threading.Thread):
         self._next_beat = 0.0
         self._asked_at = math.inf
         self._sent_waiting: list[Record] = []
+        self.sparing = False
         self.refused: list[str] = []
         self.damaged: Damages = {}
         self.trouble = ""
@@ -58,7 +62,7 @@ class Uploader(threading.Thread):
             self._asked_at = math.inf
             if finishing:
                 return
-            self._wake.wait(pause)
+            self._wake.wait(max(pause, SPARING_SECONDS) if self.sparing else pause)
             self._wake.clear()
 
     def finish(self, timeout_seconds: float) -> bool:

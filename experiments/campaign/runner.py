@@ -135,6 +135,7 @@ class Runner:
         spec = self._spec(setup, work)
         self.write(self._opened(setup, spec, work))
         self.write(_dataset(spec.run, setup.prepared))
+        self._uploader.wake()
         self.display.begin(work.name)
         began, phase, latest, neighbours = time.monotonic(), "", dict[str, float](), Neighbours()
         try:
@@ -219,7 +220,7 @@ class Runner:
         timed: set[str] = set()
         phase = pruned = ""
         sensing = Sensing(spec.run, child.pid, spec.device, setup.settings.sensor_seconds, self.write) if sensed else None
-        with sensing or nullcontext():
+        with sensing or nullcontext(), self._sparing():
             while child.open:
                 for message in child.listen(LISTEN_SECONDS):
                     if isinstance(message, RunClosed):
@@ -257,6 +258,14 @@ class Runner:
             return dataclasses.replace(ended, outcome=RunOutcome.PRUNED, reason=pruned), timed
         self.write(Artifact(spec.run, f"{spec.folder}/output.log"))
         return ended, timed
+
+    @contextmanager
+    def _sparing(self) -> Iterator[None]:
+        self._uploader.sparing = True
+        try:
+            yield
+        finally:
+            self._uploader.sparing = False
 
     # ---- records
 

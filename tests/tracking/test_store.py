@@ -24,7 +24,7 @@ from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import Artifact, DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, StoredRun, Tags
 from tracking.store import NOTE, Rejected, Store, Unreachable
-from tracking.upload import Uploader
+from tracking.upload import IDLE_SECONDS, Uploader
 
 
 def some_records(folder: Path) -> list[Record]:
@@ -212,6 +212,28 @@ def test_a_server_that_takes_calls_and_answers_none_is_not_waited_for(
     assert not uploader.trouble, "it has not failed yet"
     server.go_on()
     wait_for(lambda: not uploader.stuck and uploader.up_to_date, 20)
+    assert uploader.finish(20)
+
+
+def test_nothing_is_sent_while_a_cell_is_timed_and_all_of_it_afterwards(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracking.upload.SPARING_SECONDS", 3_600.0)
+    campaign, cell, *_ = some_records(tmp_path)
+    kept = Journal(tmp_path / "journal")
+    store.apply([campaign], tmp_path)
+    uploader = Uploader(kept, store, store.run_id("c1") or "")
+    kept.append(campaign)
+    uploader.sparing = True
+    uploader.start()
+    wait_for(lambda: uploader.up_to_date, 20)
+    time.sleep(IDLE_SECONDS)  # it has looked for more, and waits
+    kept.append(cell)
+    time.sleep(2 * IDLE_SECONDS)
+    assert "cell" not in everything(store)
+    uploader.sparing = False
+    uploader.wake()
+    wait_for(lambda: "cell" in everything(store), 20)
     assert uploader.finish(20)
 
 
