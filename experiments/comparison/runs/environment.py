@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,9 +29,8 @@ UNTOLD_TAGS = (
 )
 
 
-@dataclass(frozen=True)
-class Value:
-    """One run's value of a metric; `sequence`: its place in the order in which the runs began.
+class Value(NamedTuple):
+    """One run's value of a metric; `sequence`: its place in the order in which the runs began. A tuple, as there are many.
 
     group: the stratum that was asked for, in which `stratum` may be one of several campaigns.
     """

@@ -83,8 +83,9 @@ def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str
         frame = frame[frame["kind"].isna() | frame["kind"].isin(["cell", ""])]
     if frame.empty:
         raise WrongCall("no runs to compare: none of those selected is a cell run (tag kind=cell)")
-    # the copy puts columns of a kind side by side: rows are taken many times from here on
-    frame = frame.assign(**_own_columns(frame, factor, block, strata)).copy()
+    frame = frame.assign(**_own_columns(frame, factor, block, strata))
+    # the copy puts columns of a kind side by side, texts as well: rows are taken many times from here on
+    frame = frame.astype({name: object for name, kind in frame.dtypes.items() if kind == "str"}).copy()
     reasons = pd.Series(_reasons(frame, factor, block), index=frame.index)
     unusable = reasons != ""
     excluded = [_exclusion(run, why) for (_, run), why in zip(frame[unusable].iterrows(), reasons[unusable], strict=True)]

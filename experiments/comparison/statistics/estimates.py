@@ -86,8 +86,14 @@ def exponential(estimate: Estimate) -> Estimate:
 def walsh_averages(values: ArrayLike) -> Floats:
     """Sorted means of all pairs of values, each with itself included."""
     found = numbers(values)
-    first, second = np.triu_indices(len(found))
+    first, second = _couples(len(found))
     return np.sort((found[first] + found[second]) / 2)
+
+
+@lru_cache(maxsize=EXACT_PAIRS)
+def _couples(n: int) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+    first, second = np.triu_indices(n)
+    return first, second
 
 
 def hodges_lehmann(values: ArrayLike, confidence: float = 0.95) -> Estimate:

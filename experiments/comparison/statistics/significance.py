@@ -13,7 +13,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special, stats
-from statsmodels.stats.diagnostic import lilliefors as _lilliefors
 from statsmodels.stats.meta_analysis import combine_effects
 
 from experiments.comparison.statistics import prediction
@@ -181,13 +180,13 @@ class Combined:
     @property
     def p(self) -> float | None:
         """Two-sided t test that the mean over strata is 0; None without any spread."""
-        return _p(2 * stats.t.sf(abs(self.value) / self.standard_error, self.n - 1)) if self.standard_error else None
+        return _p(2 * special.stdtr(self.n - 1, -abs(self.value) / self.standard_error)) if self.standard_error else None
 
     def tost_p(self, bound: float) -> float | None:
         """Two one-sided t tests that the mean over strata lies inside ±bound; None without any spread."""
         if not self.standard_error:
             return None
-        return _p(stats.t.sf((bound - abs(self.value)) / self.standard_error, self.n - 1))
+        return _p(special.stdtr(self.n - 1, (abs(self.value) - bound) / self.standard_error))
 
 
 def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 0.95) -> Combined:
@@ -212,7 +211,7 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
         result = combine_effects(found - centre, spread, method_re="iterated", maxiter=2_000)
     error = math.sqrt(max(float(result.var_hksj_re), float(result.var_eff_w_re)))
     share = 100 * max(0.0, 1 - result.df / float(result.q)) if result.q > 0 else 0.0
-    q_p = _p(stats.chi2.sf(result.q, result.df))
+    q_p = _p(special.chdtrc(result.df, result.q))
     tau = math.sqrt(float(result.tau2))
     low, high = prediction.interval(found - centre, spread, confidence)
     ahead = centre + low, centre + high
@@ -257,8 +256,10 @@ def paper_procedure(a_steps: ArrayLike, b_steps: ArrayLike) -> PaperProcedure | 
     sides = (a[:n], b[:n])
     if n < 4 or any(is_constant(side, float(np.abs(side).max())) for side in sides):
         return None
+    from statsmodels.stats.diagnostic import lilliefors  # slow to import, and few ask for it
+
     ks = [_p(stats.kstest(side, "norm", args=(side.mean(), side.std(ddof=1))).pvalue) for side in sides]
-    corrected = [_p(_lilliefors(side)[1]) for side in sides]
+    corrected = [_p(lilliefors(side)[1]) for side in sides]
     shapiro = [_p(stats.shapiro(side).pvalue) for side in sides]
     return PaperProcedure(
         n, (ks[0], ks[1]), (corrected[0], corrected[1]), (shapiro[0], shapiro[1]), signed_rank(differences(*sides)).p

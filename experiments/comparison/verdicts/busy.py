@@ -6,7 +6,7 @@ cell, since one disturbed cell of many moves no verdict, and is repeated where i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -23,10 +23,9 @@ LIMIT = "params.others_limit_percent"
 UNMOVED = ("nats", "points", "bytes")
 
 
-def unsettled(finding: Finding, *sides: pd.DataFrame) -> Finding:
-    """Without tests and with its reason, where the median cell of a side was disturbed and the outcome depends on it."""
-    reason = _reason(sides) if depends(finding.outcome) and finding.row.estimate is not None else ""
-    if not reason:
+def unsettled(finding: Finding, reason: str) -> Finding:
+    """Without tests and with its reason, as `reason` gives it, where there is one and the outcome depends on it."""
+    if not reason or finding.row.estimate is None or not depends(finding.outcome):
         return finding
     row = replace(finding.row, p=None, equivalent=None, reason="; ".join(filter(None, (reason, finding.row.reason))))
     return replace(finding, row=row, signed_rank_p=None, permutation_p=None, tost_p=None, doubts=(), busy=reason)
@@ -44,7 +43,8 @@ def depends(outcome: Outcome) -> bool:
     return not (outcome.unit in UNMOVED or (outcome.kind == "difference" and not outcome.unit))
 
 
-def _reason(sides: Sequence[pd.DataFrame]) -> str:
+def reason(*sides: pd.DataFrame) -> str:
+    """Why nothing that was timed may be judged, where the median cell of a side was disturbed; else empty."""
     found = [percent for side in sides if (percent := _typical(side)) is not None]
     return f"this machine was busy ({max(found):.0f} % of the CPU by others): not settled" if found else ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -83,9 +83,8 @@ class Row:
         return value
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The two values of one block. sequence: its place in the order of time."""
+class Pair(NamedTuple):
+    """The two values of one block. sequence: its place in the order of time. A tuple: a report has tens of thousands."""
 
     block: str
     a: float

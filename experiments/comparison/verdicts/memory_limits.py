@@ -34,20 +34,16 @@ def edges(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> tuple[E
     ended = table[table["outcome"].isin(["ok", "out_of_memory"])]
     if not (ended["outcome"] == "out_of_memory").any():
         return ()
-    tried = pd.Series([_tried(run) for _, run in ended.iterrows()], index=ended.index, dtype=object)
-    ended = ended.assign(tried=tried).explode("tried")
-    names = [name for name in strata if name.split(".")[-1] != ALONG]
+    told = ended.reindex(columns=["outcome", "params.phases", "tags.phase"])
     keys = pd.DataFrame(
         {
             "level": ended[column_of(ended, factor)].astype(str),
-            "stratum": [
-                ", ".join(f"{name.split('.')[-1]}={run[column_of(ended, name)]}" for name in names) for _, run in ended.iterrows()
-            ],
+            "stratum": _strata(ended, [name for name in strata if name.split(".")[-1] != ALONG]),
             "size": pd.to_numeric(ended[size], errors="coerce"),
-            "phase": [phase for phase, _ in ended["tried"]],
-            "fits": [fits for _, fits in ended["tried"]],
+            "tried": list(map(_tried, *(told[name] for name in told))),
         }
-    ).dropna()
+    ).explode("tried")
+    keys = keys.assign(phase=keys["tried"].str[0], fits=keys["tried"].str[1].astype(bool)).dropna()
     found = []
     for (stratum, level, phase), runs in keys.groupby(["stratum", "level", "phase"], sort=False):
         fits = set(runs[runs["fits"]]["size"])
@@ -56,12 +52,19 @@ def edges(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> tuple[E
     return tuple(sorted(found, key=lambda edge: (natural(edge.stratum), edge.phase, natural(edge.level))))
 
 
-def _tried(run: pd.Series) -> list[tuple[str, bool]]:
-    """Every phase that a run tried, and whether it fitted; those after the one that did not were not tried."""
-    asked, failed = run.get("params.phases"), run.get("tags.phase")
+def _strata(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    columns = [[f"{name.split('.')[-1]}={value}" for value in runs[column_of(runs, name)]] for name in names]
+    return [", ".join(parts) for parts in zip(*columns, strict=True)] or [""] * len(runs)
+
+
+def _tried(outcome: str, asked: object, failed: object) -> list[tuple[str, bool]]:
+    """Every phase that a run tried, and whether it fitted; those after the one that did not were not tried.
+
+    asked: the phases that it was asked for; failed: the one that did not fit; both may be missing.
+    """
     phases = asked.split(",") if isinstance(asked, str) else [""]
-    if run["outcome"] == "ok":
+    if outcome == "ok":
         return [(phase, True) for phase in phases]
-    if failed not in phases:
+    if not isinstance(failed, str) or failed not in phases:
         return [(phase, False) for phase in phases]
     return [*((phase, True) for phase in phases[: phases.index(failed)]), (failed, False)]

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.comparison.runs import order
 from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import Estimate, mean, t_quantile
+from experiments.comparison.statistics.estimates import Estimate, Floats, mean, t_quantile
 from experiments.comparison.statistics.significance import Combined
 from experiments.comparison.verdicts import doubts, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
@@ -44,7 +44,8 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     usable = [finding for finding in group if finding.row.estimate is not None and len(finding.pairs) > 1]
     if len(usable) < 2:
         return None
-    values, variances = [mean(one.shifts).value for one in usable], [_variance(one) for one in usable]
+    shifts = [one.shifts for one in usable]
+    values, variances = [mean(one).value for one in shifts], list(map(_variance, usable, shifts))
     combined = significance.random_effects(values, variances)
     wider = doubts.widened(usable)
     row, ratio = group[0].row, group[0].row.kind == "ratio"
@@ -92,9 +93,8 @@ def _inherited(
     return (Doubt("strata", 0.0, 0.0, Estimate(again.value, again.low, again.high)),)
 
 
-def _variance(finding: Finding) -> float:
+def _variance(finding: Finding, shifts: Floats) -> float:
     """Of a stratum's estimate; 0 where all its blocks agree but for rounding."""
-    shifts = finding.shifts
     return 0.0 if finding.row.minimum_detectable == 0 else float(shifts.var(ddof=1)) / len(shifts)
 
 

@@ -60,13 +60,15 @@ def judge(
     first = declared(primary, [*(outcome.metric for outcome in wanted), *unmeasured])
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
+    values = pd.DataFrame({one.metric: environment.numbers(runs.frame, one.metric) for one in wanted}, runs.frame.index)
+    asked = _Asked(factor, margin, allowed_to_differ, values)
     findings: list[Finding] = []
     excluded, orders = list(runs.excluded), list[Order]()
     for group in sorted(set(runs.frame["group"]), key=natural):
         inside = runs.frame[runs.frame["group"] == group]
         measured = [outcome for outcome in wanted if inside[outcome.metric].notna().any()]
         for a, b in couples:
-            for compared in _compare(inside, a, b, factor, allowed_to_differ, measured, margin):
+            for compared in _compare(inside, a, b, measured, asked):
                 findings += compared.findings
                 excluded += compared.excluded
                 orders += [compared.order] if compared.order else []
@@ -128,6 +130,16 @@ def _is_metric(column: pd.Series, name: str) -> bool:
 
 
 @dataclass(frozen=True)
+class _Asked:
+    """What is asked of every pair of levels. values: a row a run, its metrics as numbers."""
+
+    factor: str
+    margin: float
+    allowed_to_differ: Sequence[str]
+    values: pd.DataFrame
+
+
+@dataclass(frozen=True)
 class _Compared:
     """What one pair of levels in one stratum gave; order: None where levels cannot run side by side, or nothing was paired."""
 
@@ -136,20 +148,12 @@ class _Compared:
     order: Order | None = None
 
 
-def _compare(
-    frame: pd.DataFrame,
-    a: str,
-    b: str,
-    factor: str,
-    allowed_to_differ: Sequence[str],
-    outcomes: Sequence[Outcome],
-    margin: float,
-) -> Iterator[_Compared]:
+def _compare(frame: pd.DataFrame, a: str, b: str, outcomes: Sequence[Outcome], asked: _Asked) -> Iterator[_Compared]:
     """One pair of levels in every stratum of what was asked for; in one, where nothing can be compared."""
     both = frame[frame["level"].isin([a, b])]
     group = str(frame["group"].iloc[0])
-    blank = [Finding(_blank(outcome, factor, a, b, margin, group), outcome) for outcome in outcomes]
-    if why := _missing_side(both, a, b) or pairing.incomparable(both, factor, allowed_to_differ):
+    blank = [Finding(_blank(outcome, asked.factor, a, b, asked.margin, group), outcome) for outcome in outcomes]
+    if why := _missing_side(both, a, b) or pairing.incomparable(both, asked.factor, asked.allowed_to_differ):
         yield _Compared([_refused(one, why) for one in blank], [])
         return
     parts, alone = pairing.inside_strata(both, a, b)
@@ -157,12 +161,12 @@ def _compare(
     for part in parts:
         names = part["stratum"].unique()
         stratum = str(names[0]) if len(names) == 1 else group
-        yield _inside(part, a, b, factor, [replace(one, row=replace(one.row, stratum=stratum)) for one in blank])
+        yield _inside(part, a, b, [replace(one, row=replace(one.row, stratum=stratum)) for one in blank], asked)
 
 
-def _inside(runs: pd.DataFrame, a: str, b: str, factor: str, blank: Sequence[Finding]) -> _Compared:
+def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked: _Asked) -> _Compared:
     """One pair of levels in one stratum."""
-    first, second, excluded = pairing.pairs(runs, a, b, factor)
+    first, second, excluded = pairing.pairs(runs, a, b, asked.factor)
     if not len(first):
         why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
         return _Compared([_refused(one, why) for one in blank], excluded)
@@ -170,11 +174,16 @@ def _inside(runs: pd.DataFrame, a: str, b: str, factor: str, blank: Sequence[Fin
     if ran and ran.refused:
         return _Compared([_refused(one, ran.refused) for one in blank], excluded, ran)
     findings, seconds = [], environment.seconds_of_a_block(first, second)
-    blocks = first["block_label"].astype(str).to_numpy()
-    sequence = np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy())
-    for one in blank:
-        found, left_out = _measure(one.row, one.outcome, first, second, blocks, sequence)
-        findings.append(replace(busy.unsettled(found, first, second), order=ran, block_seconds=seconds))
+    disturbed, metrics = busy.reason(first, second), [one.row.metric for one in blank]
+    paired = _Paired(
+        (first, second),
+        first["block_label"].astype(str).to_numpy(),
+        np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy()),
+    )
+    sides = (asked.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
+    for one, *values in zip(blank, *sides, strict=True):
+        found, left_out = _measure(one.row, one.outcome, paired, *values)
+        findings.append(replace(busy.unsettled(found, disturbed), order=ran, block_seconds=seconds))
         excluded += left_out
     return _Compared(findings, excluded, ran)
 
@@ -211,38 +220,38 @@ def _blank(outcome: Outcome, factor: str, a: str, b: str, margin: float, stratum
     )
 
 
-def _measure(
-    row: Row,
-    outcome: Outcome,
-    first: pd.DataFrame,
-    second: pd.DataFrame,
-    blocks: NDArray[np.object_],
-    sequence: NDArray[np.int_],
-) -> tuple[Finding, list[Exclusion]]:
+@dataclass(frozen=True)
+class _Paired:
+    """Runs of two levels, row by row from the same block. blocks: labels of the blocks; sequence: their order in time."""
+
+    runs: tuple[pd.DataFrame, pd.DataFrame]
+    blocks: NDArray[np.object_]
+    sequence: NDArray[np.int_]
+
+
+def _measure(row: Row, outcome: Outcome, paired: _Paired, a: Floats, b: Floats) -> tuple[Finding, list[Exclusion]]:
     """Estimates and tests of one outcome over paired runs; the verdict waits for Holm's correction.
 
-    blocks: labels of the pairs' blocks. sequence: their places in the order of time.
+    a, b: its values, NaN where there is none.
     """
-    metric = outcome.metric
-    a, b = environment.numbers(first, metric), environment.numbers(second, metric)
-    absent = {level: frame[metric] for level, frame, side in ((row.a, first, a), (row.b, second, b)) if np.isnan(side).all()}
-    if absent:
+    metric, sides = outcome.metric, tuple(zip((row.a, row.b), paired.runs, (a, b), strict=True))
+    if absent := {level: runs[metric] for level, runs, side in sides if np.isnan(side).all()}:
         return Finding(replace(row, reason=_without_numbers(absent)), outcome), []
     excluded = []
-    for frame, side in ((first, a), (second, b)):
+    for _, runs, side in sides:
         for at in np.flatnonzero(~np.isfinite(side)):
-            text = _text([frame[metric].iloc[at]])
+            text = _text([runs[metric].iloc[at]])
             reason = text or ("no value, or not a number" if np.isnan(side[at]) else "infinite")
-            excluded.append(pairing.without_value(frame.iloc[at], metric, f"{reason}; its block is left out of this metric"))
+            excluded.append(pairing.without_value(runs.iloc[at], metric, f"{reason}; its block is left out of this metric"))
     finite = np.isfinite(a) & np.isfinite(b)
     a, b = a[finite], b[finite]
     if not finite.any():
         return Finding(replace(row, reason="no block has a finite value on both sides"), outcome), excluded
-    pairs = tuple(map(Pair, blocks[finite].tolist(), a.tolist(), b.tolist(), sequence[finite].tolist()))
+    pairs = tuple(map(Pair, paired.blocks[finite].tolist(), a.tolist(), b.tolist(), paired.sequence[finite].tolist()))
     if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
         reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
         return Finding(replace(row, reason=reason), outcome, pairs), excluded
-    return _estimated(replace(row, n_blocks=len(pairs)), outcome, pairs, a, b), excluded
+    return _estimated(row, outcome, pairs, a, b), excluded
 
 
 def _without_numbers(sides: Mapping[str, Iterable[object]]) -> str:
@@ -273,15 +282,17 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
     within = tost.p < ALPHA if tost else bool(abs(shifts.mean()) < bound)
     second = estimates.hodges_lehmann(shifts)
     in_time = shifts[np.argsort([pair.sequence for pair in pairs], kind="stable")]
+    superior = estimates.a12(a, b)
     a_value, b_value = (_back(estimates.mean(np.log(side) if ratio else side), ratio).value for side in (a, b))
     return Finding(
         replace(
             row,
+            n_blocks=len(pairs),
             estimate=interval.value,
             ci_low=None if interval.low in (0.0, -math.inf) and len(pairs) == 1 else interval.low,
             ci_high=None if interval.high == math.inf else interval.high,
             p=tested.p if tested else None,
-            effect_size=estimates.a12(a, b),
+            effect_size=superior,
             probability_within_blocks=estimates.probability_within_blocks(shifts),
             equivalent=within if len(pairs) >= MINIMUM_BLOCKS else None,
             minimum_detectable=_detectable(shifts, ratio, constant),
@@ -295,7 +306,7 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
         signed_rank_p=significance.signed_rank(shifts).p if tests else None,
         permutation_p=significance.permutation_p(shifts) if tests else None,
         tost_p=tost.p if tost else None,
-        cliffs_delta=estimates.cliffs_delta(a, b),
+        cliffs_delta=2 * superior - 1,
         doubts=doubts.of_shifts(in_time, second) if tests else (),
     )
 
