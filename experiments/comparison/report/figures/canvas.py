@@ -95,6 +95,7 @@ def made(name: str, title: str, caption: str, height_inches: float, paint: Calla
     with mpl.rc_context({**STYLE, "svg.hashsalt": hashlib.sha256(name.encode()).hexdigest()}):
         canvas = Canvas(figsize=(WIDTH_INCHES, height_inches), dpi=DOTS_AN_INCH, layout="constrained")
         paint(canvas)
+        _fix_titles(canvas)
         # laid out once, then printed by the backends themselves: `savefig` would lay out and draw again for each file
         layout = canvas.get_layout_engine()
         assert layout is not None
@@ -108,6 +109,18 @@ def made(name: str, title: str, caption: str, height_inches: float, paint: Calla
             svg, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
     return Figure(name, title, caption, _element(svg.getvalue(), name, title), png.getvalue())
+
+
+def _fix_titles(canvas: Canvas) -> None:
+    """Titles stay above their axes: to see what they might overlap, every layout and print would measure all ticks once more.
+
+    Only a power of ten that holds for all ticks of an axis stands where they do.
+    """
+    for axes in canvas.axes:
+        formatter = axes.yaxis.get_major_formatter()
+        formatter.format_ticks(axes.get_yticks())
+        if not formatter.get_offset():
+            axes.set_title(axes.get_title("left"), y=1.0)
 
 
 def _element(svg: str, name: str, title: str) -> str:
@@ -142,11 +155,8 @@ def paneled(
     rows = -(-len(shown) // a_row)
 
     def on(canvas: Canvas) -> None:
-        grid = canvas.subplots(rows, a_row, squeeze=False)
-        for axes, paint in zip(grid.flat, shown, strict=False):
-            paint(axes)
-        for axes in grid.flat[len(shown) :]:
-            axes.set_axis_off()
+        for place, paint in enumerate(shown, 1):
+            paint(canvas.add_subplot(rows, a_row, place))
         legend(canvas, colours)
 
     left_out = f" The first {len(shown)} of {len(panels)} panels." if len(panels) > len(shown) else ""
