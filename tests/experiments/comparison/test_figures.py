@@ -9,6 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure as Canvas
 
 from experiments.comparison import compare
 from experiments.comparison.report import figures, writing
@@ -137,7 +140,8 @@ def test_a_limit_is_ringed():
     axes = _axes()
     colours = canvas.colours_of(comparison.levels)
     figures.tradeoffs._against_size(axes, curves, colours, of_time=False)
-    assert len(axes.collections) == sum(curve.limit is not None for curve in curves) == 2
+    rings = [one for one in axes.collections if isinstance(one, PathCollection)]
+    assert len(rings) == sum(curve.limit is not None for curve in curves) == 2
 
 
 def test_the_front_is_joined():
@@ -148,6 +152,23 @@ def test_the_front_is_joined():
     figures.tradeoffs._front(axes, one, canvas.colours_of(("a", "b", "c")))
     assert axes.lines[0].get_xdata().tolist() == sorted(axes.lines[0].get_xdata())
     assert len(axes.lines[0].get_xdata()) == 2
+
+
+@pytest.mark.parametrize("top", [3.0, 3e7])
+def test_a_title_stands_clear_of_its_axes_and_of_a_power_of_ten_above_them(top: float):
+    found: list[Axes] = []
+
+    def paint(on: Canvas) -> None:
+        found.append(on.add_subplot())
+        found[0].plot([0, 1], [0, top])
+        found[0].set_title("a title")
+
+    canvas.made("name", "title", "", 2.0, paint)
+    power = found[0].yaxis.get_offset_text()
+    assert bool(power.get_text()) == (top > 1e6)
+    (title,) = found[0].findobj(lambda one: getattr(one, "get_text", str)() == "a title")
+    below = power if power.get_text() else found[0].patch
+    assert title.get_window_extent().y0 >= below.get_window_extent().y1
 
 
 def test_colours_of_many_levels_are_all_different():

@@ -118,7 +118,7 @@ def _fix_titles(canvas: Canvas) -> None:
     """
     for axes in canvas.axes:
         formatter = axes.yaxis.get_major_formatter()
-        formatter.format_ticks(axes.get_yticks())
+        formatter.format_ticks(axes.get_yticks().tolist())
         if not formatter.get_offset():
             axes.set_title(axes.get_title("left"), y=1.0)
 

@@ -102,28 +102,40 @@ def _intervals(axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], c
     """One line a finding, from the top; findings of one outcome stand together."""
     several = len({(f.row.a, f.row.b) for f in shown}) > 1
     labels: dict[float, str] = {}
+    places, tints = list[float](), [{True: GOOD, False: BAD, None: NEUTRAL}[finding.good] for finding in shown]
     place, before = 0.0, ("", "")
-    for finding, (value, low, high) in zip(shown, bounds, strict=True):
-        row, tint = finding.row, {True: GOOD, False: BAD, None: NEUTRAL}[finding.good]
+    for finding, tint in zip(shown, tints, strict=True):
+        row = finding.row
         if (row.metric, row.stratum) != before:
             place += 0.5 if labels and several else 0.0
             labels[place] = label(finding.outcome, row.stratum)
         before = (row.metric, row.stratum)
-        if low is not None and high is not None:
-            axes.plot([low, high], [place, place], color=tint, linewidth=2.2, solid_capstyle="round", zorder=2)
-        mark = colours[row.b] if several else tint
-        face = mark if finding.judged else "white"
-        axes.plot(
-            value or 0.0, place, "o", markersize=6.5, markerfacecolor=face, markeredgecolor=mark, markeredgewidth=1.4, zorder=3
-        )
         note = f"{wording.effect(finding)}   {shortened(row.b, LABEL_WIDTH)}" if several else wording.effect(finding)
         axes.annotate(note, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, color=tint)
+        places.append(place)
         place += 1
+    _lines(axes, places, bounds, tints)
+    marks = [colours[finding.row.b] for finding in shown] if several else tints
+    faces = [mark if finding.judged else "white" for finding, mark in zip(shown, marks, strict=True)]
+    values = [value or 0.0 for value, _, _ in bounds]
+    axes.scatter(values, places, s=6.5**2, facecolors=faces, edgecolors=marks, linewidths=1.4, zorder=3)
     axes.set_yticks(list(labels), list(labels.values()), color=INK, fontsize=8)
     axes.set_ylim(place - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=GRID, linewidth=0.6, zorder=0)
     axes.spines["left"].set_visible(False)
+
+
+def _lines(axes: Axes, places: Sequence[float], bounds: Sequence[Bounds], tints: Sequence[str]) -> None:
+    """All intervals with two ends as one artist: Matplotlib lays out and draws few faster than many."""
+    found = [
+        (place, low, high, tint)
+        for place, (_, low, high), tint in zip(places, bounds, tints, strict=True)
+        if low is not None and high is not None
+    ]
+    if found:
+        at, lows, highs, colours = zip(*found, strict=True)
+        axes.hlines(at, lows, highs, colors=colours, linewidth=2.2, capstyle="round", zorder=2)
 
 
 def _height(shown: Sequence[Finding]) -> float:

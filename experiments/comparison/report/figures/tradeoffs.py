@@ -82,9 +82,11 @@ def _against_size(axes: Axes, curves: Sequence[Curve], colours: Colours, *, of_t
 
 def _line(axes: Axes, xs: Sequence[float], estimates: Sequence[Estimate], factor: float, colour: str) -> None:
     axes.plot(xs, [one.value / factor for one in estimates], color=colour, linewidth=1.4, marker="o", markersize=4, zorder=3)
-    for x, one in zip(xs, estimates, strict=True):
-        if one.low > 0 and one.high < float("inf"):
-            axes.plot([x, x], [one.low / factor, one.high / factor], color=colour, linewidth=2.4, alpha=0.5, zorder=2)
+    ends = [(one.low / factor, one.high / factor) for one in estimates]
+    bounded = [(x, low, high) for x, (low, high) in zip(xs, ends, strict=True) if low > 0 and high < float("inf")]
+    if bounded:
+        at, lows, highs = zip(*bounded, strict=True)
+        axes.vlines(at, lows, highs, colors=colour, linewidth=2.4, alpha=0.5, capstyle="projecting", zorder=2)
 
 
 def frontier(scene: Scene) -> Figure | None:
@@ -144,18 +146,26 @@ def _front(axes: Axes, tradeoff: Tradeoff, colours: Colours) -> None:
     front = sorted((spot for spot in tradeoff.spots if spot.on_front), key=lambda spot: spot.memory.value)
     xs, ys = [spot.memory.value / across.factor for spot in front], [spot.rate.value / up.factor for spot in front]
     axes.plot(xs, ys, color=JOIN, linewidth=1.6, drawstyle="steps-post", zorder=1)
-    for spot in tradeoff.spots:
-        _spot(axes, spot, across.factor, up.factor, colours[spot.level])
+    _spots(axes, tradeoff.spots, across.factor, up.factor, colours)
     frame(axes, tradeoff.rate.label, tradeoff.stratum, up.unit)
     axes.margins(x=0.15)
     axes.set_xlabel(f"{tradeoff.memory.label}, {across.unit}")
     axes.grid(axis="x", color=GRID, linewidth=0.6)
 
 
-def _spot(axes: Axes, spot: Spot, across: float, up: float, colour: str) -> None:
-    x, y = spot.memory.value / across, spot.rate.value / up
-    if spot.rate.low > 0:
-        axes.plot([x, x], [spot.rate.low / up, spot.rate.high / up], color=colour, linewidth=1.2, alpha=0.6, zorder=2)
-    if spot.memory.low > 0:
-        axes.plot([spot.memory.low / across, spot.memory.high / across], [y, y], color=colour, linewidth=1.2, alpha=0.6, zorder=2)
-    axes.scatter([x], [y], s=44, facecolors=colour if spot.on_front else "white", edgecolors=colour, linewidths=1.5, zorder=3)
+def _spots(axes: Axes, spots: Sequence[Spot], across: float, up: float, colours: Colours) -> None:
+    """All intervals of a kind as one artist, and all dots: Matplotlib lays out and draws few faster than many."""
+    xs, ys = [spot.memory.value / across for spot in spots], [spot.rate.value / up for spot in spots]
+    edges = [colours[spot.level] for spot in spots]
+    faces = [colour if spot.on_front else "white" for spot, colour in zip(spots, edges, strict=True)]
+    rates, sizes = [(spot.rate, up) for spot in spots], [(spot.memory, across) for spot in spots]
+    for lines, places, estimates in ((axes.vlines, xs, rates), (axes.hlines, ys, sizes)):
+        found = [
+            (at, one.low / factor, one.high / factor, colour)
+            for at, (one, factor), colour in zip(places, estimates, edges, strict=True)
+            if one.low > 0
+        ]
+        if found:
+            at, lows, highs, tints = zip(*found, strict=True)
+            lines(at, lows, highs, colors=tints, linewidth=1.2, alpha=0.6, capstyle="projecting", zorder=2)
+    axes.scatter(xs, ys, s=44, facecolors=faces, edgecolors=edges, linewidths=1.5, zorder=3)
