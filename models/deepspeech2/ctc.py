@@ -7,9 +7,11 @@ returns (n,): minus the logarithm of the probability.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
+from keras.backend import backend
 
 from models.deepspeech2.spec import BLANK
 
@@ -25,16 +27,15 @@ def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
     skips = ops.logical_and(ops.not_equal(states, BLANK), other)
     at_start = ops.where(ops.arange(ops.shape(states)[1]) < 2, emitted[:, 0], NEVER)
 
-    def step(alpha: Any, given: Any) -> tuple[Any, Any]:
+    def step(alpha: Any, given: Any) -> Any:
         frame, now = given
         before = _shifted(alpha, NEVER)
         two_before = ops.where(skips, _shifted(before, NEVER), NEVER)
         moved = ops.logsumexp(ops.stack([alpha, before, two_before]), axis=0) + now
-        kept = ops.where((frame < frames)[:, None], moved, alpha)
-        return kept, kept  # TensorFlow's scan wants an output of the carry's shape
+        return ops.where(ops.less(frame, frames)[:, None], moved, alpha)
 
     later = (ops.arange(1, ops.shape(likely)[1], dtype="int32"), ops.transpose(emitted[:, 1:], (1, 0, 2)))
-    alpha, _ = ops.scan(step, at_start, later)
+    alpha = _after_all(step, at_start, later)
     last = ops.take_along_axis(alpha, 2 * labels[:, None], axis=1)[:, 0]
     label = ops.take_along_axis(alpha, ops.maximum(2 * labels - 1, 0)[:, None], axis=1)[:, 0]
     return -ops.where(labels > 0, ops.logaddexp(last, label), last)
@@ -61,6 +62,15 @@ def keras(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
 
 
 LOSSES = {"scan": scan, "sparse": sparse, "dense": dense, "keras": keras}
+
+
+def _after_all(step: Callable[[Any, Any], Any], first: Any, given: Any) -> Any:
+    """The state after a step for each of `given`, along their first axis. XLA differentiates TensorFlow's scan, not Keras'."""
+    if backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.scan(step, given, first)[-1]
+    return ops.scan(lambda state, now: (step(state, now), None), first, given)[0]
 
 
 def _with_blanks(targets: Any) -> Any:
