@@ -7,7 +7,7 @@ clipped at 20, bidirectional layers whose directions are summed, one linear laye
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 
 import numpy as np
@@ -51,6 +51,17 @@ class Spec:
 
 
 SIZES = {"paper": Spec(), "tiny": Spec(features=33, channels=4, width=24, layers=2)}
+
+
+def sized(size: str, *, ctc: str = "scan") -> Spec:
+    """size: `paper` or `tiny`."""
+    return replace(SIZES[size], ctc=ctc)
+
+
+def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
+    """int (count,): frames of so many utterances, log-normal around 10 s and between 1 and 17 s; `tiny`: a tenth of that."""
+    seconds = np.clip(10 * np.exp(0.5 * rng.standard_normal(count)), 1, 17)
+    return np.round(seconds * (100 if size == "paper" else 10)).astype(np.int64)
 
 
 def frames_left(frames: Array) -> Array:
