@@ -14,7 +14,8 @@ from experiments.planning.treatments import Treatment, check_count
 
 if TYPE_CHECKING:
     from experiments.cell.contract import Progress
-    from experiments.comparison.judgement import Comparison, Extra
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.verdicts.findings import Comparison
 
 TITLE = "Training speed: images and sequences, warm-up, then timed steps, beside the published table"
 WORKLOAD = "training_speed"

@@ -14,6 +14,7 @@ from keras import ops
 from keras.backend import backend
 
 from models.deepspeech2.spec import BLANK
+from models.frameworks.tensorflow import ctc as tensorflow
 
 NEVER = -1e30  # the logarithm of a probability of zero; an infinite one would make gradients NaN
 
@@ -43,17 +44,12 @@ def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
 
 def sparse(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:  # noqa: ARG001
     """TensorFlow's kernel, to which labels are given as a sparse tensor."""
-    import tensorflow as tf
-
-    given = tf.sparse.from_dense(targets)
-    return tf.nn.ctc_loss(given, logits, None, frames, logits_time_major=False, blank_index=BLANK)
+    return tensorflow.sparse(logits, targets, frames, BLANK)
 
 
 def dense(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
     """TensorFlow's loss in its own operators, to which labels are given padded."""
-    import tensorflow as tf
-
-    return tf.nn.ctc_loss(targets, logits, labels, frames, logits_time_major=False, blank_index=BLANK)
+    return tensorflow.dense(logits, targets, frames, labels, BLANK)
 
 
 def keras(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
@@ -65,11 +61,9 @@ LOSSES = {"scan": scan, "sparse": sparse, "dense": dense, "keras": keras}
 
 
 def _after_all(step: Callable[[Any, Any], Any], first: Any, given: Any) -> Any:
-    """The state after a step for each of `given`, along their first axis. XLA differentiates TensorFlow's scan, not Keras'."""
+    """The state after a step for each of `given`, along their first axis."""
     if backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.scan(step, given, first)[-1]
+        return tensorflow.after_all(step, first, given)
     return ops.scan(lambda state, now: (step(state, now), None), first, given)[0]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -61,11 +62,12 @@ def sized(size: str, *, ctc: str = "scan") -> Spec:
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
     """int (count,): frames of so many utterances, log-normal around 10 s and between 1 and 17 s; `tiny`: a tenth of that."""
     seconds = np.clip(10 * np.exp(0.5 * rng.standard_normal(count)), 1, 17)
-    return np.round(seconds * (100 if size == "paper" else 10)).astype(np.int64)
+    frames: Array = np.round(seconds * (100 if size == "paper" else 10)).astype(np.int64)
+    return frames
 
 
-def frames_left(frames: Array) -> Array:
-    """Frames behind the convolutions, of so many before; for arrays of any framework."""
+def frames_left(frames: Any) -> Any:
+    """Frames behind the convolutions, of so many before: an array of any framework."""
     return (frames + 1) // 2
 
 

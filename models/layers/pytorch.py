@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 
 class OneBiasLSTM(nn.LSTM):  # type: ignore[misc]
@@ -21,7 +21,7 @@ class OneBiasLSTM(nn.LSTM):  # type: ignore[misc]
 
 
 def of_images(network: nn.Module) -> nn.Module:
-    """torchvision's network, taking images (n, height, width, channels) as the contract does; in memory they stay as they came."""
+    """torchvision's network, made to take images as the contract has them, (n, height, width, channels), without a copy."""
     network.register_forward_pre_hook(_channels_first)
     return network
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.workloads.networks import takes_images
 from models.contract import Array, Batch
 from models.layers import images
 from models.layers.images import ImageSpec
@@ -14,11 +15,6 @@ from models.layers.images import ImageSpec
 BUCKETS = 4
 SIDES = {"paper": 224, "tiny": 32}
 CLASSES = {"paper": 1_000, "tiny": 10}
-
-
-def takes_images(module: ModuleType) -> bool:
-    """module: a model's `spec`."""
-    return issubclass(module.Spec, ImageSpec)
 
 
 def sizes(module: ModuleType, size: str, ctc: str) -> Any:
