@@ -55,7 +55,8 @@ class OptimizerConfig:
 class Batch:
     """NumPy arrays of one optimizer step; the same bytes go to every framework.
 
-    inputs: what the network's forward takes, in order. targets: int32 (n,) class indices. weights: float32 (n,), 0 for padding.
+    inputs: what the network's forward takes, in order. targets: int32 (n,) class indices, or what the network's own loss takes.
+    weights: float32 (n,), 0 for padding.
     """
 
     inputs: tuple[Array, ...]
@@ -117,6 +118,7 @@ class StepClock(Protocol):
 class Framework(ABC):
     """One framework in one process. The loss is the weighted mean cross-entropy on logits: sum(w·ce) / sum(w).
 
+    A network with a method `example_losses(inputs, outputs, targets)`, whose result is (n,), has these in its place.
     A network is whatever the framework calls one; nothing outside the adapter looks inside.
     Weights have the names and layouts of a PyTorch state_dict in every framework (kernels OIHW, linear OI, LSTM gates i f g o).
     """

@@ -102,10 +102,11 @@ def _arrays(layer: Any) -> Iterator[tuple[str, Any, Layout]]:
         yield from _bias(layer)
     elif isinstance(layer, layers.Embedding):
         yield "weight", layer.embeddings, AS_IS
-    elif isinstance(layer, layers.LSTM):  # both order the gates i f g o
-        yield "weight_ih_l0", layer.cell.kernel, LINEAR
-        yield "weight_hh_l0", layer.cell.recurrent_kernel, LINEAR
-        yield "bias_ih_l0", layer.cell.bias, AS_IS
+    elif isinstance(layer, layers.LSTM):
+        yield from _lstm(layer, "")
+    elif isinstance(layer, layers.Bidirectional):
+        yield from _lstm(layer.forward_layer, "")
+        yield from _lstm(layer.backward_layer, "_reverse")
     elif isinstance(layer, layers.BatchNormalization):
         yield "weight", layer.gamma, AS_IS
         yield "bias", layer.beta, AS_IS
@@ -113,6 +114,13 @@ def _arrays(layer: Any) -> Iterator[tuple[str, Any, Layout]]:
         yield "running_var", layer.moving_variance, AS_IS
     elif layer.weights and not isinstance(layer, layers.Dropout):  # Dropout's only weight is its seed
         raise ModelError(f"layer {layer.name!r}: no rule moves the weights of a {type(layer).__name__}")
+
+
+def _lstm(layer: Any, direction: str) -> Iterator[tuple[str, Any, Layout]]:
+    """Both order the gates i f g o."""
+    yield f"weight_ih_l0{direction}", layer.cell.kernel, LINEAR
+    yield f"weight_hh_l0{direction}", layer.cell.recurrent_kernel, LINEAR
+    yield f"bias_ih_l0{direction}", layer.cell.bias, AS_IS
 
 
 def _bias(layer: Any) -> Iterator[tuple[str, Any, Layout]]:

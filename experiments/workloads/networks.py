@@ -14,8 +14,8 @@ from tracking.errors import WrongCall
 def of_images(name: str, asked: Sequence[str], setting: str) -> ModuleType:
     """The model's `spec` module. asked: frameworks; setting: what the user calls the model by. Raises WrongCall, ModelError."""
     module = models.spec(name)
-    if not _takes_images(module):
-        have = [one for one in models.available() if _takes_images(models.spec(one))]
+    if not takes_images(module):
+        have = [one for one in models.available() if takes_images(models.spec(one))]
         raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(have)}")
     written = models.available()[name]
     for framework in asked:
@@ -24,5 +24,6 @@ def of_images(name: str, asked: Sequence[str], setting: str) -> ModuleType:
     return module
 
 
-def _takes_images(module: ModuleType) -> bool:
+def takes_images(module: ModuleType) -> bool:
+    """module: a model's `spec`."""
     return hasattr(module, "Spec") and issubclass(module.Spec, ImageSpec)

@@ -10,19 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.caption_decoder.spec import CaptionDecoderSpec
+from models.layers.pytorch import OneBiasLSTM
 
 State = tuple[Tensor, Tensor, Tensor]
-
-
-class OneBiasLSTM(nn.LSTM):  # type: ignore[misc]
-    """nn.LSTM with one bias vector per gate: with two trained, the bias would move twice as far as in Keras."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size, size, batch_first=True)
-        zeros = torch.zeros(4 * size)
-        del self.bias_hh_l0
-        self.register_buffer("bias_hh_l0", zeros, persistent=False)
-        self.bias_hh_l0: Tensor = zeros  # assigning, too, puts it among the flat weights that the kernel reads
 
 
 class CaptionDecoder(nn.Module):  # type: ignore[misc]
@@ -37,7 +27,7 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.image = nn.Linear(spec.features, spec.width)
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
-        self.lstm = OneBiasLSTM(spec.width)
+        self.lstm = OneBiasLSTM(spec.width, spec.width)
         self.merge = nn.Linear(spec.width, spec.hidden)
         self.words = nn.Linear(spec.hidden, spec.vocabulary)
         self.state_dropout = nn.Dropout(spec.dropout)

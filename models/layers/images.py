@@ -98,8 +98,14 @@ def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
     return weights
 
 
-def probe_batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int = 6) -> Batch:
-    """Random images and classes for the parity gate, the last row padding."""
+def batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int) -> Batch:
+    """Random images and classes."""
     images = rng.standard_normal((rows, side, side, spec.channels)).astype(np.float32)
-    weights = np.array([1] * (rows - 1) + [0], np.float32)
-    return Batch((images,), rng.integers(0, spec.classes, rows, dtype=np.int32), weights)
+    return Batch((images,), rng.integers(0, spec.classes, rows, dtype=np.int32), np.ones(rows, np.float32))
+
+
+def probe_batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int = 6) -> Batch:
+    """The same for the parity gate, the last row padding."""
+    found = batch(spec, side, rng, rows)
+    found.weights[-1] = 0
+    return found

@@ -1,14 +1,27 @@
-"""What torchvision's networks need to take the images that every framework is given."""
+"""What networks need to be like their siblings in Keras."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 
+class OneBiasLSTM(nn.LSTM):  # type: ignore[misc]
+    """nn.LSTM with one bias vector per gate: with two trained, the bias would move twice as far as in Keras."""
+
+    def __init__(self, inputs: int, size: int, *, bidirectional: bool = False) -> None:
+        super().__init__(inputs, size, batch_first=True, bidirectional=bidirectional)
+        for direction in ("", "_reverse") if bidirectional else ("",):
+            name, zeros = f"bias_hh_l0{direction}", torch.zeros(4 * size)
+            delattr(self, name)
+            self.register_buffer(name, zeros, persistent=False)
+            setattr(self, name, zeros)  # assigning, too, puts it among the flat weights that the kernel reads
+
+
 def of_images(network: nn.Module) -> nn.Module:
-    """The network, taking images (n, height, width, channels) as the contract does; in memory they stay as they came."""
+    """torchvision's network, made to take images as the contract has them, (n, height, width, channels), without a copy."""
     network.register_forward_pre_hook(_channels_first)
     return network
 

@@ -25,6 +25,8 @@ class Adapter(KerasFramework):
 
     def build(self, model: str, spec: Any) -> Any:
         network = super().build(model, spec)
+        if hasattr(network, "example_losses"):
+            network.compute_loss = partial(_own_loss, network)
         network.compile(loss=_loss())
         if self.backend == "tensorflow":
             network.train_step = partial(self._trace, network.train_step)
@@ -153,18 +155,33 @@ def _loss() -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
 
 
+def _own_loss(network: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool = True) -> Any:  # noqa: ARG001
+    """In place of `compute_loss` of a network that has losses of its own."""
+    from keras import ops
+
+    losses = network.example_losses(x, y_pred, y)
+    weights = ops.cast(sample_weight, losses.dtype)
+    return ops.sum(losses * weights) / ops.sum(weights)
+
+
+def _mean_loss(network: Any, inputs: Any, targets: Any, weights: Any) -> Any:
+    """Nothing dropped."""
+    outputs = network(inputs, training=False)
+    return network.compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=weights, training=False)
+
+
 def _tensorflow_gradients(network: Any, inputs: Any, targets: Array, weights: Array) -> list[Any]:
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
-        loss = _loss()(targets, network(inputs, training=False), sample_weight=weights)
+        loss = _mean_loss(network, inputs, targets, weights)
     return list(map(tf.convert_to_tensor, tape.gradient(loss, network.trainable_variables)))
 
 
 def _torch_gradients(network: Any, inputs: Any, targets: Array, weights: Array) -> list[Any]:
     import torch
 
-    loss = _loss()(targets, network(inputs, training=False), sample_weight=weights)
+    loss = _mean_loss(network, inputs, targets, weights)
     return list(torch.autograd.grad(loss, [variable.value for variable in network.trainable_variables]))
 
 
@@ -176,7 +193,7 @@ def _jax_gradients(network: Any, inputs: Any, targets: Array, weights: Array) ->
 
     def loss(values: list[Any]) -> Any:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-            return _loss()(targets, network(inputs, training=False), sample_weight=weights)
+            return _mean_loss(network, inputs, targets, weights)
 
     gradients: list[Any] = jax.grad(loss)([variable.value for variable in variables])
     return gradients

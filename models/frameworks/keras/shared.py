@@ -18,6 +18,7 @@ from models.frameworks.keras.jax import JaxDevice
 from models.frameworks.pytorch.device import TorchDevice
 from models.frameworks.tensorflow.device import TensorFlowDevice
 
+SEQUENCES = 3  # dimensions: (n, length, features)
 DEVICES: dict[str, Callable[[str, int, str, str], Device]] = {
     "tensorflow": TensorFlowDevice,
     "torch": TorchDevice,
@@ -174,12 +175,15 @@ class KerasFramework(Framework):
 def tensor_specs(arrays: Any) -> Any:
     """TensorFlow's signature of nested arrays, one for all batches.
 
-    Floating arrays vary in their leading dimension only, so that images keep a static size; integer ones in every dimension.
+    The leading dimension varies. Of floating arrays a sequence's length does too, (n, length, features), and images keep a
+    static size; integer arrays vary in every dimension.
     """
     import tensorflow as tf
 
     def one(array: Array) -> Any:
         sizes = array.shape[1:] if tf.as_dtype(array.dtype).is_floating else (None,) * (array.ndim - 1)
+        if array.ndim == SEQUENCES:
+            sizes = (None, sizes[1])
         return tf.TensorSpec((None, *sizes), array.dtype)
 
     return tf.nest.map_structure(one, arrays)

@@ -239,6 +239,13 @@ def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     return logits
 
 
+def _losses(network: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor) -> Tensor:
+    """(n,)"""
+    if hasattr(network, "example_losses"):
+        return network.example_losses(inputs, outputs, targets)
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
 def _mean_loss(network: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> Tensor:
-    losses = functional.cross_entropy(network(*inputs), targets, reduction="none")
+    losses = _losses(network, inputs, network(*inputs), targets)
     return (losses * weights).sum() / weights.sum()

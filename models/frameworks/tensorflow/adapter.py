@@ -78,7 +78,10 @@ def _mean_loss(network: Any, training: bool, inputs: tuple[Any, ...], targets: A
     import tensorflow as tf
 
     logits = tf.cast(_outputs(network, inputs, training), weights.dtype)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+    if hasattr(network, "example_losses"):
+        losses = network.example_losses(inputs, logits, targets)
+    else:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
     return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
 
 

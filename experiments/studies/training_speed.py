@@ -1,0 +1,122 @@
+"""S4 · Training speed: networks of images and of sequences, warm-up, then timed steps, one table against the published one.
+
+Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of Science and Technology, 2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from experiments.config.outcomes import outcome
+from experiments.config.settings import MOST_RATE, MOST_ROWS, MOST_STEPS, CampaignSettings, setting
+from experiments.planning.treatments import Treatment, check_count
+
+if TYPE_CHECKING:
+    from experiments.cell.contract import Progress
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.verdicts.findings import Comparison
+
+TITLE = "Training speed: images and sequences, warm-up, then timed steps, beside the published table"
+WORKLOAD = "training_speed"
+MODEL = ""
+STRATA = ("model",)
+# The batch sizes of the paper.
+BATCH_SIZES = {"resnet50": 64, "vgg16": 64, "inception_v3": 64, "deepspeech2": 20}
+
+
+@dataclass(frozen=True)
+class Settings(CampaignSettings):
+    """Settings of the training-speed study."""
+
+    models: tuple[str, ...] = setting(
+        tuple(BATCH_SIZES), "models by folder name: python -m experiments parity --help", group="networks", material=False
+    )
+    size: str = setting("paper", "of the networks and of their inputs", choices=("paper", "tiny"), group="networks")
+    batch_size: int = setting(0, "examples a step; 0: the paper's for each network", least=0, most=MOST_ROWS, group="training")
+    lengths: str = setting(
+        "fixed",
+        "of the sequences; varying: steps go through buckets of lengths, and the first epoch is told apart",
+        choices=("fixed", "varying"),
+        group="training",
+    )
+    steps: int = setting(200, "timed steps; of varying lengths also the steps of the epoch before", least=2, most=MOST_STEPS)
+    warmup_steps: int = setting(10, "steps before the timed ones", least=1, most=MOST_STEPS)
+    ctc: str = setting(
+        "sparse",
+        "TensorFlow's and Keras' CTC loss: TensorFlow's kernel (sparse) or operators (dense), Keras' own, or the gate's (scan)",
+        choices=("sparse", "dense", "keras", "scan"),
+        group="training",
+    )
+    optimizer: str = setting(
+        "adam",
+        "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
+        choices=("adam", "adam-stock"),
+        group="training",
+    )
+    learning_rate: float = setting(0.0001, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
+    precision: str = setting(
+        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
+    )
+    model: str = setting("", "set by the study, cell by cell", group="set by the study")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {"models": ("deepspeech2",), "size": "tiny", "steps": 40, "blocks": 6},
+    "paper": {"blocks": 6},
+}
+
+OUTCOMES = (
+    outcome("train/examples_per_second"),
+    outcome("train/step_seconds"),
+    outcome("train/step_seconds_p95"),
+    outcome("train/first_step_seconds"),
+    outcome("train/first_epoch_seconds"),
+    outcome("train/epoch_seconds"),
+    outcome("memory/peak_rss_bytes"),
+    outcome("memory/peak_device_bytes"),
+    outcome("energy/joules_per_example"),
+)
+PRIMARY = ("train/examples_per_second",)
+PUBLISHED = ()
+SOURCE = "Huazhong University of Science and Technology, 2022"
+# Throughput of TensorFlow 1.15 and PyTorch 1.4 on a P100.
+TABLE = {
+    "resnet50": ("images/s", 216.14, 206.15),
+    "vgg16": ("images/s", 150.32, 131.54),
+    "inception_v3": ("images/s", 145.18, 138.12),
+    "deepspeech2": ("steps/s", 0.696, 0.735),
+}
+
+
+def models(settings: Settings) -> tuple[str, ...]:
+    """Networks that the parity gate has to prove equal."""
+    return settings.models
+
+
+def strata(_: Settings) -> tuple[str, ...]:
+    """What is never pooled: every network."""
+    return STRATA
+
+
+def treatments(settings: Settings) -> tuple[Treatment, ...]:
+    """Every network in every framework; those of one network stand together."""
+    check_count(settings, settings.models, settings.frameworks)
+    return tuple(
+        Treatment(f"{name} · {model}", name, "measure", {"model": model, "batch_size": rows(settings, model)}, group=model)
+        for model in settings.models
+        for name in settings.frameworks
+    )
+
+
+def rows(settings: Settings, model: str) -> int:
+    """Examples a step."""
+    return settings.batch_size or BATCH_SIZES.get(model, 32)
+
+
+def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+    """The published table beside ours."""
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.report import training_speed
+
+    return Extra([], sections=(training_speed.section(comparison, TABLE, SOURCE, size=settings.size),))

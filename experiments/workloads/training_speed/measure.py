@@ -1,0 +1,65 @@
+"""One network in one framework: warm-up, then timed steps, on batches that were made before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+
+import numpy as np
+
+import models
+from experiments.cell import peak_memory, timing
+from experiments.cell.contract import CellSpec, Output
+from experiments.cell.measure import check_parameters, make_optimizer, memory_peaks, tell_compilations, write_run_files
+from experiments.cell.timing import PhaseValues, Stopwatch
+from experiments.workloads.training_speed import inputs
+from models.contract import Batch, Framework
+from tracking.errors import EvenhandError
+
+
+def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    spec.path.mkdir(parents=True, exist_ok=True)
+    settings = spec.settings
+    model, rows, varying = settings["model"], settings["batch_size"], settings["lengths"] == "varying"
+    module, rng = models.spec(model), np.random.default_rng([settings["seed"], spec.block])
+    sizes = inputs.sizes(module, settings["size"], settings["ctc"])
+    output.progress("build", 0, None)
+    network = framework.build(model, sizes)
+    output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
+    framework.load_weights(network, module.initial_weights(sizes, rng))
+    batches = inputs.batches(module, sizes, settings["size"], rows=rows, varying=varying, rng=rng)
+    output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
+    optimizer = make_optimizer(spec, framework, network, output)
+
+    total = settings["steps"] + (settings["steps"] if varying else settings["warmup_steps"])
+    watch = Stopwatch(lambda step, _: output.progress("training", step, total))
+    output.begin()
+    began, compiled = time.time(), framework.compilations()
+    epochs = [_epoch(framework, network, optimizer, part, watch) for part in _parts(batches, settings)]
+    if not np.isfinite(watch.losses).all():
+        step = int(np.argmin(np.isfinite(watch.losses)))
+        raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
+    tell_compilations(spec, framework.compilations() - compiled, output)
+    output.window("train", began, time.time(), rows * len(watch.seconds))
+    warmup = total - settings["steps"]
+    values = PhaseValues("train", tuple(watch.seconds), (rows,) * total, warmup, ended=tuple(watch.ended))
+    summary = timing.summarise_training(values, sum(watch.seconds)) | memory_peaks(framework, peak_memory.rss_bytes())
+    if varying:
+        summary |= {"train/first_epoch_seconds": epochs[0], "train/epoch_seconds": epochs[1]}
+    output.metrics(summary, step=total)
+    write_run_files(spec, framework, [values], summary, output)
+
+
+def _parts(batches: Sequence[Batch], settings: dict[str, int | str]) -> Iterator[Iterator[Batch]]:
+    """What comes before the timed steps, an epoch of as many where lengths vary; then these."""
+    before = settings["steps"] if settings["lengths"] == "varying" else settings["warmup_steps"]
+    for count in (before, settings["steps"]):
+        yield islice(cycle(batches), int(count))
+
+
+def _epoch(framework: Framework, network: object, optimizer: object, batches: Iterator[Batch], watch: Stopwatch) -> float:
+    """Seconds, its batches placed; without what was told meanwhile."""
+    began, telling = time.perf_counter(), watch.telling_seconds
+    framework.train_epoch(network, optimizer, batches, watch)
+    return time.perf_counter() - began - (watch.telling_seconds - telling)

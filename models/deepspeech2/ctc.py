@@ -1,0 +1,79 @@
+"""The CTC loss on Keras' backends: one that is exact in float64, and those that Keras and TensorFlow bring.
+
+Source: Graves et al., Connectionist temporal classification, ICML 2006, section 4.1: the forward variable in logarithms.
+Each takes logits (n, frames, symbols), targets (n, labels) padded with the blank, frames (n,) and labels (n,) of each row, and
+returns (n,): minus the logarithm of the probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+from keras.backend import backend
+
+from models.deepspeech2.spec import BLANK
+from models.frameworks.tensorflow import ctc as tensorflow
+
+NEVER = -1e30  # the logarithm of a probability of zero; an infinite one would make gradients NaN
+
+
+def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
+    """The recursion over frames, in the type of the logits."""
+    likely = ops.log_softmax(logits, axis=-1)
+    states = _with_blanks(targets)
+    emitted = ops.take_along_axis(likely, ops.repeat(states[:, None], ops.shape(likely)[1], axis=1), axis=2)
+    other = ops.not_equal(states, _shifted(_shifted(states, BLANK), BLANK))
+    skips = ops.logical_and(ops.not_equal(states, BLANK), other)
+    at_start = ops.where(ops.arange(ops.shape(states)[1]) < 2, emitted[:, 0], NEVER)
+
+    def step(alpha: Any, given: Any) -> Any:
+        frame, now = given
+        before = _shifted(alpha, NEVER)
+        two_before = ops.where(skips, _shifted(before, NEVER), NEVER)
+        moved = ops.logsumexp(ops.stack([alpha, before, two_before]), axis=0) + now
+        return ops.where(ops.less(frame, frames)[:, None], moved, alpha)
+
+    later = (ops.arange(1, ops.shape(likely)[1], dtype="int32"), ops.transpose(emitted[:, 1:], (1, 0, 2)))
+    alpha = _after_all(step, at_start, later)
+    last = ops.take_along_axis(alpha, 2 * labels[:, None], axis=1)[:, 0]
+    label = ops.take_along_axis(alpha, ops.maximum(2 * labels - 1, 0)[:, None], axis=1)[:, 0]
+    return -ops.where(labels > 0, ops.logaddexp(last, label), last)
+
+
+def sparse(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:  # noqa: ARG001
+    """TensorFlow's kernel, to which labels are given as a sparse tensor."""
+    return tensorflow.sparse(logits, targets, frames, BLANK)
+
+
+def dense(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
+    """TensorFlow's loss in its own operators, to which labels are given padded."""
+    return tensorflow.dense(logits, targets, frames, labels, BLANK)
+
+
+def keras(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
+    """Keras' operator; it computes in float32 on TensorFlow."""
+    return ops.ctc_loss(targets, logits, labels, frames, mask_index=BLANK)
+
+
+LOSSES = {"scan": scan, "sparse": sparse, "dense": dense, "keras": keras}
+
+
+def _after_all(step: Callable[[Any, Any], Any], first: Any, given: Any) -> Any:
+    """The state after a step for each of `given`, along their first axis."""
+    if backend() == "tensorflow":
+        return tensorflow.after_all(step, first, given)
+    return ops.scan(lambda state, now: (step(state, now), None), first, given)[0]
+
+
+def _with_blanks(targets: Any) -> Any:
+    """(n, 2 · labels + 1): a blank before, between and behind the labels."""
+    blanks = ops.full_like(targets, BLANK)
+    pairs = ops.reshape(ops.stack([blanks, targets], axis=2), (-1, 2 * ops.shape(targets)[1]))
+    return ops.concatenate([pairs, blanks[:, :1]], axis=1)
+
+
+def _shifted(values: Any, first: Any) -> Any:
+    """One to the right, along the second axis."""
+    return ops.concatenate([ops.full_like(values[:, :1], first), values[:, :-1]], axis=1)

@@ -1,0 +1,60 @@
+"""Deep Speech 2 in PyTorch; keras.py is its twin."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from models.deepspeech2.spec import BLANK, CLIPPED_AT, KERNELS, STRIDES, Spec, frames_left
+from models.layers.pytorch import OneBiasLSTM
+
+
+class DeepSpeech2(nn.Module):  # type: ignore[misc]
+    """forward(features (n, frames, bins), lengths (n,)) -> logits (n, frames behind the convolutions, symbols)."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        inputs = [spec.channels * spec.bins, *[spec.width] * (spec.layers - 1)]
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(channels, spec.channels, kernel, stride, (kernel[0] // 2, kernel[1] // 2), bias=False)
+            for channels, kernel, stride in zip((1, spec.channels), KERNELS, STRIDES, strict=True)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(spec.channels) for _ in KERNELS)
+        self.lstms = nn.ModuleList(OneBiasLSTM(size, spec.width, bidirectional=True) for size in inputs)
+        self.sequence_norms = nn.ModuleList(nn.BatchNorm1d(spec.width) for _ in inputs)
+        self.symbols = nn.Linear(spec.width, spec.symbols)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
+        lengths = frames_left(lengths)
+        x = features.unsqueeze(1)
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = norm(convolution(x)).clamp(0, CLIPPED_AT)
+            mask = _mask(lengths, x.shape[2]).to(x.dtype)
+            x = x * mask[:, None, :, None]
+        x = x.permute(0, 2, 3, 1).flatten(2)
+        for lstm, norm in zip(self.lstms, self.sequence_norms, strict=True):
+            x = norm(_summed(lstm, x, lengths).flatten(0, 1)).unflatten(0, x.shape[:2])
+        return self.symbols(x)
+
+    def example_losses(self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor) -> Tensor:
+        """(n,): minus the logarithm of the probability of each transcript, over all of its alignments."""
+        likely = functional.log_softmax(outputs, dim=-1).transpose(0, 1)
+        spoken = (targets != BLANK).sum(1)
+        return functional.ctc_loss(likely, targets, frames_left(inputs[1]), spoken, BLANK, reduction="none")
+
+
+def build(spec: Spec) -> nn.Module:
+    return DeepSpeech2(spec)
+
+
+def _mask(lengths: Tensor, frames: int) -> Tensor:
+    return torch.arange(frames, device=lengths.device) < lengths[:, None]
+
+
+def _summed(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
+    """Both directions, each over the frames that a row has; zeros behind them."""
+    packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+    found, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x.shape[1])
+    return found.unflatten(2, (2, -1)).sum(2)
