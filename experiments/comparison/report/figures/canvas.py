@@ -32,7 +32,7 @@ GOOD, BAD, NEUTRAL = "#1d7f4e", "#b3362b", "#5a6675"
 WIDTH_INCHES = 9.2
 DOTS_AN_INCH = 160
 PANELS_A_ROW = 3
-MAXIMUM_PANELS = 12
+MAXIMUM_PANELS = 9
 # Of more than that, which no page shows, so many are an example; all stand in the tables.
 EXAMPLES = 6
 LABEL_WIDTH = 34
