@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from models.contract import Array, ModelError
+from models.contract import Array, ModelError, Weights
 from models.deepspeech2 import spec as deepspeech2
 from models.testing import check_initial_weights, check_sizes
 from tests.models.children import run_python
+from tests.models.plain import FORWARD, convolution, lstm, norm
 
 CONVOLUTIONS = 32 * 11 * 41 + 32 * 32 * 11 * 21 + 2 * 2 * 32
 FIRST, LATER = (2 * 4 * 800 * (inputs + 800 + 1) for inputs in (32 * 41, 800))
@@ -96,6 +98,30 @@ def test_a_ctc_loss_sums_over_every_alignment(name: str, losses: tuple[dict[str,
     np.testing.assert_allclose(found[name][0], wanted, rtol=TOLERANCES[name])
     # central differences of step 1e-5 are right to their square and to the rounding of the loss over the step
     np.testing.assert_allclose(found[name][1], slopes, atol=max(1e-8, TOLERANCES[name]))
+
+
+def test_its_outputs_are_those_of_plain_loops(tmp_path: Path) -> None:
+    run_python("-c", FORWARD, "deepspeech2", "pytorch", str(tmp_path / "found.npz"))
+    with np.load(tmp_path / "found.npz") as file:
+        weights = {name.removeprefix("weights/"): file[name] for name in file if name.startswith("weights/")}
+        features, lengths, outputs = file["inputs/0"], file["inputs/1"], file["outputs"]
+    for row, length in enumerate(lengths):
+        frames, wanted = -(-length // 2), recognised(weights, features[row, :length])
+        assert len(wanted) == frames
+        np.testing.assert_allclose(outputs[row, :frames], wanted, rtol=1e-10, atol=1e-12)
+
+
+def recognised(weights: Weights, features: Array) -> Array:
+    """Logits (frames, symbols) of one utterance without padding."""
+    x = features[None].astype(float)
+    for index, strides in enumerate(((2, 2), (1, 2))):
+        x = convolution(weights[f"convolutions.{index}.weight"], x, strides)
+        x = np.clip(norm(weights, f"norms.{index}", x.transpose(1, 2, 0)), 0, 20).transpose(2, 0, 1)
+    sequence = x.transpose(1, 2, 0).reshape(x.shape[1], -1)
+    for index in range(2):
+        both = [lstm(weights, f"lstms.{index}", sequence, direction) for direction in ("", "_reverse")]
+        sequence = norm(weights, f"sequence_norms.{index}", both[0] + both[1])
+    return sequence @ weights["symbols.weight"].T + weights["symbols.bias"]
 
 
 def test_random_speech_has_room_for_its_transcript() -> None:

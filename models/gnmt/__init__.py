@@ -1,0 +1,1 @@
+"""GNMT: translation by deep LSTMs with attention."""

@@ -1,0 +1,61 @@
+"""GNMT in PyTorch; keras.py is its twin."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from models.gnmt.spec import NEVER, RESIDUAL_FROM, Spec
+from models.layers.pytorch import OneBiasLSTM
+
+
+class GNMT(nn.Module):  # type: ignore[misc]
+    """forward(source (n, S), lengths (n,), target (n, T)) -> logits (n · T, vocabulary)."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        inputs = spec.inputs
+        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
+        self.encoder = nn.ModuleList(
+            OneBiasLSTM(size, spec.width, bidirectional=index == 0) for index, size in enumerate(inputs["encoder"])
+        )
+        self.decoder = nn.ModuleList(OneBiasLSTM(size, spec.width) for size in inputs["decoder"])
+        self.encoder_dropout = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.encoder)
+        self.decoder_dropout = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.decoder)
+        self.query = nn.Linear(spec.width, spec.width, bias=False)
+        self.key = nn.Linear(spec.width, spec.width, bias=False)
+        self.score = nn.Linear(spec.width, 1, bias=False)
+        self.words = nn.Linear(spec.width, spec.vocabulary)
+
+    def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        memory = self._encoded(source, lengths)
+        there = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
+        return self.words(self._decoded(target, memory, there)).flatten(0, 1)
+
+    def _encoded(self, source: Tensor, lengths: Tensor) -> Tensor:
+        x = self.encoder_dropout[0](self.embedding(source))
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        x, _ = pad_packed_sequence(self.encoder[0](packed)[0], batch_first=True, total_length=x.shape[1])
+        for index in range(1, len(self.encoder)):
+            found = self.encoder[index](self.encoder_dropout[index](x))[0]
+            x = found + x if index >= RESIDUAL_FROM else found
+        return x
+
+    def _decoded(self, target: Tensor, memory: Tensor, there: Tensor) -> Tensor:
+        x = self.decoder[0](self.decoder_dropout[0](self.embedding(target)))[0]
+        context = self._attended(x, memory, there)
+        for index in range(1, len(self.decoder)):
+            found = self.decoder[index](torch.cat([self.decoder_dropout[index](x), context], dim=2))[0]
+            x = found + x if index >= RESIDUAL_FROM else found
+        return x
+
+    def _attended(self, asking: Tensor, memory: Tensor, there: Tensor) -> Tensor:
+        """(n, T, width): for each word that asks, the memory's mean weighted by what fits."""
+        hidden = torch.tanh(self.query(asking).unsqueeze(2) + self.key(memory).unsqueeze(1))
+        scores = self.score(hidden).squeeze(3).masked_fill(~there.unsqueeze(1), NEVER)
+        return scores.softmax(2) @ memory
+
+
+def build(spec: Spec) -> nn.Module:
+    return GNMT(spec)

@@ -1,0 +1,105 @@
+"""Sizes of GNMT, its parameter count, its initial weights and random sentences. NumPy only.
+
+Source: Wu et al., Google's neural machine translation system, 2016, sections 3 to 3.2 and 4: eight LSTM layers on either side,
+the encoder's first bidirectional, residual connections from the third layer on, attention by a network of one hidden layer whose
+context goes to every layer above the decoder's first, from whose output it is found. Both languages share one embedding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod, sqrt
+
+import numpy as np
+
+from models.contract import Array, Batch, ModelError, Weights
+
+PADDING, START = 0, 1
+RESIDUAL_FROM = 2
+NEVER = -1e9  # the score of a word that is not there: its share is 0 in every precision
+
+
+@dataclass(frozen=True)
+class Spec:
+    """vocabulary: word pieces, 0 is padding and 1 begins a sentence. width: of every layer. layers: on either side."""
+
+    vocabulary: int = 32_000
+    width: int = 1_024
+    layers: int = 8
+    dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name, least in (("vocabulary", 3), ("width", 1), ("layers", 2)):
+            if getattr(self, name) < least:
+                raise ModelError(f"gnmt: {name} must be at least {least}, not {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ModelError(f"gnmt: dropout must be in [0, 1), not {self.dropout}")
+
+    @property
+    def inputs(self) -> dict[str, list[int]]:
+        """Numbers that each layer is given a word, by side."""
+        return {
+            "encoder": [self.width, 2 * self.width, *[self.width] * (self.layers - 2)],
+            "decoder": [self.width, *[2 * self.width] * (self.layers - 1)],
+        }
+
+
+SIZES = {"paper": Spec(), "tiny": Spec(vocabulary=50, width=16, layers=3)}
+
+
+def sized(size: str, **_: str) -> Spec:
+    """size: `paper` or `tiny`."""
+    return SIZES[size]
+
+
+def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every weight, PyTorch's names and layouts. One bias vector per LSTM gate."""
+    found: dict[str, tuple[int, ...]] = {"embedding.weight": (spec.vocabulary, spec.width)}
+    for side, inputs in spec.inputs.items():
+        for index, size in enumerate(inputs):
+            for direction in ("", "_reverse") if (side, index) == ("encoder", 0) else ("",):
+                found[f"{side}.{index}.weight_ih_l0{direction}"] = (4 * spec.width, size)
+                found[f"{side}.{index}.weight_hh_l0{direction}"] = (4 * spec.width, spec.width)
+                found[f"{side}.{index}.bias_ih_l0{direction}"] = (4 * spec.width,)
+    found |= {"query.weight": (spec.width, spec.width), "key.weight": (spec.width, spec.width), "score.weight": (1, spec.width)}
+    return found | {"words.weight": (spec.vocabulary, spec.width), "words.bias": (spec.vocabulary,)}
+
+
+def parameters(spec: Spec) -> tuple[int, int]:
+    """Expected (trainable, non-trainable) parameters."""
+    return sum(map(prod, shapes(spec).values())), 0
+
+
+def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
+    """Embeddings N(0, 1/width), everything else U(±1/√width)."""
+    weights: Weights = {}
+    for name, shape in shapes(spec).items():
+        drawn = rng.standard_normal(shape) if name == "embedding.weight" else rng.uniform(-1, 1, shape)
+        weights[name] = (drawn / sqrt(spec.width)).astype(np.float32)
+    return weights
+
+
+def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
+    """int (count,): word pieces of so many sentences, log-normal around 25 and between 3 and 50; `tiny`: a fifth of that."""
+    pieces = np.clip(25 * np.exp(0.5 * rng.standard_normal(count)), 3, 50) / (1 if size == "paper" else 5)
+    found: Array = np.maximum(np.round(pieces), 2).astype(np.int64)
+    return found
+
+
+def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
+    """Random pairs of sentences, padded to the longest; both of a pair are of one length.
+
+    inputs: source int32 (n, words), lengths int32 (n,), target int32 (n, words), one word behind what is to be said.
+    targets: int32 (n · words,), weights 0 where a sentence has ended.
+    """
+    shape = (len(lengths), int(lengths.max()))
+    there = np.arange(shape[1]) < lengths[:, None]
+    source, said = (np.where(there, rng.integers(2, spec.vocabulary, shape), PADDING).astype(np.int32) for _ in range(2))
+    behind = np.insert(said[:, :-1], 0, START, axis=1)
+    return Batch((source, lengths.astype(np.int32), behind), said.ravel(), there.ravel().astype(np.float32))
+
+
+def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
+    """A small version, or the paper's, and a batch of several lengths for the parity gate."""
+    spec = SIZES["paper" if full else "tiny"]
+    return spec, batch(spec, np.array([7, 3, 5, 2]), rng)
