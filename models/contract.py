@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, SupportsFloat
 
 from numpy.typing import NDArray
 
@@ -108,11 +109,31 @@ class Dropping:
 
 
 class StepClock(Protocol):
-    """Times steps; `begin` and `end` are called with nothing of the framework pending on the device."""
+    """Times steps one by one, or windows of several that the device is not waited for in between.
+
+    `begin` and `end` are called with nothing of the framework pending on the device.
+    """
+
+    @property
+    def window_steps(self) -> int:
+        """Steps of the window that comes next, at least 1. The last of an epoch may have fewer."""
 
     def begin(self) -> None: ...
 
-    def end(self, loss: float) -> None: ...
+    def end(self, *losses: SupportsFloat) -> None:
+        """losses: of the window's steps, in order. The last is read, the clock stops, and the others are read after that."""
+
+    def on_device(self, seconds: Sequence[float]) -> None:
+        """What each step of the window that ended last took by the device's own clock, where there is one."""
+
+
+class StepEvents(Protocol):
+    """Marks on the device's own time line, which nothing waits for: one when it is made, one after every step."""
+
+    def mark(self) -> None: ...
+
+    def seconds(self) -> list[float]:
+        """Of every step, from mark to mark; the device has finished."""
 
 
 class Framework(ABC):
@@ -195,14 +216,24 @@ class Framework(ABC):
         """One update, dropout on. May return before the device has finished; the loss handle is read with float()."""
 
     def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
-        """Every batch once, each step between `clock.begin()` and `clock.end(loss)`, its batch made and placed before."""
-        for batch in batches:
-            placed = self.place(batch)
+        """Every batch once, a window between `clock.begin()` and `clock.end(*losses)`, its batches made and placed before.
+
+        A window is of one step, unless the clock asks for more: within it nothing waits for the device and no loss is read.
+        """
+        made = iter(batches)
+        while window := [self.place(batch) for batch in islice(made, clock.window_steps)]:
+            events = self.step_events(len(window)) if len(window) > 1 else None
+            losses = []
             self.synchronise()
             clock.begin()
-            loss = self.train_step(network, optimizer, placed)
+            for placed in window:
+                losses.append(self.train_step(network, optimizer, placed))
+                if events:
+                    events.mark()
             self.synchronise()
-            clock.end(float(loss))
+            clock.end(*losses)
+            if events:
+                clock.on_device(events.seconds())
 
     @abstractmethod
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
@@ -248,6 +279,10 @@ class Framework(ABC):
 
         A step on a batch of a new shape may begin with one: it is then no step like the others.
         """
+
+    def step_events(self, steps: int) -> StepEvents | None:  # noqa: ARG002
+        """Marks for so many steps that begin now; None where the framework has no events on this device."""
+        return None
 
     @abstractmethod
     def synchronise(self) -> None:

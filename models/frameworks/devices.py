@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+from models.contract import StepEvents
 from models.errors import ModelError, NoDevice
 
 
@@ -16,6 +17,9 @@ class Device(Protocol):
     def seed(self, seed: int) -> None: ...
 
     def synchronise(self) -> None: ...
+
+    def step_events(self, steps: int) -> StepEvents | None:
+        """As a framework's, for each that computes on this device."""
 
     def peak_bytes(self) -> int | None: ...
 

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 from unittest.mock import patch
 
 import numpy as np
@@ -64,7 +64,10 @@ def relative(a: Weights, b: Weights) -> float:
 
 
 class Clock:
-    def __init__(self) -> None:
+    """Keeps what it is told: `begin`, and at every end the losses, which are read when it has stopped."""
+
+    def __init__(self, window_steps: int = 1) -> None:
+        self.window_steps = window_steps
         self.calls: list[Any] = []
         self.runs = False
 
@@ -72,9 +75,12 @@ class Clock:
         self.calls.append("begin")
         self.runs = True
 
-    def end(self, loss: float) -> None:
-        self.calls.append(loss)
+    def end(self, *losses: SupportsFloat) -> None:
         self.runs = False
+        self.calls.append(tuple(map(float, losses)))
+
+    def on_device(self, seconds: Sequence[float]) -> None:
+        self.calls[-1] += ("on device", len(seconds))
 
 
 def check_only_its_own_framework_is_imported(framework: Framework) -> None:
@@ -203,14 +209,46 @@ def check_an_epoch_is_its_steps(framework: Framework) -> None:
     framework.train_epoch(network, optimizer, iter(batches[:5]), clock)
     framework.train_epoch(network, optimizer, batches[5:], clock)
     assert clock.calls[::2] == ["begin"] * len(batches)
-    np.testing.assert_allclose(clock.calls[1::2], losses, rtol=1e-6)  # Keras keeps its loss tracker in float32 on some backends
+    # Keras keeps its loss tracker in float32 on some backends
+    np.testing.assert_allclose(np.ravel(clock.calls[1::2]), losses, rtol=1e-6)
     assert relative(stepped, framework.weights(network)) < TIGHT
+
+
+def check_a_window_is_its_steps(framework: Framework) -> None:
+    """The same training in windows of four steps: nine batches are four, four and what is left."""
+    batches, found = ragged_batches(9), {}
+    for steps in (1, 4):
+        network = small_network(framework)[0]
+        optimizer, clock = framework.optimizer(network, OptimizerConfig("adam", 1e-2)), Clock(steps)
+        framework.train_epoch(network, optimizer, iter(batches), clock)
+        assert clock.calls[::2] == ["begin"] * len(clock.calls[1::2])
+        found[steps] = clock.calls[1::2], framework.weights(network)
+    assert [len(window) for window in found[4][0]] == [4, 4, 1]
+    # a loss out of running means in float32, of four steps: four times as far from float64's as a single one
+    np.testing.assert_allclose(np.concatenate(found[4][0]), np.concatenate(found[1][0]), rtol=1e-5)
+    assert relative(found[1][1], found[4][1]) < TIGHT
+
+
+def check_a_window_is_not_waited_for(framework: Framework) -> None:
+    """The device is waited for before it begins and before it ends, and not in between."""
+    network, _, batch = small_network(framework)
+    clock, waited = Clock(3), list[bool]()
+    synchronise = framework.synchronise
+    with patch.object(framework, "synchronise", lambda: (waited.append(clock.runs), synchronise())):
+        framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), iter([batch] * 6), clock)
+    assert waited.count(True) <= 2, "once at each window's end"
+    assert waited in ([False, True] * 2, []), "keras-jax waits for what its steps gave alone"
 
 
 def check_batches_are_made_and_placed_between_the_steps(framework: Framework) -> None:
     """Whatever a framework's own way of training is: its steps are timed on arrays that are on the device."""
+    for steps in (1, 3):
+        _check_batches_are_made_and_placed_between_windows(framework, Clock(steps))
+
+
+def _check_batches_are_made_and_placed_between_windows(framework: Framework, clock: Clock) -> None:
     network, _, batch = small_network(framework)
-    clock, seen = Clock(), {"made": list[bool](), "placed": list[bool]()}
+    seen = {"made": list[bool](), "placed": list[bool]()}
     place = framework.place
 
     def made() -> Iterator[Batch]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import accumulate, count, islice, pairwise, starmap
 from typing import Any
 
 from models.contract import PROFILED, Array, Batch, ModelError, OptimizerConfig, StepClock, Weights
@@ -47,17 +48,18 @@ class Adapter(KerasFramework):
         """`fit`, which calls the train function that Keras compiled once a step, each time on a batch placed before.
 
         What `fit` itself would do inside of that call on TensorFlow and JAX, taking the batch from an iterator, is left out.
+        A window of several steps is one call of `fit`'s, so that nothing lies in it but the steps.
         """
         _check_compiled(network, optimizer)
-        feed = _Feed(self._fitted(self.place(batch)) for batch in batches)
-        if feed.ahead is None:
+        feed = _Feed((self._fitted(self.place(batch)) for batch in batches), clock)
+        if not feed.ahead:
             return
         network.make_train_function()
         compiled = network.train_function
-        step = _jax_step if self.backend == "jax" else _step
-        network.train_function = partial(step, self, network, compiled, feed, clock)
+        window = _jax_window if self.backend == "jax" else _window
+        network.train_function = partial(window, self, network, compiled, feed, clock)
         try:
-            network.fit(_shown(self.backend, feed.ahead), epochs=1, verbose=0, shuffle=False)
+            network.fit(_shown(self.backend, feed.ahead[0]), epochs=1, verbose=0, shuffle=False)
         finally:
             network.train_function = compiled
 
@@ -96,14 +98,40 @@ class Adapter(KerasFramework):
 
 
 class _Feed:
-    """Batches, the next of them always made: none is while the clock runs, and the last is known as such."""
+    """Batches, those of the next window always made: none is while the clock runs, and the last are known as such."""
 
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches = iter(batches)
-        self.ahead = next(self._batches, None)
+    def __init__(self, batches: Iterable[Any], clock: StepClock) -> None:
+        self._batches, self._clock = iter(batches), clock
+        self.advance()
 
     def advance(self) -> None:
-        self.ahead = next(self._batches, None)
+        self.ahead = list(islice(self._batches, self._clock.window_steps))
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """Of one step, from what Keras reports: running means over the steps of a window, each with the rows that it is of.
+
+    Read with float(), which waits for the device.
+    """
+
+    before: tuple[int, Any]
+    after: tuple[int, Any]
+
+    def __float__(self) -> float:
+        (rows, mean), (all_rows, next_mean) = self.before, self.after
+        return (all_rows * float(next_mean) - rows * float(mean)) / (all_rows - rows)
+
+
+def _losses(logs: Iterable[Mapping[str, Any]], batches: Iterable[Any]) -> Iterator[_Loss]:
+    means = zip(accumulate(map(_rows, batches)), (one["loss"] for one in logs), strict=True)
+    return starmap(_Loss, pairwise([(0, 0.0), *means]))
+
+
+def _rows(batch: Any) -> int:
+    """Of a batch as `fit` is given it, by its first input: what Keras weights a step's loss with."""
+    inputs = batch[0]
+    return int((inputs[0] if isinstance(inputs, tuple) else inputs).shape[0])
 
 
 def _shown(backend: str, batch: Any) -> Any:
@@ -115,33 +143,44 @@ def _shown(backend: str, batch: Any) -> Any:
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def _step(framework: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, _: Any) -> Any:
-    network.reset_metrics()  # the loss that fit reports is a running mean: make it this step's
+def _window(framework: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, _: Any) -> Any:
+    network.reset_metrics()  # the loss that fit reports is a running mean: make it this window's
+    events = framework.step_events(len(feed.ahead)) if len(feed.ahead) > 1 else None
+    logs = []
     framework.synchronise()
     clock.begin()
-    logs = compiled([feed.ahead])
+    for batch in feed.ahead:
+        logs.append(compiled([batch]))
+        if events:
+            events.mark()
     framework.synchronise()
     _ended(network, logs, feed, clock)
-    return logs
+    if events:
+        clock.on_device(events.seconds())
+    return logs[-1]
 
 
-def _jax_step(_: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, state: Any, __: Any) -> Any:
+def _jax_window(_: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, state: Any, __: Any) -> Any:
     """The same where the state is handed on from step to step: `fit` gives it back to the network after the last."""
     import jax
 
     network.reset_metrics()
     state = (*state[:-1], [variable.value for variable in network.metrics_variables])
+    logs = []
     jax.block_until_ready((state, feed.ahead))
     clock.begin()
-    logs, state = jax.block_until_ready(compiled(state, iter([feed.ahead])))
+    for batch in feed.ahead:
+        told, state = compiled(state, iter([batch]))
+        logs.append(told)
+    jax.block_until_ready((logs, state))
     _ended(network, logs, feed, clock)
-    return logs, state
+    return logs[-1], state
 
 
-def _ended(network: Any, logs: Any, feed: _Feed, clock: StepClock) -> None:
-    clock.end(float(logs["loss"]))
+def _ended(network: Any, logs: Sequence[Mapping[str, Any]], feed: _Feed, clock: StepClock) -> None:
+    clock.end(*_losses(logs, feed.ahead))
     feed.advance()
-    network.stop_training = feed.ahead is None
+    network.stop_training = not feed.ahead
 
 
 def _check_compiled(network: Any, optimizer: Any) -> None:

@@ -41,6 +41,9 @@ class JaxDevice:
         for array in self._jax.live_arrays():
             array.block_until_ready()
 
+    def step_events(self, _: int) -> None:
+        """JAX has none."""
+
     def peak_bytes(self) -> int | None:
         statistics = self._jax.local_devices()[0].memory_stats() if self.name == "cuda" else None
         return int(statistics["peak_bytes_in_use"]) if statistics else None

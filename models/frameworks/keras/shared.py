@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 
 import models
-from models.contract import PROFILED, Array, Batch, Dropping, Framework, ModelError, OptimizerConfig, Profile, Weights
+from models.contract import (
+    PROFILED,
+    Array,
+    Batch,
+    Dropping,
+    Framework,
+    ModelError,
+    OptimizerConfig,
+    Profile,
+    StepEvents,
+    Weights,
+)
 from models.frameworks.devices import Device
 from models.frameworks.keras.jax import JaxDevice
 from models.frameworks.pytorch.device import TorchDevice
@@ -148,6 +159,9 @@ class KerasFramework(Framework):
 
     def compilations(self) -> int:
         return self._device.compilations() + self._traced + len(self._shapes)
+
+    def step_events(self, steps: int) -> StepEvents | None:
+        return self._device.step_events(steps)
 
     def synchronise(self) -> None:
         self._device.synchronise()

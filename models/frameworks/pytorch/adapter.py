@@ -23,6 +23,7 @@ from models.contract import (
     OptimizerConfig,
     Profile,
     StepClock,
+    StepEvents,
     Weights,
     check_weights,
 )
@@ -180,6 +181,9 @@ class Adapter(Framework):
 
     def compilations(self) -> int:
         return self._device.compilations() if self._compile else 0
+
+    def step_events(self, steps: int) -> StepEvents | None:
+        return self._device.step_events(steps)
 
     def synchronise(self) -> None:
         self._device.synchronise()

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
 from models.frameworks.devices import resolve
+
+
+class CudaEvents:
+    """A CUDA event before the first step and one after each, on the stream that the steps are on."""
+
+    def __init__(self, steps: int, event: Callable[..., Any]) -> None:
+        self._events = [event(enable_timing=True) for _ in range(steps + 1)]
+        self._marked = 0
+        self.mark()
+
+    def mark(self) -> None:
+        self._events[self._marked].record()
+        self._marked += 1
+
+    def seconds(self) -> list[float]:
+        """CUDA has them in milliseconds."""
+        return [before.elapsed_time(after) / 1_000 for before, after in pairwise(self._events)]
 
 
 class TorchDevice:
@@ -25,6 +46,9 @@ class TorchDevice:
     def synchronise(self) -> None:
         if self.name == "cuda":
             self._torch.cuda.synchronize()
+
+    def step_events(self, steps: int) -> CudaEvents | None:
+        return CudaEvents(steps, self._torch.cuda.Event) if self.name == "cuda" else None
 
     def peak_bytes(self) -> int | None:
         return int(self._torch.cuda.max_memory_allocated()) if self.name == "cuda" else None

@@ -42,6 +42,9 @@ class TensorFlowDevice:
         if self.name == "cuda":
             self._tf.test.experimental.sync_devices()
 
+    def step_events(self, _: int) -> None:
+        """TensorFlow has none."""
+
     def peak_bytes(self) -> int | None:
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.name == "cuda" else None
 
