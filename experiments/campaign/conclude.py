@@ -82,7 +82,7 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
     settings, plan, runner, study = campaign.settings, campaign.plan, campaign.runner, campaign.setup.module
     online = runner.deliver()
     runs = runner.store.children(runner.run_id, runner.experiment) if online else from_journal(runner.folder)
-    outcomes = [one for one in study.OUTCOMES if is_rate(one.metric) or not plan.rates_only]
+    outcomes = [one for one in studies.outcomes(study, settings) if is_rate(one.metric) or not plan.rates_only]
     asked = {one.metric for one in outcomes}
     spec = ComparisonSpec(
         factor=plan.factor,

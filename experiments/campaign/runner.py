@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from experiments import studies
 from experiments.campaign import readiness
 from experiments.campaign.neighbours import Neighbours
 from experiments.campaign.process import Child
@@ -305,7 +306,7 @@ class Runner:
         """The run's description: what it was, what it found, where it belongs."""
         from experiments.comparison.report import wording
 
-        told = [one for one in setup.module.OUTCOMES if one.metric in latest]
+        told = [one for one in studies.outcomes(setup.module, setup.settings) if one.metric in latest]
         found = [f"- {one.label}: **{wording.quantity(latest[one.metric], one)}**" for one in told]
         where = f"on `{spec.device}` with {spec.threads} thread{'s' * (spec.threads != 1)}; data `{setup.prepared.dataset.name}`"
         text = f"`{spec.framework}`, {spec.stage}, {where}."

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.cell.timing import Window
 from models.contract import Framework, ModelError
 from models.weights import read_safetensors, write_safetensors
 from tracking.errors import EvenhandError
@@ -18,18 +19,27 @@ from tracking.errors import EvenhandError
 class TrainingState:
     """What a training has behind it: seconds of every step, when it ended, where processes began, metrics by epoch, totals.
 
-    epoch_seconds: of training alone. input_seconds: waited for batches, where that is outside of the steps.
+    seconds, ended, starts: of the steps that were timed one by one; windows: of all others. on_device_seconds: of those by the
+    device's own clock. held_up: whether anything waited for the device inside of a window. epoch_seconds: of training alone.
+    input_seconds: waited for batches, where that is outside of the steps.
     """
 
     seconds: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    on_device_seconds: list[float] = field(default_factory=list)
+    held_up: bool = False
     by_epoch: list[dict[str, float]] = field(default_factory=list)
     epoch_seconds: list[float] = field(default_factory=list)
     total_seconds: float = 0.0
     validation_seconds: float = 0.0
     input_seconds: float = 0.0
     peak_rss_bytes: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        return len(self.seconds) + sum(one.steps for one in self.windows)
 
 
 class Checkpoint:
@@ -75,8 +85,10 @@ def _state(folder: Path) -> tuple[Any, TrainingState]:
     except (OSError, ValueError, RecursionError) as error:
         raise EvenhandError(f"the checkpoint in {folder} cannot be read: {error}; remove it to start this cell again") from None
     if isinstance(kept, dict):
-        kept.setdefault("ended", [])  # checkpoints of earlier versions have no clock times
+        # checkpoints of earlier versions have no clock times and no windows
+        kept = {"ended": [], "windows": [], "on_device_seconds": [], "held_up": False, **kept}
     kinds = {name: type(value) for name, value in asdict(TrainingState()).items()} | {"settings": dict}
     if not isinstance(kept, dict) or {name: type(value) for name, value in kept.items()} != kinds:
         raise EvenhandError(f"the checkpoint in {folder} is damaged: past.json; remove it to start this cell again")
-    return kept.pop("settings"), TrainingState(**kept)
+    settings, windows = kept.pop("settings"), [Window(*one) for one in kept.pop("windows")]
+    return settings, TrainingState(**kept, windows=windows)

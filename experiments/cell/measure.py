@@ -14,7 +14,7 @@ from experiments.cell import peak_memory, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
 from experiments.cell.contract import CellSpec, Output, Task
 from experiments.cell.profile import profile
-from experiments.cell.timing import PhaseValues, Stopwatch
+from experiments.cell.timing import Pace, PhaseValues, Stopwatch
 from models.contract import Framework, OptimizerConfig
 from models.frameworks import distributions
 from tracking import provenance, tables
@@ -47,14 +47,20 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     summary = timing.summarise_training(training, state.total_seconds) | timing.summarise_epochs(
         state, task.steps_per_epoch * task.examples_a_step
     )
+    windows = timing.of_windows(() if state.held_up else state.windows, task.examples_a_step)
+    on_device = timing.of_device(state.on_device_seconds, task.examples_a_step)
+    if settings["timing"] != "step":
+        summary = timing.summarise_windows(summary, windows, on_device)
+    if state.held_up:
+        tell_held_up(spec, output)
     summary |= task.derived(summary, state) | memory_peaks(framework, state.peak_rss_bytes)
-    output.metrics(summary, step=len(state.seconds))
+    output.metrics(summary, step=state.steps)
 
     answers = _infer(task, spec, framework, network, output)
     output.progress("quality", 0, None)
     output.metrics(task.quality(framework, network), step=settings["epochs"])
     task.save_artifacts(framework, network, output)
-    write_run_files(spec, framework, [training, *answers], summary, output)
+    write_run_files(spec, framework, [training, windows, on_device, *answers], summary, output)
     if settings.get("profile"):
         profile(task, spec, framework, network, optimizer, output)
     return network
@@ -71,6 +77,11 @@ def tell_compilations(spec: CellSpec, count: int, output: Output) -> None:
     """As a metric, and as a tag, which the report shows beside what the runs ran on: it is judged by nobody."""
     output.metrics({"train/compilations": count})
     output.record(Tags(spec.run, {"train.compilations": str(count)}))
+
+
+def tell_held_up(spec: CellSpec, output: Output) -> None:
+    """Why a cell that was to run freely has no throughput, which no verdict then speaks of."""
+    output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.HELD_UP}))
 
 
 def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
@@ -90,20 +101,21 @@ def check_parameters(model: str, expected: tuple[int, int], framework: Framework
 
 def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output) -> TrainingState:
     epochs = spec.settings["epochs"]
-    delay = spec.settings["inject_delay"]
+    warmup, delay = spec.settings["warmup_steps"], spec.settings["inject_delay"]
     checkpoint = Checkpoint(Path(spec.checkpoint), spec.settings)
     state = checkpoint.load(framework, network, optimizer)
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
     output.begin()
-    began, already, compiled = time.time(), len(state.seconds), framework.compilations()
+    began, already, compiled = time.time(), state.steps, framework.compilations()
     pauses: list[tuple[float, float]] = []
-    state.starts.append(already)
+    state.starts.append(len(state.seconds))
     for epoch in range(len(state.by_epoch), epochs):
         if (rate := task.learning_rate(epoch)) is not None:
             framework.set_learning_rate(optimizer, rate)
         peak_memory.restart()
-        losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, output)
+        pace = timing.pace(spec.settings, max(0, state.starts[-1] + warmup - len(state.seconds)))
+        losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, pace, output)
         trained, validating = time.time(), time.perf_counter()
         values = task.validate(framework, network)
         state.validation_seconds += time.perf_counter() - validating
@@ -118,7 +130,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
             loss = values["val/loss"]
             raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
         pauses.append((trained, time.time()))
-    output.window("train", began, time.time(), (len(state.seconds) - already) * task.examples_a_step, pauses=pauses)
+    output.window("train", began, time.time(), (state.steps - already) * task.examples_a_step, pauses=pauses)
     tell_compilations(spec, framework.compilations() - compiled, output)
     return state
 
@@ -132,26 +144,30 @@ def _epoch(
     optimizer: Any,
     state: TrainingState,
     delay: float,
+    pace: Pace,
     output: Output,
 ) -> tuple[list[float], float]:
     last_live = time.monotonic()
-    done_before = len(state.seconds)
+    done_before = state.steps
 
-    def on_step(step: int, loss: float) -> None:
+    def on_step(step: int, loss: float, seconds: float) -> None:
         nonlocal last_live
         output.progress(f"epoch {epoch + 1}/{epochs}", step, task.steps_per_epoch)
         if time.monotonic() - last_live >= LIVE_SECONDS:
             last_live = time.monotonic()
-            rate = task.examples_a_step / watch.seconds[-1]
+            rate = task.examples_a_step / seconds
             output.metrics({"live/loss": loss, "live/examples_per_second": rate}, step=done_before + step)
 
-    watch = Stopwatch(on_step, delay)
+    watch = Stopwatch(on_step, delay, pace)
     feed = timing.Feed(task.training(epoch, framework))
     began = time.perf_counter()
     framework.train_epoch(network, optimizer, feed, watch)
     seconds = time.perf_counter() - began - watch.telling_seconds
     state.seconds.extend(watch.seconds)
     state.ended.extend(watch.ended)
+    state.windows.extend(watch.windows)
+    state.on_device_seconds.extend(watch.on_device_seconds)
+    state.held_up |= watch.held_up
     state.input_seconds += feed.seconds
     return watch.losses, seconds
 
@@ -219,7 +235,7 @@ def write_environment(path: Path, framework: Framework, threads: int) -> None:
 
 
 def write_values(path: Path, phases: list[PhaseValues]) -> None:
-    """Raw values, a row a step: phase, step, seconds, examples, warmup, ended_ms (null where the clock was not read)."""
+    """Raw values, a row a step or window: phase, step, seconds, examples, warmup, ended_ms (null where it is not known)."""
     columns: dict[str, list[Any]] = {"phase": [], "step": [], "seconds": [], "examples": [], "warmup": [], "ended_ms": []}
     for values in phases:
         count = len(values.seconds)

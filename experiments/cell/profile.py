@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.cell.contract import CellSpec, Output, Task
-from experiments.cell.timing import Feed, Stopwatch
+from experiments.cell.timing import Feed, Stopwatch, pace
 from models.contract import Framework, ModelError, Profile
 from tracking import spreadsheet
 from tracking.records import Tags
@@ -20,9 +20,9 @@ PARTS = ("compute", "copy", "launch", "input")
 
 
 def profile(task: Task, spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output) -> None:
-    """A few more steps under the framework's profiler, after everything was measured; what cannot be profiled is said."""
+    """A few more steps under the framework's profiler, at the pace of all others; what cannot be profiled is said."""
     feed = Feed(islice(task.training(0, framework), STEPS))
-    watch = Stopwatch(lambda step, _: output.progress("profile", step, STEPS))
+    watch = Stopwatch(lambda step, *_: output.progress("profile", step, STEPS), pace=pace(spec.settings, first=0))
     folder = spec.path / "profile"
     folder.mkdir()
     seconds = 0.0
@@ -42,7 +42,7 @@ def profile(task: Task, spec: CellSpec, framework: Framework, network: Any, opti
         output.record(Tags(spec.run, {"not_available.profile": NOTHING}))
     else:
         shares = parts(found, seconds, feed.seconds)
-        _write(spec.path / "profile.csv", shares, len(watch.seconds))
+        _write(spec.path / "profile.csv", shares, len(watch.losses))
         output.metrics({f"profile/{name}_percent": 100 * shares[name] / seconds for name in PARTS})
         output.artifact("profile.csv")
     output.artifact("profile", "profile")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
 
 # Requests a percentile needs before a distribution-free 95 % interval for it exists: max(q, 1 - q)^n <= 0.025.
 EARNED_AT = {50: 6, 95: 72, 99: 368}
+WINDOWS, ON_DEVICE = "train_windows", "train_on_device"
+HELD_UP = "its way of training waits for the device inside of a window: its steps do not run freely"
 
 
 @dataclass(frozen=True)
 class PhaseValues:
-    """Raw times of one phase, in order: seconds and examples a step.
+    """Raw times of one phase, in order: seconds and examples a step, or a window of steps.
 
     `warmup` steps after each of `starts` (the steps at which a process began: a resumed training has several) are not summarised.
     ended: the clock time at which each step ended, in seconds since 1970; empty where it is not known.
@@ -43,32 +46,87 @@ class PhaseValues:
         return [self.seconds[step] for step in kept], [self.examples[step] for step in kept]
 
 
-class Stopwatch:
-    """Times steps between `begin` and `end`; the caller has synchronised the device. `on_step(steps, loss)` is not timed.
+@dataclass(frozen=True)
+class Pace:
+    """How often the clock is read and the device waited for: after each of the `first` steps, and from then on by windows.
 
-    delay: every step is made longer by this share of it, for a control that must be found. telling_seconds: what `on_step` took.
+    A window has `window_steps`; after each, `between` more steps are timed one by one.
     """
 
-    def __init__(self, on_step: Callable[[int, float], None], delay: float = 0.0) -> None:
-        self._on_step = on_step
-        self._delay = delay
+    window_steps: int = 1
+    first: float = math.inf
+    between: int = 0
+
+
+EVERY_STEP = Pace()
+
+
+def pace(settings: Mapping[str, Any], first: int) -> Pace:
+    """As `timing` and `window_steps` say. first: steps that are timed one by one whatever they say."""
+    if settings["timing"] == "step":
+        return EVERY_STEP
+    return Pace(settings["window_steps"], first, settings["window_steps"] if settings["timing"] == "both" else 0)
+
+
+class Window(NamedTuple):
+    """Steps between two readings of the clock, in which nothing waited for the device. ended: seconds since 1970."""
+
+    steps: int
+    seconds: float
+    ended: float
+
+
+class Stopwatch:
+    """Times steps, or windows of them, between `begin` and `end`; the caller has synchronised the device.
+
+    on_step: is told the steps so far, the last one's loss and the seconds a step; what it takes, `telling_seconds`, is not timed.
+    delay: what is timed is made longer by this share of it, for a control that must be found.
+    seconds, ended: of the steps that were timed one by one; `windows` has all others. on_device_seconds: of the steps of windows,
+    by the device's own clock, where it has one.
+    """
+
+    def __init__(self, on_step: Callable[[int, float, float], None], delay: float = 0.0, pace: Pace = EVERY_STEP) -> None:
+        self._on_step, self._delay, self._pace = on_step, delay, pace
+        self._singly = pace.first
         self._began = 0.0
         self.telling_seconds = 0.0
         self.seconds: list[float] = []
         self.ended: list[float] = []
+        self.windows: list[Window] = []
+        self.on_device_seconds: list[float] = []
         self.losses: list[float] = []
+
+    @property
+    def window_steps(self) -> int:
+        """Of the window that comes next."""
+        return 1 if self._singly else self._pace.window_steps
+
+    @property
+    def held_up(self) -> bool:
+        """Whether a window but the last was cut short: the device was waited for more often than the clock asks to."""
+        return any(one.steps < self._pace.window_steps for one in self.windows[:-1])
 
     def begin(self) -> None:
         self._began = time.perf_counter()
 
-    def end(self, loss: float) -> None:
+    def end(self, *losses: SupportsFloat) -> None:
+        last = float(losses[-1])
         hold_up(self._began, self._delay)
-        self.seconds.append(time.perf_counter() - self._began)
-        self.ended.append(time.time())
-        self.losses.append(loss)
+        seconds, ended = time.perf_counter() - self._began, time.time()
+        if self._singly:
+            self._singly -= 1
+            self.seconds.append(seconds)
+            self.ended.append(ended)
+        else:
+            self._singly = self._pace.between
+            self.windows.append(Window(len(losses), seconds, ended))
         told = time.perf_counter()
-        self._on_step(len(self.seconds), loss)
+        self.losses += [*map(float, losses[:-1]), last]
+        self._on_step(len(self.losses), last, seconds / len(losses))
         self.telling_seconds += time.perf_counter() - told
+
+    def on_device(self, seconds: Sequence[float]) -> None:
+        self.on_device_seconds += seconds
 
 
 class Feed:
@@ -113,16 +171,48 @@ def found_warmup(seconds: Sequence[float]) -> int:
     return 1 + int(np.argmin(errors))
 
 
+def of_windows(windows: Sequence[Window], examples_a_step: int, warmup: int = 0) -> PhaseValues:
+    """Their raw values, a row a window."""
+    seconds, ended = tuple(one.seconds for one in windows), tuple(one.ended for one in windows)
+    return PhaseValues(WINDOWS, seconds, tuple(one.steps * examples_a_step for one in windows), warmup, ended=ended)
+
+
+def of_device(seconds: Sequence[float], examples_a_step: int) -> PhaseValues:
+    """Raw values of the steps of windows, by the device's own clock."""
+    return PhaseValues(ON_DEVICE, tuple(seconds), (examples_a_step,) * len(seconds), 0)
+
+
 def summarise_training(values: PhaseValues, total_seconds: float) -> dict[str, float]:
     """Metrics of a training's steps: the first apart, median and p95 of the rest, throughput as total over total."""
-    steady, examples = values.steady
     metrics = {"train/first_step_seconds": values.seconds[0], "train/total_seconds": total_seconds}
-    if steady:
-        metrics["train/step_seconds"] = float(np.median(steady))
-        metrics["train/examples_per_second"] = sum(examples) / sum(steady)
-        if 95 in (earned := percentiles(steady)):
-            metrics["train/step_seconds_p95"] = earned[95]
+    metrics |= _of_steps(values, "train/step_seconds")
+    if values.steady[0]:
+        metrics["train/examples_per_second"] = _throughput(values)
     return metrics
+
+
+def summarise_windows(metrics: Mapping[str, float], windows: PhaseValues, on_device: PhaseValues) -> dict[str, float]:
+    """The metrics of a training that has windows: the throughput is theirs, and that of its single steps stands beside it.
+
+    A window has no median step and no percentile: they are of the steps that were timed one by one, or by the device's clock.
+    """
+    found = {name: value for name, value in metrics.items() if name != "train/examples_per_second"}
+    if alone := metrics.get("train/examples_per_second"):
+        found["train/stepped_examples_per_second"] = alone
+    if windows.steady[0]:
+        found["train/examples_per_second"] = _throughput(windows)
+    return found | _of_steps(on_device, "train/on_device_step_seconds")
+
+
+def _of_steps(values: PhaseValues, name: str) -> dict[str, float]:
+    steady, _ = values.steady
+    metrics = {name: float(np.median(steady))} if steady else {}
+    return metrics | {f"{name}_p{q}": value for q, value in percentiles(steady).items() if q == 95}
+
+
+def _throughput(values: PhaseValues) -> float:
+    seconds, examples = values.steady
+    return sum(examples) / sum(seconds)
 
 
 def summarise_epochs(state: TrainingState, examples: int) -> dict[str, float]:
@@ -136,7 +226,7 @@ def summarise_epochs(state: TrainingState, examples: int) -> dict[str, float]:
     if later := state.epoch_seconds[1:]:
         metrics["train/epoch_seconds"] = float(np.median(later))
     if state.input_seconds:
-        metrics["input/seconds_mean"] = state.input_seconds / len(state.seconds)
+        metrics["input/seconds_mean"] = state.input_seconds / state.steps
         metrics["input/share_percent"] = 100 * state.input_seconds / state.total_seconds
     return metrics
 

@@ -18,6 +18,8 @@ Headline = tuple[str, int] | None
 # Runs that never get there have no such value: it is told with them as censored, not judged without them.
 TO_ACCURACY = "train/to_accuracy_"
 TOTAL = "train/total_seconds"
+# What steps that ran freely are judged by: they have no times of their own.
+FREELY = "train/examples_per_second"
 PRIMARY_AT_MOST = 3
 COMPILATIONS = "train/compilations"
 HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", "profile/", TO_ACCURACY, COMPILATIONS)
@@ -69,10 +71,13 @@ def _difference(pattern: str, label: str, unit: str, better: Better, margin: flo
 
 # The first pattern that matches says what a metric is; its place here is its place in the report.
 KNOWN = (
-    _ratio("train/examples_per_second", "training throughput", "examples/s", "higher", headline=("training", 1)),
+    _ratio(FREELY, "training throughput", "examples/s", "higher", headline=("training", 1)),
+    _ratio("train/stepped_examples_per_second", "training throughput, steps timed one by one", "examples/s", "higher"),
     _ratio("train/images_per_second", "training throughput (images)", "images/s", "higher", headline=("training", 2)),
     _ratio("train/step_seconds", "median training step", "s", headline=("training", 3)),
     _ratio("train/step_seconds_p95", "p95 training step", "s"),
+    _ratio("train/on_device_step_seconds", "median training step by the device's clock", "s"),
+    _ratio("train/on_device_step_seconds_p95", "p95 training step by the device's clock", "s"),
     _ratio("train/first_step_seconds", "first training step", "s"),
     _ratio(TOTAL, "total training time", "s"),
     _ratio("train/first_epoch_seconds", "first epoch", "s"),

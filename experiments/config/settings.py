@@ -27,6 +27,7 @@ MOST_SEED = 2**32 - 1
 MOST_ROWS = 2**20
 MOST_SIDE = 4_096
 MOST_STEPS = 10_000_000
+MOST_WINDOW = 10_000  # so many batches lie on the device at once
 MOST_EPOCHS = 100_000
 MOST_RATE = 1_000
 # More than this of all CPUs, used by others, is seen in the times: of two CPUs it is a fifth of one, which a framework with a
@@ -124,6 +125,16 @@ class CampaignSettings:
     )
     threads: int = setting(
         0, "CPU threads of every framework alike; 0: one for each CPU it may use", least=0, most=1_024, group="machine"
+    )
+    timing: str = setting(
+        "step",
+        "step: the device is waited for after every step; free: once a window of window_steps; both: in turns",
+        choices=("step", "free", "both"),
+        group="clock",
+        searchable=False,
+    )
+    window_steps: int = setting(
+        10, "steps that run freely between two readings of the clock", least=1, most=MOST_WINDOW, group="clock", searchable=False
     )
     reserve_cores: int = setting(
         0,

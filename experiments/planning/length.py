@@ -14,7 +14,8 @@ from experiments.config.settings import CampaignSettings
 
 # What can be compared where one run trains more than the other: rates, and what a step, a request or the memory takes.
 RATES = (
-    *("*_per_second", "*_per_example", "train/step_seconds*", "train/first_step_seconds", "inference/*", "input/*"),
+    *("*_per_second", "*_per_example", "train/step_seconds*", "train/on_device_step_seconds*", "train/first_step_seconds"),
+    *("inference/*", "input/*"),
     *("memory/*", "power/*", "*_percent_mean", "*_celsius_mean", "*_celsius_max", "*_megahertz_mean", "model/*"),
 )
 

@@ -57,6 +57,12 @@ def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
         raise WrongCall(f"{count:,} cells are asked for, every combination in {settings.blocks:,} blocks; at most {MOST_CELLS:,}")
 
 
+def require_single_steps(settings: CampaignSettings, study: str) -> None:
+    """Raises WrongCall where steps would not be timed one by one, which is what the study is about."""
+    if settings.timing != "step":
+        raise WrongCall(f"timing={settings.timing}: {study} compares steps that are timed one by one; take timing=step")
+
+
 def models_of(study: ModuleType, settings: CampaignSettings) -> tuple[str, ...]:
     """The models that a campaign measures: those that the settings name, where the study asks them, or the study's own."""
     own = getattr(study, "models", None)

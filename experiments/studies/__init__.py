@@ -8,7 +8,7 @@ import pkgutil
 from types import ModuleType
 
 from experiments.config import settings as settings_
-from experiments.config.outcomes import declared
+from experiments.config.outcomes import FREELY, Outcome, declared, outcome
 from tracking import plain
 from tracking.errors import WrongCall
 
@@ -25,7 +25,15 @@ def immaterial() -> tuple[str, ...]:
 
 def primary(study: ModuleType, settings: settings_.CampaignSettings) -> tuple[str, ...]:
     """The outcomes that a campaign is about: those that the settings name, or the study's own. Raises WrongCall."""
-    return declared(settings.primary or getattr(study, "PRIMARY", ()), [one.metric for one in study.OUTCOMES])
+    return declared(settings.primary or getattr(study, "PRIMARY", ()), [one.metric for one in outcomes(study, settings)])
+
+
+def outcomes(study: ModuleType, settings: settings_.CampaignSettings) -> tuple[Outcome, ...]:
+    """What a campaign judges, in the order of its report; of steps that run freely, it is their throughput in every study."""
+    found: tuple[Outcome, ...] = tuple(study.OUTCOMES)
+    if settings.timing == "step" or FREELY in (one.metric for one in found):
+        return found
+    return (outcome(FREELY), *found)
 
 
 def load(name: str) -> ModuleType:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
 from experiments.config.settings import setting
-from experiments.planning.treatments import Treatment, compared, controls
+from experiments.planning.treatments import Treatment, compared, controls, require_single_steps
 from experiments.studies import captioning
 from tracking.cpus import cpus
 
@@ -72,6 +72,7 @@ SOURCE = ""
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """The first framework, itself again, and itself slowed: here they are what is compared."""
+    require_single_steps(settings, "calibrate")
     return (compared(settings)[0], *(replace(one, control="") for one in controls(settings)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.config.outcomes import outcome
 from experiments.config.settings import setting
-from experiments.planning.treatments import Treatment
+from experiments.planning.treatments import Treatment, require_single_steps
 from experiments.studies import captioning
 from tracking.errors import WrongCall
 
@@ -69,6 +69,7 @@ SOURCE = ""
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """The harnesses asked for; Lightning only where it is installed. Raises WrongCall for one that is not known."""
+    require_single_steps(settings, "overhead")
     for name in settings.harnesses:
         if name not in HARNESSES:
             raise WrongCall(f"harnesses: there is no '{name}'; have {', '.join(HARNESSES)}")

@@ -1,4 +1,4 @@
-"""Whether the steps that are asked for can be made of the data, and leave some to be measured."""
+"""Whether the steps that are asked for can be made of the data, and leave some to be measured as they are to be."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Protocol
 from tracking.errors import WrongCall
 
 
-class Steps(Protocol):
+class Timing(Protocol):
+    """Settings of the clock."""
+
+    @property
+    def timing(self) -> str: ...
+
+    @property
+    def window_steps(self) -> int: ...
+
+
+class Steps(Timing, Protocol):
     """Settings of a training by epochs."""
 
     @property
@@ -35,3 +45,14 @@ def check(settings: Steps, examples: int, what: str, data: str) -> None:
     steps = settings.epochs * (settings.steps_per_epoch or possible)
     if settings.warmup_steps >= steps:
         raise WrongCall(f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured; give fewer")
+    measured = min(settings.steps_per_epoch or possible, steps - settings.warmup_steps)
+    check_windows(settings, measured, f"{measured} measured steps of an epoch")
+
+
+def check_windows(settings: Timing, steps: int, what: str) -> None:
+    """Raises WrongCall where a window is too long. steps: measured in a row; what: those in words."""
+    most = {"step": settings.window_steps, "free": steps, "both": steps // 2}[settings.timing]
+    if settings.window_steps > most:
+        right = f"at most {most}" if most else "take timing=step"
+        twice = ", with as many timed one by one," * (settings.timing == "both")
+        raise WrongCall(f"window_steps={settings.window_steps}: a window{twice} is longer than the {what}; {right}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from experiments.comparison.report import remarks, wording
 from experiments.comparison.report.sections import Cell, Column, Header, Line, Section
 from experiments.comparison.runs.environment import medians
-from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.runs.raw import WINDOWS, RawRun
 from experiments.comparison.verdicts import survival
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.decision import Decision
@@ -277,6 +277,8 @@ def steadiness(comparison: Comparison, found: Sequence[RunSteadiness]) -> list[S
         f"The steps of {of_runs}: changepoints of the medians of five, the first step apart; a run is steady from where no"
         " stretch differs by more than 2 % from its last, unless its steps drift. Nothing is left out for it: a run "
         "without a steady state counts like any other, and is named here."
+        + " Where steps ran freely, a window of them stands for a step."
+        * any(one.phase == WINDOWS for one in found)
     )
     counts = ("steady from step, median", "steps left out as warm-up", "runs summarised before they were steady")
     header: Header = (comparison.factor, *map(number, ("runs read", *KINDS, *counts)))

@@ -123,6 +123,13 @@ def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
     return {column.removeprefix(prefix): " / ".join(sorted(set(frame[column].dropna()))) for column in columns}
 
 
+def not_available(frames: Iterable[pd.DataFrame], metric: str) -> str:
+    """Why runs have no such metric, where they say so."""
+    column = f"tags.not_available.{metric}"
+    told = [text for frame in frames if column in frame.columns for text in frame[column].dropna().astype(str)]
+    return " / ".join(sorted(set(told) - {""}))
+
+
 def _in_blocks(frame: pd.DataFrame, column: str) -> str:
     """In how many blocks runs differ by what should be one."""
     inside = frame.groupby(["stratum", "pair"])[column].nunique()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 VALUES = "values.parquet"
+WINDOWS = "train_windows"
 COLUMNS = ("phase", "seconds", "examples", "warmup", "ended_ms")
 BY_EPOCH = ("val/accuracy", "val/loss")
 MAXIMUM_RUNS = 48
@@ -43,6 +44,8 @@ class Source(Protocol):
 @dataclass(frozen=True)
 class Phase:
     """The steps (or requests) of one part of a run, in order: shape (steps,) each; `warmup` steps are in no summary.
+
+    `train` has the steps that were timed one by one; a step of `train_windows` is a window of several, which ran freely.
 
     ended_ms: the clock time of each step's end, in milliseconds since 1970; empty or NaN where it is not known.
     """

@@ -16,7 +16,7 @@ from experiments.comparison.statistics.estimates import ROUNDING, Estimate, Floa
 from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.doubts import Doubt
 from experiments.comparison.verdicts.memory_limits import Edge
-from experiments.config.outcomes import Outcome, without_batch
+from experiments.config.outcomes import FREELY, Outcome, without_batch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -292,12 +292,17 @@ class Control:
 
     @property
     def delayed(self) -> tuple[Finding, ...]:
-        """Tested outcomes in which an injected delay must show in full: medians of steps and requests."""
-        return tuple(finding for finding in self.tested if without_batch(finding.row.metric) in DELAYED)
+        """Tested outcomes in which an injected delay must show in full: medians of steps and requests.
+
+        Of steps that ran freely, which have no median, their throughput.
+        """
+        single = any(finding.row.metric == DELAYED[0] for finding in self.tested)
+        wanted = DELAYED if single else (*DELAYED, FREELY)
+        return tuple(finding for finding in self.tested if without_batch(finding.row.metric) in wanted)
 
     def shows_delay(self, finding: Finding) -> bool:
         """Whether a delayed outcome is shown to be slower."""
-        return finding.different and finding.row.on_test_scale(finding.row.estimate) > 0
+        return finding.different and finding.way == "slower"
 
     def as_injected(self, finding: Finding) -> bool:
         """Whether the interval of a delayed outcome comes within the margin of what was injected, where that is known."""
@@ -305,6 +310,8 @@ class Control:
             return True
         row, expected = finding.row, math.log1p(self.injected)
         low, high = row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
+        if finding.outcome.words[0] == "slower":  # a rate: longer steps lower it
+            low, high = -high, -low
         return low <= expected + row.bound and high >= expected - row.bound
 
     @property

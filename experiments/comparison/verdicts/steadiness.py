@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.runs.raw import WINDOWS, RawRun
 from experiments.comparison.statistics.steady import KINDS, Steady, classify
 
 
@@ -27,14 +27,15 @@ class RunSteadiness:
 
 
 def of_runs(raw: Sequence[RawRun]) -> tuple[RunSteadiness, ...]:
-    """Every run's training (or, without one, its first phase) classified."""
+    """Every run's training (or, without one, its first phase) classified: window by window, where steps ran freely."""
     found = []
     for run in raw:
-        name = "train" if "train" in run.phases else next(iter(run.phases), "")
+        name = next((name for name in (WINDOWS, "train") if name in run.phases), next(iter(run.phases), ""))
         if name:
             phase = run.phases[name]
             warm = int(np.argmin(phase.warmup)) if not phase.warmup.all() else len(phase.warmup)
-            found.append(RunSteadiness(run, name, classify(phase.seconds), warm))
+            seconds = phase.seconds / phase.examples if name == WINDOWS else phase.seconds  # the last window may be short
+            found.append(RunSteadiness(run, name, classify(seconds), warm))
     return tuple(found)
 
 

@@ -235,8 +235,8 @@ def _measure(row: Row, outcome: Outcome, paired: _Paired, a: Floats, b: Floats) 
     a, b: its values, NaN where there is none.
     """
     metric, sides = outcome.metric, tuple(zip((row.a, row.b), paired.runs, (a, b), strict=True))
-    if absent := {level: runs[metric] for level, runs, side in sides if np.isnan(side).all()}:
-        return Finding(replace(row, reason=_without_numbers(absent)), outcome), []
+    if absent := {level: runs for level, runs, side in sides if np.isnan(side).all()}:
+        return Finding(replace(row, reason=_without_numbers(absent, metric)), outcome), []
     excluded = []
     for _, runs, side in sides:
         for at in np.flatnonzero(~np.isfinite(side)):
@@ -254,11 +254,13 @@ def _measure(row: Row, outcome: Outcome, paired: _Paired, a: Floats, b: Floats) 
     return _estimated(row, outcome, pairs, a, b), excluded
 
 
-def _without_numbers(sides: Mapping[str, Iterable[object]]) -> str:
-    """Why levels, none of whose values is a number, cannot be judged."""
-    texts = {level: _text(values) for level, values in sides.items()}
+def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
+    """Why levels, none of whose values is a number, cannot be judged; in the runs' own words, where they have any."""
+    texts = {level: _text(frame[metric]) for level, frame in sides.items()}
     missing = [level for level, text in texts.items() if not text]
     told = [f"not measured on {' and '.join(missing)}"] if missing else []
+    if why := environment.not_available([sides[level] for level in missing], metric):
+        told[0] += f" ({why})"
     return "; ".join([*told, *(f"{text} on {level}" for level, text in texts.items() if text)])
 
 

@@ -12,7 +12,14 @@ import numpy as np
 import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import check_parameters, make_optimizer, memory_peaks, tell_compilations, write_run_files
+from experiments.cell.measure import (
+    check_parameters,
+    make_optimizer,
+    memory_peaks,
+    tell_compilations,
+    tell_held_up,
+    write_run_files,
+)
 from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
 from tracking.errors import EvenhandError
@@ -53,7 +60,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     found = [phases[phase](framework, network, batch, spec, output) for phase in settings["phases"]]
     output.metrics(memory_peaks(framework, peak_memory.rss_bytes()))
     summary = {name: value for _, one in found for name, value in one.items()}
-    write_run_files(spec, framework, [values for values, _ in found], summary, output)
+    write_run_files(spec, framework, [values for several, _ in found for values in several], summary, output)
 
 
 def _batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
@@ -63,7 +70,7 @@ def _batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
 
 def _infer(
     framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output
-) -> tuple[PhaseValues, dict[str, float]]:
+) -> tuple[list[PhaseValues], dict[str, float]]:
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
     output.begin()
@@ -82,17 +89,18 @@ def _infer(
     counted = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
     summary = timing.summarise_requests(values) | counted
     output.metrics(summary)
-    return values, summary
+    return [values], summary
 
 
 def _train(
     framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output
-) -> tuple[PhaseValues, dict[str, float]]:
+) -> tuple[list[PhaseValues], dict[str, float]]:
     """Optimizer steps on one batch, which stays where the framework put it."""
     rows = spec.settings["batch_size"]
     optimizer = make_optimizer(spec, framework, network, output)
     output.progress(f"training, batch {rows}", 0, None)
-    watch = Stopwatch(lambda step, _: output.progress(f"training, batch {rows}", step, None))
+    pace = timing.pace(spec.settings, first=1)
+    watch = Stopwatch(lambda step, *_: output.progress(f"training, batch {rows}", step, None), pace=pace)
     output.begin()
     budget, began, compiled = _budget(spec), time.time(), framework.compilations()
     framework.train_epoch(network, optimizer, _again(batch, budget), watch)
@@ -100,13 +108,28 @@ def _train(
         step = int(np.argmin(np.isfinite(watch.losses)))
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
     tell_compilations(spec, framework.compilations() - compiled, output)
+    steps = len(watch.losses)
+    output.window("train", began, time.time(), rows * steps)
     values = replace(_values("train", watch.seconds, rows), ended=tuple(watch.ended))
-    output.window("train", began, time.time(), rows * len(watch.seconds))
+    windows, on_device = _windows(watch, rows), timing.of_device(watch.on_device_seconds, rows)
     summary = timing.summarise_training(values, sum(watch.seconds))
     del summary["train/total_seconds"]  # a budget, not a result
-    summary |= {"check/train_steps": len(watch.seconds), "check/train_warmup": values.warmup}
-    output.metrics(summary, step=len(watch.seconds))
-    return values, summary
+    if spec.settings["timing"] != "step":
+        summary = timing.summarise_windows(summary, windows, on_device)
+    if watch.held_up:
+        tell_held_up(spec, output)
+    left_out = values.warmup + sum(one.steps for one in watch.windows[: windows.warmup])
+    summary |= {"check/train_steps": steps, "check/train_warmup": left_out}
+    output.metrics(summary, step=steps)
+    return [values, windows, on_device], summary
+
+
+def _windows(watch: Stopwatch, rows: int) -> PhaseValues:
+    """Windows with the warm-up that is found in them: the first step, which is timed alone, is its beginning."""
+    if watch.held_up:
+        return timing.of_windows((), rows)
+    means = [watch.seconds[0], *(one.seconds / one.steps for one in watch.windows)]
+    return timing.of_windows(watch.windows, rows, timing.found_warmup(means) - 1)
 
 
 def _budget(spec: CellSpec) -> Budget:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from experiments.cell.contract import DatasetInfo, Prepared, Progress
 from experiments.studies.grid import Settings
-from experiments.workloads import networks
+from experiments.workloads import networks, steps
 from models.layers.images import ImageSpec
 from tracking.errors import WrongCall
 
 
 def prepare(settings: Settings, _: Progress) -> Prepared:
-    """Raises WrongCall for a model that is not there, has no sibling in a framework, or cannot take the images."""
+    """Raises WrongCall for a model that is not there, has no sibling in a framework, or cannot take the images; for windows."""
+    if "train" in settings.phases:
+        steps.check_windows(settings, settings.least_steps, f"least_steps={settings.least_steps} of a training")
     for name in settings.models:
         spec = networks.of_images(name, settings.frameworks, "models")
         _check_sizes(name, spec.Spec(classes=settings.classes), settings)
