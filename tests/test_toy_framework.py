@@ -97,11 +97,11 @@ print(json.dumps(moments))
 """
 
 
-EVENTS = ["start", "build", "copy", "copy", "step", "launch", "synchronise", "step", "launch", "read"]
+EVENTS = ["start", "build", "copy", "copy", "launch", "step", "update", "synchronise", "launch", "step", "update", "read"]
 
 
 def test_it_costs_what_it_is_told_to_and_writes_it_down(tmp_path: Path) -> None:
-    costs = {"copy": 0.03, "launch": 0.01, "step": 0.1, "synchronise": 0.02, "read": 0.05}
+    costs = {"copy": 0.03, "launch": 0.01, "step": 0.1, "update": 0.04, "synchronise": 0.02, "read": 0.05}
     events = tmp_path / "events"
     began = time.perf_counter()
     done = python("-c", COSTS, EVENHAND_TOY_COSTS=json.dumps({"toy": costs}), EVENHAND_TOY_EVENTS=str(events))
@@ -109,9 +109,9 @@ def test_it_costs_what_it_is_told_to_and_writes_it_down(tmp_path: Path) -> None:
     # a sleep is never short, and may be long where other tests run
     assert placed - start >= 0.03
     assert launched - placed >= 0.03 + 0.01, "copied once more, since that batch was not placed"
-    assert synchronised - placed >= 0.03 + 0.1
+    assert synchronised - placed >= 0.03 + 0.01 + 0.1 + 0.04
     assert again - synchronised >= 0.01
-    assert read - synchronised >= 0.1 + 0.05
+    assert read - synchronised >= 0.01 + 0.1 + 0.05
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     assert [line["event"] for line in lines] == EVENTS
     for line in lines:

@@ -26,23 +26,34 @@ from models import frameworks
 from tests.conftest import PYTHONPATH, ROOT
 from tracking.records import Metrics, RunClosed, RunOutcome
 
-# Seconds. The device works while the host launches and synchronises, so that a step takes step + read.
-COSTS = {"input": 0.05, "copy": 0.012, "launch": 0.004, "step": 0.03, "evaluate": 0.017, "infer": 0.02, "apply": 0.02}
-COSTS |= {"synchronise": 0.003, "read": 0.007}
-STEP, ANSWER = COSTS["step"] + COSTS["read"], COSTS["infer"] + COSTS["read"]
+# Seconds. The device begins when it is launched and works while the host synchronises.
+COSTS = {"input": 0.05, "copy": 0.012, "launch": 0.025, "step": 0.025, "evaluate": 0.017, "infer": 0.02, "apply": 0.02}
+COSTS |= {"update": 0.005, "synchronise": 0.003, "read": 0.007}
+ON_DEVICE = COSTS["step"] + COSTS["update"]
+STEP, ANSWER = COSTS["launch"] + ON_DEVICE + COSTS["read"], COSTS["infer"] + COSTS["read"]
 # What a busy machine may add to the median of a step or request: less than a copy, which does not belong there.
 LATE = 0.008
+ROUNDED = 0.002  # clock times are kept in milliseconds, and the two clocks drift
+PHASES = ("train", "train_windows")
 STEPS = 8
 WORKLOADS = ("captioning", "classification", "grid")
+BATCHES = {"captioning": 32, "classification": 100, "grid": 4}
+# Steps in windows of each. Before them each step of the warm-up is timed: ten, one, and one; an epoch's last window is short.
+FREELY = {"captioning, free": (3, 3), "classification, free": (3, 3, 1, 3, 3, 2), "classification, both": (3, 1, 3, 2)}
 TABLE = re.compile(r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) \|", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """metrics: of the run. steps: began and ended in seconds of `time.perf_counter`. events: the framework's log."""
+    """metrics: of the run. steps, windows: began and ended in seconds of `time.perf_counter`. events: the framework's log.
+
+    examples: of each window.
+    """
 
     metrics: dict[str, float]
     steps: list[tuple[float, float]]
+    windows: list[tuple[float, float]]
+    examples: list[int]
     events: list[dict[str, Any]]
 
 
@@ -58,6 +69,9 @@ def specs(folder: Path) -> dict[str, CellSpec]:
         "classification": (lenet, network, dict(pictures.prepare(network, lambda *_: None).inputs), {"input": "native"}, "train"),
         "grid": (grid, point, {}, own, "measure"),
     }
+    for name in (*FREELY, "grid, free"):
+        study, settings, inputs, more, stage = asked[name.partition(",")[0]]
+        asked[name] = (study, settings, inputs, {**more, "timing": name.rpartition(" ")[2], "window_steps": 3}, stage)
     return {
         name: CellSpec(
             *(name, study.WORKLOAD, stage, "toy", "cpu", 1, 0, {**dataclasses.asdict(settings), **more}, inputs),
@@ -69,7 +83,17 @@ def specs(folder: Path) -> dict[str, CellSpec]:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
-    folder = tmp_path_factory.mktemp("costs")
+    return _run(tmp_path_factory.mktemp("costs"), freely=False)
+
+
+@pytest.fixture(scope="module")
+def freely(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
+    """With `timing` free or both, and windows of three steps."""
+    return _run(tmp_path_factory.mktemp("freely"), freely=True)
+
+
+def _run(folder: Path, *, freely: bool) -> dict[str, Measured]:
+    """All cells of one kind side by side: they sleep most of their time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PYTHONPATH)
         patch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": COSTS}))
@@ -78,6 +102,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
         frameworks._variants.cache_clear()
         children = {}
         for name, spec in specs(folder).items():
+            if (spec.settings["timing"] != "step") != freely:
+                continue
             patch.setenv("EVENHAND_TOY_EVENTS", str(folder / f"{name}.events"))
             (folder / name).mkdir()
             children[name] = Child(spec, spec.path / "output.log")
@@ -97,9 +123,13 @@ def _measured(child: Child, log: Path, files: Path) -> Measured:
     assert closed.outcome == RunOutcome.OK, closed.reason
     table = pyarrow.parquet.read_table(files / "values.parquet").to_pydict()
     of_wall = time.time() - time.perf_counter()
-    ends = [ended / 1_000 - of_wall for ended, phase in zip(table["ended_ms"], table["phase"], strict=True) if phase == "train"]
-    steps = [(end - seconds, end) for end, seconds in zip(ends, table["seconds"], strict=False)]
-    return Measured(metrics, steps, [json.loads(line) for line in log.read_text().splitlines()])
+    rows = [row for row in zip(*table.values(), strict=True) if str(row[0]).startswith("train")]
+    spans = {
+        phase: [(row[5] / 1_000 - of_wall - row[2], row[5] / 1_000 - of_wall) for row in rows if row[0] == phase]
+        for phase in PHASES
+    }
+    examples = [row[3] for row in rows if row[0] == "train_windows"]
+    return Measured(metrics, *spans.values(), examples, [json.loads(line) for line in log.read_text().splitlines()])
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -107,7 +137,7 @@ def test_a_step_is_the_devices_work_and_the_loss(measured: Mapping[str, Measured
     assert STEP <= measured[name].metrics["train/step_seconds"] < STEP + LATE
 
 
-@pytest.mark.parametrize(("name", "batch"), [("captioning", 32), ("classification", 100), ("grid", 4)])
+@pytest.mark.parametrize(("name", "batch"), BATCHES.items())
 def test_throughput_of_steps_is_the_batch_over_a_step(measured: Mapping[str, Measured], name: str, batch: int) -> None:
     """Total over total: one late step among few moves it, so that it is held loosely."""
     assert batch / (STEP + 2 * LATE) < measured[name].metrics["train/examples_per_second"] <= batch / STEP
@@ -125,6 +155,45 @@ def test_the_epochs_clock_holds_input_and_copies_and_no_validation(measured: Map
     assert expected <= found["train/epoch_seconds"] < expected + STEPS * 2 * LATE
     assert found["train/epoch_examples_per_second"] == pytest.approx(STEPS * 100 / found["train/epoch_seconds"], rel=0.05)
     assert COSTS["input"] <= found["input/seconds_mean"] < COSTS["input"] + LATE
+
+
+@pytest.mark.parametrize("name", [*FREELY, "grid, free"])
+def test_steps_that_run_freely_overlap(freely: Mapping[str, Measured], name: str) -> None:
+    """A window's steps are launched while the device works; one by one, they would take 64 ms longer in a window of three."""
+    found, batch = freely[name], BATCHES[name.partition(",")[0]]
+    counts = [examples // batch for examples in found.examples]
+    assert tuple(counts) == FREELY.get(name, tuple(counts))
+    whole = []
+    for (began, ended), steps in zip(found.windows, counts, strict=True):
+        assert ended - began >= COSTS["launch"] + steps * ON_DEVICE + COSTS["read"] - ROUNDED
+        whole += [ended - began] * (steps == 3)
+    assert min(whole) < 3 * STEP
+
+
+@pytest.mark.parametrize("name", FREELY)
+def test_what_ran_freely_is_what_is_judged(freely: Mapping[str, Measured], name: str) -> None:
+    found, batch = freely[name], BATCHES[name.partition(",")[0]]
+    seconds = sum(ended - began for began, ended in found.windows)
+    assert found.metrics["train/examples_per_second"] == pytest.approx(
+        sum(found.examples) / seconds, rel=1e-3
+    )  # of rounded times
+    assert found.metrics["train/first_step_seconds"] >= STEP
+    assert found.metrics["train/epoch_examples_per_second"] < found.metrics["train/examples_per_second"]
+    alone = {"train/step_seconds", "train/stepped_examples_per_second"}
+    assert alone & found.metrics.keys() == (alone if name.endswith("both") else set()), "of warm-up there is no median"
+    if name.endswith("both"):
+        assert found.metrics["train/step_seconds"] >= STEP
+        assert found.metrics["train/stepped_examples_per_second"] <= batch / STEP
+
+
+def test_in_a_window_there_are_its_steps_and_one_loss(freely: Mapping[str, Measured]) -> None:
+    """Its batches are read and copied before it, and the other losses after; the device is waited for at its end."""
+    found = freely["classification, free"]
+    for window, examples in zip(found.windows, found.examples, strict=True):
+        inside = [one["event"] for one in found.events if _inside((one["began"], one["ended"]), [window])]
+        counted = {event: inside.count(event) for event in ("input", "copy", "evaluate", "launch", "step", "update", "read")}
+        steps = examples // BATCHES["classification"]
+        assert counted == {"input": 0, "copy": 0, "evaluate": 0, "launch": steps, "step": steps, "update": steps, "read": 1}
 
 
 def test_the_table_of_what_lies_inside_is_what_the_framework_did(measured: Mapping[str, Measured]) -> None:

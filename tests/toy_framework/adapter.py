@@ -31,13 +31,13 @@ class OnDevice(np.ndarray):  # type: ignore[type-arg]
 
 
 class Loss:
-    """Read with float(), which waits for the device."""
+    """Read with float(), which waits for the device to have it; not for the update, which comes after."""
 
-    def __init__(self, value: float, ledger: Ledger) -> None:
-        self._value, self._ledger = value, ledger
+    def __init__(self, value: float, ledger: Ledger, known: float) -> None:
+        self._value, self._ledger, self._known = value, ledger, known
 
     def __float__(self) -> float:
-        self._ledger.wait()
+        self._ledger.wait(self._known)
         with self._ledger.spend("read"):
             return self._value
 
@@ -121,14 +121,14 @@ class Adapter(Framework):
         loss, gradient = self._loss(network, batch)
         with self._ledger.spend("launch"):
             optimizer.update(gradient)
-            self._ledger.launch("step")
-        return Loss(loss, self._ledger)
+        known = self._ledger.launch("step")
+        self._ledger.launch("update")
+        return Loss(loss, self._ledger, known)
 
     def evaluate(self, network: Network, batch: Batch) -> tuple[float, float]:
         total = float(batch.weights.sum())
         loss, _ = self._loss(network, batch)
-        self._ledger.launch("evaluate")
-        return float(Loss(loss, self._ledger)) * total, total
+        return float(Loss(loss, self._ledger, self._ledger.launch("evaluate"))) * total, total
 
     def gradients(self, network: Network, batch: Batch) -> Weights:
         trained = {name: np.zeros_like(array) for name, array in network.weights.items() if ".running_" not in name}

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 class Costs:
     """start: of the process, on opening; build: a network. input: a batch by the framework's own pipeline.
 
-    copy: a batch or inputs from the host to the device, unless they were placed before. launch: the host's part of a step.
-    step, evaluate, infer, apply: the device's work, which the host does not wait for until it reads a result or synchronises.
+    copy: a batch or inputs from the host to the device, unless they were placed before. launch: the host's part of a step; the
+    device begins after it. step, evaluate, infer, apply: the device's work, which the host does not wait for until it reads a
+    result or synchronises. update: the rest of a step's, when its loss is known.
     synchronise: the call itself, on top of that wait. read: a loss or a result from the device to the host.
     row_bytes: what the device needs for each row of a batch while it works on it.
     """
@@ -31,6 +32,7 @@ class Costs:
     copy: float = 0.0
     launch: float = 0.0
     step: float = 0.0
+    update: float = 0.0
     evaluate: float = 0.0
     infer: float = 0.0
     apply: float = 0.0
@@ -56,15 +58,16 @@ class Ledger:
         _sleep_until(began + getattr(self.costs, event))
         self._write(event, began, time.perf_counter())
 
-    def launch(self, event: str) -> None:
-        """Device time: queued behind what the device has still to do."""
+    def launch(self, event: str) -> float:
+        """Device time: queued behind what the device has still to do. Returns when it will have ended."""
         began = max(time.perf_counter(), self._busy_until)
         self._busy_until = began + getattr(self.costs, event)
         self._write(event, began, self._busy_until)
+        return self._busy_until
 
-    def wait(self) -> None:
-        """Until the device has done all it was given."""
-        _sleep_until(self._busy_until)
+    def wait(self, until: float | None = None) -> None:
+        """Until the device has done all it was given, or what ends at that moment."""
+        _sleep_until(self._busy_until if until is None else until)
 
     def _write(self, event: str, began: float, ended: float) -> None:
         if self._path:

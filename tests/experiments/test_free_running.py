@@ -1,0 +1,355 @@
+"""Steps that run freely, on a device whose costs are known and a clock that only they move: every figure is exact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from experiments import studies
+from experiments.cell import measure, timing
+from experiments.cell.checkpoint import Checkpoint, TrainingState
+from experiments.cell.profile import profile
+from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, pace
+from experiments.studies import calibrate, captioning, grid, lenet, overhead
+from experiments.workloads import steps as steps_
+from experiments.workloads.grid import measure as grid_measure
+from experiments.workloads.grid import prepare as grid_prepare
+from models.contract import Batch, OptimizerConfig, Profile
+from models.frameworks.pytorch.device import CudaEvents
+from tests.toy_framework import costs
+from tests.toy_framework.adapter import Adapter
+from tracking.errors import WrongCall
+
+pytestmark = pytest.mark.usefixtures("toy_installed")
+TICK = 1e-6  # what reading the clock takes, so that whoever waits for it gets on
+# Seconds of a clock that nothing else moves. A device that takes longer than its host, and the other way round.
+SLOW_DEVICE = {"launch": 2.0, "step": 9.0, "update": 1.0, "copy": 3.0, "synchronise": 0.5, "read": 0.25}
+SLOW_HOST = {**SLOW_DEVICE, "launch": 20.0}
+
+
+class Time:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def perf_counter(self) -> float:
+        self.now += TICK
+        return self.now
+
+    time = monotonic = perf_counter
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    found = Time()
+    for module in (costs, timing, measure):
+        monkeypatch.setattr(module, "time", found)
+    return found
+
+
+@pytest.fixture(params=[SLOW_DEVICE, SLOW_HOST], ids=["slow device", "slow host"])
+def given(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": request.param}))
+    cost: dict[str, float] = request.param
+    return cost
+
+
+def opened(kind: type[Adapter] = Adapter) -> tuple[Adapter, Any, Any]:
+    framework = kind("toy", device="cpu", threads=1, precision="float32", seed=0)
+    network = framework.build("lenet", models.spec("lenet").Spec())
+    return framework, network, framework.optimizer(network, OptimizerConfig("adam", 0.1))
+
+
+def batches(count: int) -> Iterator[Batch]:
+    one = Batch((np.zeros((4, 28, 28, 1), np.float32),), np.zeros(4, np.int32), np.ones(4, np.float32))
+    return iter([one] * count)
+
+
+def trained(count: int, at: Pace, kind: type[Adapter] = Adapter, delay: float = 0.0) -> Stopwatch:
+    framework, network, optimizer = opened(kind)
+    watch = Stopwatch(lambda *_: None, delay, at)
+    framework.train_epoch(network, optimizer, batches(count), watch)
+    return watch
+
+
+def one_by_one(cost: dict[str, float]) -> float:
+    """Seconds of a step that the device is waited for after. It synchronises while the device works."""
+    return cost["launch"] + cost["step"] + cost["update"] + cost["read"]
+
+
+def freely(cost: dict[str, float], steps: int) -> float:
+    """Of a window: whichever is slower works without a pause, the other one's share shows once; one loss is read."""
+    host, device = cost["launch"], cost["step"] + cost["update"]
+    return steps * max(host, device) + min(host, device) + cost["read"]
+
+
+def near(seconds: float | Sequence[float]) -> Any:
+    return pytest.approx(seconds, abs=0.01)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_step_alone_is_launch_and_device_and_in_a_window_the_slower_of_both(given: dict[str, float]) -> None:
+    """Synchronising inside of the window makes every step as long as alone; without it at the end, the update is missing."""
+    assert trained(6, EVERY_STEP).seconds == near([one_by_one(given)] * 6)
+    watch = trained(12, Pace(5, first=1))
+    assert watch.seconds == near([one_by_one(given)])
+    assert [one.steps for one in watch.windows] == [5, 5, 1]
+    assert [one.seconds for one in watch.windows] == near([freely(given, 5), freely(given, 5), one_by_one(given)])
+    assert len(watch.losses) == 12
+    assert not watch.held_up
+
+
+@pytest.mark.usefixtures("clock")
+def test_windows_and_single_steps_take_turns(given: dict[str, float]) -> None:
+    watch = trained(2 + 3 * (4 + 4) + 4, Pace(4, first=2, between=4))
+    assert [one.seconds for one in watch.windows] == near([freely(given, 4)] * 4)
+    assert watch.seconds == near([one_by_one(given)] * (2 + 3 * 4))
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_delay_is_the_same_share_of_a_window_as_of_a_step(given: dict[str, float]) -> None:
+    watch = trained(6, Pace(5, first=1), delay=1e-3)
+    assert watch.seconds == pytest.approx([one_by_one(given) * 1.001], rel=1e-4)
+    assert watch.windows[0].seconds == pytest.approx(freely(given, 5) * 1.001, rel=1e-4)
+
+
+def test_losses_are_those_of_the_steps_one_by_one() -> None:
+    assert trained(9, Pace(4, first=1)).losses == trained(9, EVERY_STEP).losses
+
+
+class Moved:
+    """A CUDA event on the toy's device, in milliseconds of its time line: it is passed when the work before it is done."""
+
+    ledger: costs.Ledger
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self._passed = max(costs.time.perf_counter(), self.ledger._busy_until)
+
+    def elapsed_time(self, after: Moved) -> float:
+        assert costs.time.perf_counter() >= after._passed, "read before the device has passed it"
+        return 1_000 * (after._passed - self._passed)
+
+
+class WithEvents(Adapter):
+    def step_events(self, steps: int) -> CudaEvents:
+        Moved.ledger = self._ledger
+        return CudaEvents(steps, Moved)
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_devices_clock_tells_steps_apart_without_waiting(given: dict[str, float]) -> None:
+    """By PyTorch's own events, on a stand-in of CUDA's. A step's time is that between the ends of two steps, idle or not."""
+    watch = trained(11, Pace(5, first=1), WithEvents)
+    host, device = given["launch"], given["step"] + given["update"]
+    # before its first step an idle device waits for the launch, and for the call that synchronises before the clock starts
+    first = given["synchronise"] + host + device
+    assert watch.on_device_seconds == near(2 * [first, *[max(host, device)] * 4])
+    assert [one.seconds for one in watch.windows] == near([freely(given, 5)] * 2)
+
+
+class Waiting(Adapter):
+    """Its way of training stops the clock after every step, whatever it asks for."""
+
+    def train_epoch(self, network: Any, optimizer: Any, made: Any, watch: Any) -> None:
+        for batch in made:
+            placed = self.place(batch)
+            watch.begin()
+            loss = self.train_step(network, optimizer, placed)
+            self.synchronise()
+            watch.end(float(loss))
+
+
+@pytest.mark.usefixtures("clock", "given")
+def test_a_framework_that_always_waits_is_noticed() -> None:
+    assert trained(6, Pace(5, first=1), Waiting).held_up
+    assert not trained(6, EVERY_STEP, Waiting).held_up
+
+
+class Told:
+    """Keeps metrics, tags and windows of a cell."""
+
+    def __init__(self) -> None:
+        self.metric: dict[str, float] = {}
+        self.live: list[tuple[int, float]] = []
+        self.records: list[Any] = []
+        self.examples: list[int] = []
+
+    def metrics(self, values: Any, step: int = 0) -> None:
+        self.metric |= values
+        if "live/examples_per_second" in values:
+            self.live.append((step, values["live/examples_per_second"]))
+
+    def record(self, record: Any) -> None:
+        self.records.append(record)
+
+    def window(self, _: str, __: float, ___: float, examples: int, **____: Any) -> None:
+        self.examples.append(examples)
+
+    def begin(self) -> None: ...
+
+    def progress(self, *_: Any) -> None: ...
+
+    def artifact(self, *_: Any) -> None: ...
+
+
+class Task:
+    """Epochs of eight steps of four examples; `stops`: the epoch in which it is interrupted."""
+
+    steps_per_epoch, examples_a_step = 8, 4
+
+    def __init__(self, stops: int | None = None) -> None:
+        self._stops = stops
+
+    def training(self, epoch: int, _: Any) -> Iterator[Batch]:
+        if epoch == self._stops:
+            raise KeyboardInterrupt
+        return batches(self.steps_per_epoch)
+
+    def learning_rate(self, _: int) -> None: ...
+
+    def validate(self, *_: Any) -> dict[str, float]:
+        return {"val/loss": 1.0}
+
+
+def cell(folder: Path, **settings: Any) -> Any:
+    every = {"epochs": 3, "warmup_steps": 3, "inject_delay": 0.0, "timing": "free", "window_steps": 4, **settings}
+    return SimpleNamespace(checkpoint=str(folder / "checkpoint"), settings=every, run="1", path=folder)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_training_is_warmed_up_step_by_step_and_then_runs_freely(tmp_path: Path, given: dict[str, float]) -> None:
+    framework, network, optimizer = opened()
+    told = Told()
+    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, told)  # type: ignore[arg-type]
+    assert (len(state.seconds), [one.steps for one in state.windows]) == (3, [4, 1, 4, 4, 4, 4])
+    assert (state.steps, told.examples) == (24, [24 * 4])
+    # a message at most after each window, with its own rate: a line a second is asked for, and every window is longer
+    assert [step for step, _ in told.live] == [1, 2, 3, 7, 8, 12, 16, 20, 24]
+    assert [rate for _, rate in told.live][3] == pytest.approx(16 / freely(given, 4), rel=1e-3)
+
+
+@pytest.mark.usefixtures("clock", "given")
+def test_a_resumed_training_keeps_its_windows_and_warms_up_again(tmp_path: Path) -> None:
+    framework, network, optimizer = opened()
+    with pytest.raises(KeyboardInterrupt):
+        measure._train(Task(2), cell(tmp_path), framework, network, optimizer, Told())  # type: ignore[arg-type]
+    kept = Checkpoint(tmp_path / "checkpoint", cell(tmp_path).settings).load(framework, network, optimizer)
+    assert (len(kept.seconds), [one.steps for one in kept.windows]) == (3, [4, 1, 4, 4])
+    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, Told())  # type: ignore[arg-type]
+    assert (len(state.seconds), [one.steps for one in state.windows]) == (6, [4, 1, 4, 4, 4, 1])
+    assert state.windows[:4] == kept.windows
+    values = timing.PhaseValues("train", tuple(state.seconds), (4,) * 6, 3, tuple(state.starts))
+    assert values.is_warmup == (True,) * 6
+
+
+@pytest.mark.usefixtures("clock", "given")
+def test_a_training_of_a_framework_that_waits_has_no_throughput(tmp_path: Path) -> None:
+    framework, network, optimizer = opened(Waiting)
+    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, Told())  # type: ignore[arg-type]
+    assert state.held_up
+
+
+@pytest.mark.usefixtures("clock", "given")
+def test_steps_are_profiled_at_their_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    framework, network, optimizer = opened()
+    asked: list[int] = []
+
+    def train_epoch(_: Any, __: Any, made: Any, watch: Any) -> None:
+        asked.append(watch.window_steps)
+        watch.begin()
+        watch.end(*(0.0 for _ in made))
+
+    monkeypatch.setattr(framework, "train_epoch", train_epoch)
+    monkeypatch.setattr(framework, "profile", lambda _, work: (work(), Profile([(0.0, 1e-9)], []))[1])
+    for name in ("step", "free"):
+        (tmp_path / name).mkdir()
+        profile(Task(), cell(tmp_path / name, timing=name), framework, network, optimizer, Told())  # type: ignore[arg-type]
+    assert asked == [1, 4]
+
+
+def test_the_summary_of_windows_claims_nothing_of_single_steps() -> None:
+    warm = timing.PhaseValues("train", (9.0, 3.0), (10, 10), warmup=2)
+    windows = timing.of_windows([timing.Window(4, 8.0, 0.0), timing.Window(2, 4.5, 0.0)], 10)
+    found = timing.summarise_windows(timing.summarise_training(warm, 30.0), windows, timing.of_device((), 10))
+    assert found == {
+        "train/first_step_seconds": 9.0,
+        "train/total_seconds": 30.0,
+        "train/examples_per_second": 60 / 12.5,
+    }
+    alone = timing.PhaseValues("train", (9.0, 3.0, 5.0), (10, 10, 10), warmup=1)
+    found = timing.summarise_windows(timing.summarise_training(alone, 30.0), windows, timing.of_device((1.0, 2.0, 6.0), 10))
+    assert found["train/step_seconds"] == 4.0
+    assert found["train/stepped_examples_per_second"] == 20 / 8
+    assert found["train/examples_per_second"] == 60 / 12.5
+    assert found["train/on_device_step_seconds"] == 2.0
+    assert not [name for name in found if name.endswith("p95")], "72 values earn a p95"
+
+
+@pytest.mark.parametrize(
+    ("timing_", "window_steps", "message"),
+    [
+        ("free", 9, "window_steps=9: a window is longer than the 8 measured steps of an epoch; at most 8"),
+        ("both", 5, "window_steps=5: a window, with as many timed one by one, is longer than the 8 measured .*; at most 4"),
+        ("step", 9, ""),
+        ("free", 8, ""),
+        ("both", 4, ""),
+    ],
+)
+def test_windows_that_no_epoch_has_room_for_are_refused(timing_: str, window_steps: int, message: str) -> None:
+    """Eight steps an epoch, of two epochs, whose first holds the warm-up."""
+    settings = captioning.Settings(timing=timing_, window_steps=window_steps, steps_per_epoch=8, epochs=2, warmup_steps=8)
+    if not message:
+        return steps_.check(settings, 1_000, "training captions", "scenes")
+    with pytest.raises(WrongCall, match=message):
+        steps_.check(settings, 1_000, "training captions", "scenes")
+    return None
+
+
+def test_a_grid_refuses_windows_longer_than_what_it_measures_at_least() -> None:
+    with pytest.raises(WrongCall, match=r"window_steps=13: a window is longer than the least_steps=12 .*; at most 12"):
+        grid_prepare.prepare(grid.Settings(models=("lenet",), image_sizes=(28,), timing="free", window_steps=13), lambda *_: None)
+
+
+@pytest.mark.parametrize("study", [overhead, calibrate])
+def test_studies_of_single_steps_refuse_windows(study: Any) -> None:
+    name = study.__name__.rpartition(".")[2]
+    with pytest.raises(WrongCall, match=f"timing=free: {name} compares steps that are timed one by one; take timing=step"):
+        study.treatments(study.Settings(timing="free"))
+
+
+@pytest.mark.parametrize("name", ["captioning", "lenet", "grid"])
+def test_every_study_judges_the_throughput_of_windows(name: str) -> None:
+    study = {"captioning": captioning, "lenet": lenet, "grid": grid}[name]
+    metrics = {kind: [one.metric for one in studies.outcomes(study, study.Settings(timing=kind))] for kind in ("step", "free")}
+    assert metrics["free"].count("train/examples_per_second") == 1
+    assert metrics["step"] == [one.metric for one in study.OUTCOMES]
+
+
+def test_a_grids_warm_up_is_found_in_its_windows(clock: Time) -> None:
+    """Six slow windows before those that vary by 5 %; the first step, timed alone, is no window."""
+    usual = [4.0, 4.0, 4.0, 4.2] * 6
+    watch = Stopwatch(lambda *_: None, pace=pace({"timing": "free", "window_steps": 2}, first=1))
+    for seconds in (50.0, *[9.0] * 6, *usual):
+        watch.begin()
+        clock.sleep(seconds)
+        watch.end(*[1.0] * watch.window_steps)
+    windows = grid_measure._windows(watch, rows=3)
+    assert (windows.warmup, windows.steady) == (6, (near(usual), [6] * 24))
+
+
+def test_a_state_without_windows_is_one_of_before() -> None:
+    assert TrainingState(seconds=[1.0, 2.0]).steps == 2
