@@ -25,7 +25,7 @@ from models.contract import Batch, OptimizerConfig, Profile
 from models.frameworks.pytorch.device import CudaEvents
 from tests.toy_framework import costs
 from tests.toy_framework.adapter import Adapter
-from tracking.errors import WrongCall
+from tracking.errors import EvenhandError, WrongCall
 
 pytestmark = pytest.mark.usefixtures("toy_installed")
 TICK = 1e-6  # what reading the clock takes, so that whoever waits for it gets on
@@ -349,6 +349,27 @@ def test_a_grids_warm_up_is_found_in_its_windows(clock: Time) -> None:
         watch.end(*[1.0] * watch.window_steps)
     windows = grid_measure._windows(watch, rows=3)
     assert (windows.warmup, windows.steady) == (6, (near(usual), [6] * 24))
+
+
+class Diverging(Adapter):
+    """The loss of the seventh step is the first that is no number."""
+
+    steps = 0
+
+    def train_step(self, *given: Any) -> Any:
+        self.steps += 1
+        loss = super().train_step(*given)
+        return loss if self.steps < 7 else float("nan")
+
+
+@pytest.mark.usefixtures("clock", "given")
+@pytest.mark.parametrize("kind", ["step", "free", "both"])
+def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    framework, network, _ = opened(Diverging)
+    settings = {"batch_size": 4, "timing": kind, "window_steps": 4, "seconds": 1.0, "least_steps": 12, "most_steps": 12}
+    monkeypatch.setattr(grid_measure, "make_optimizer", lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)))
+    with pytest.raises(EvenhandError, match="the loss of step 6 is not finite"):
+        grid_measure._train(framework, network, framework.place(next(batches(1))), SimpleNamespace(settings=settings), Told())  # type: ignore[arg-type]
 
 
 def test_a_state_without_windows_is_one_of_before() -> None:

@@ -13,7 +13,7 @@ from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts.findings import Control
 from experiments.config import settings as settings_
 from experiments.planning import treatments
-from tests.experiments.comparison.campaigns import LATENCY, LOSS, RSS, STEP, runs
+from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, runs
 from tracking.errors import WrongCall
 from tracking.records import StoredRun
 
@@ -112,6 +112,23 @@ def test_an_injected_delay_is_sought_in_the_times_and_in_its_size(factor: float,
     told = control_result(control(table, "injected 5 %", STEP, RSS))
     assert told.startswith(said)
     assert told.endswith("; also called different: peak process memory")
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1.05, "found in training throughput (1.0"),
+        (1.0, "NOT FOUND in training throughput"),
+        (0.9, "NOT FOUND in training throughput (1.1"),
+        (1.3, "found, but not as the 1.05× that was injected, in training throughput (1.2"),
+    ],
+)
+def test_a_delay_of_steps_that_ran_freely_is_sought_in_their_throughput(factor: float, said: str) -> None:
+    """They have no median; a longer step lowers a rate. Where single steps were timed, the rate only says it again."""
+    freely = with_controls(factor).drop(columns=[STEP])
+    assert control_result(control(freely, "injected 5 %", RATE)).startswith(said)
+    both = control(with_controls(factor), "injected 5 %", STEP, RATE)
+    assert [one.row.metric for one in both.delayed] == [STEP]
 
 
 def test_a_delay_without_a_median_time_is_not_called_found() -> None:

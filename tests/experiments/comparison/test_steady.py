@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,3 +127,14 @@ def test_runs_are_counted_by_level_and_summaries_from_before_the_steady_state_ar
     first, second = steadiness.by_level(found)
     assert (first.n_runs, first.counts["warm-up, then steady"], first.warmup, first.too_early) == (2, 2, (10, 70), 1)
     assert (second.level, second.counts["too few steps"], second.first_steady) == ("b", 1, None)
+
+
+def test_steps_that_ran_freely_are_classified_by_their_windows():
+    """Ten times as long as a step, and an epoch's last half as long: by the example they are all alike."""
+    rng = np.random.default_rng(0)
+    windows = phase("train_windows", _noise(rng, 200), warmup=0)
+    examples = np.where(np.arange(200) % 10 == 9, 160.0, 320.0)
+    windows = replace(windows, seconds=windows.seconds * examples, examples=examples)
+    warm = phase("train", 5 * _noise(rng, 10), warmup=10)
+    (found,) = steadiness.of_runs([RawRun("1", "a", "", "0", {"train": warm, "train_windows": windows})])
+    assert (found.phase, found.steady.kind, found.warmup_steps) == ("train_windows", "steady", 0)

@@ -277,6 +277,26 @@ def test_one_missing_side_is_told():
     assert len(found.excluded) == 8
 
 
+def test_a_missing_side_is_told_with_its_runs_own_reason():
+    table = frame()
+    other = table["framework"] == "tensorflow"
+    table.loc[other, RATE] = np.nan
+    table.loc[other, f"tags.not_available.{RATE}"] = "it waits after every step"
+    found = row(compare(table), RATE)
+    assert (found.verdict, found.reason) == ("not comparable", "not measured on tensorflow (it waits after every step)")
+
+
+@pytest.mark.parametrize(("name", "values"), [("timing", ("step", "free")), ("window_steps", ("10", "20"))])
+def test_runs_that_were_timed_otherwise_are_not_pooled(name, values):
+    """Neither as levels of one block, nor as blocks of one level."""
+    for some in ("tensorflow", "c1-[12]-"):
+        table = frame()
+        table[f"params.{name}"] = np.where(table["run_id"].str.contains(some), *values)
+        found = compare(table)
+        assert {one.verdict for one in found.rows} == {"not comparable"}
+        assert f"settings differ apart from framework: {name} (" in found.rows[0].reason
+
+
 def test_text_instead_of_numbers_is_told():
     table = frame().astype({LATENCY: object})
     table.loc[table["run_id"] == "c1-3-pytorch", LATENCY] = "fast"
