@@ -23,9 +23,11 @@ from experiments.workloads.grid import measure as grid_measure
 from experiments.workloads.grid import prepare as grid_prepare
 from models.contract import Batch, OptimizerConfig, Profile
 from models.frameworks.pytorch.device import CudaEvents
+from tests.conftest import Place
 from tests.toy_framework import costs
 from tests.toy_framework.adapter import Adapter
 from tracking.errors import EvenhandError, WrongCall
+from tracking.store import Store
 
 pytestmark = pytest.mark.usefixtures("toy_installed")
 TICK = 1e-6  # what reading the clock takes, so that whoever waits for it gets on
@@ -370,6 +372,23 @@ def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(kind: str, monke
     monkeypatch.setattr(grid_measure, "make_optimizer", lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)))
     with pytest.raises(EvenhandError, match="the loss of step 6 is not finite"):
         grid_measure._train(framework, network, framework.place(next(batches(1))), SimpleNamespace(settings=settings), Told())  # type: ignore[arg-type]
+
+
+def test_a_campaign_of_freely_running_steps_is_judged_by_their_throughput(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real one, whose second framework is the slower by a known cost. No step is judged alone."""
+    slow = {"toy": {"step": 0.01}, "toy+twin": {"step": 0.02}}
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(slow))
+    toys = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "inference_requests": "2"}
+    done = place.run(**toys, blocks="2", steps_per_epoch="8", epochs="2", timing="free", window_steps="4", protocol="paper")
+    assert done.returncode == 3, done.stderr + done.stdout
+    folder = next(place.journal.iterdir()) / "report"
+    rows = {row["metric"]: row for row in json.loads((folder / "comparison.json").read_text())["rows"]}
+    assert "train/step_seconds" not in rows
+    assert rows["train/examples_per_second"]["n_blocks"] == 2
+    assert rows["train/examples_per_second"]["estimate"] < 1
+    assert "Where steps ran freely, a window of them stands for a step." in (folder / "report.md").read_text()
+    runs = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
+    assert {(run.params["timing"], run.params["window_steps"]) for run in runs} == {("free", "4")}
 
 
 def test_a_state_without_windows_is_one_of_before() -> None:

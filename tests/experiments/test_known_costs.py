@@ -40,7 +40,10 @@ WORKLOADS = ("captioning", "classification", "grid")
 BATCHES = {"captioning": 32, "classification": 100, "grid": 4}
 # Steps in windows of each. Before them each step of the warm-up is timed: ten, one, and one; an epoch's last window is short.
 FREELY = {"captioning, free": (3, 3), "classification, free": (3, 3, 1, 3, 3, 2), "classification, both": (3, 1, 3, 2)}
-TABLE = re.compile(r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) \|", re.MULTILINE)
+TABLE = re.compile(
+    r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) \| [^|]+ \| (?P<window>[^|]+) \|",
+    re.MULTILINE,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +197,9 @@ def test_in_a_window_there_are_its_steps_and_one_loss(freely: Mapping[str, Measu
         counted = {event: inside.count(event) for event in ("input", "copy", "evaluate", "launch", "step", "update", "read")}
         steps = examples // BATCHES["classification"]
         assert counted == {"input": 0, "copy": 0, "evaluate": 0, "launch": steps, "step": steps, "update": steps, "read": 1}
+    told = {row["event"]: row["window"] for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())}
+    none, each = dict.fromkeys(("input", "copy", "evaluate"), "outside"), dict.fromkeys(("launch", "step"), "inside")
+    assert told == {**none, **each, "read": "once, at its end"}
 
 
 def test_the_table_of_what_lies_inside_is_what_the_framework_did(measured: Mapping[str, Measured]) -> None:
