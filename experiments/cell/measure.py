@@ -114,7 +114,8 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
         if (rate := task.learning_rate(epoch)) is not None:
             framework.set_learning_rate(optimizer, rate)
         peak_memory.restart()
-        pace = timing.pace(spec.settings, max(0, state.starts[-1] + warmup - len(state.seconds)))
+        warming = max(0, state.starts[-1] + warmup - len(state.seconds))
+        pace = timing.pace(spec.settings, warming, windows_first=epoch % 2 == 0)
         losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, pace, output)
         trained, validating = time.time(), time.perf_counter()
         values = task.validate(framework, network)

@@ -61,11 +61,17 @@ class Pace:
 EVERY_STEP = Pace()
 
 
-def pace(settings: Mapping[str, Any], first: int) -> Pace:
-    """As `timing` and `window_steps` say. first: steps that are timed one by one whatever they say."""
-    if settings["timing"] == "step":
+def pace(settings: Mapping[str, Any], first: int, *, windows_first: bool = True) -> Pace:
+    """As `timing` and `window_steps` say. first: steps that are timed one by one whatever they say.
+
+    windows_first: which of the two comes first where they take turns. What follows a validation is slower: epochs change it.
+    """
+    kind, steps = settings["timing"], settings["window_steps"]
+    if kind == "step":
         return EVERY_STEP
-    return Pace(settings["window_steps"], first, settings["window_steps"] if settings["timing"] == "both" else 0)
+    if kind == "free":
+        return Pace(steps, first)
+    return Pace(steps, first if windows_first else first + steps, between=steps)
 
 
 class Window(NamedTuple):

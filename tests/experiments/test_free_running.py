@@ -245,6 +245,17 @@ def test_a_training_is_warmed_up_step_by_step_and_then_runs_freely(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("clock", "given")
+def test_what_comes_first_changes_from_epoch_to_epoch(tmp_path: Path) -> None:
+    """Behind a validation everything is slower for a moment: neither windows nor single steps shall always be there."""
+    framework, network, optimizer = opened()
+    took_turns = cell(tmp_path, timing="both", window_steps=2)
+    state = measure._train(Task(), took_turns, framework, network, optimizer, Told())  # type: ignore[arg-type]
+    readings = sorted([(ended, 1) for ended in state.ended] + [(one.ended, one.steps) for one in state.windows])
+    assert [steps for _, steps in readings] == [1, 1, 1, 2, 1, 1, 1, *[1, 1, 2, 1, 1, 2], *[2, 1, 1, 2, 1, 1]]
+    assert [one.steps for one in state.windows] == [2, 1, 2, 2, 2, 2]
+
+
+@pytest.mark.usefixtures("clock", "given")
 def test_a_resumed_training_keeps_its_windows_and_warms_up_again(tmp_path: Path) -> None:
     framework, network, optimizer = opened()
     with pytest.raises(KeyboardInterrupt):

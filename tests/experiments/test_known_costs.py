@@ -39,7 +39,7 @@ STEPS = 8
 WORKLOADS = ("captioning", "classification", "grid")
 BATCHES = {"captioning": 32, "classification": 100, "grid": 4}
 # Steps in windows of each. Before them each step of the warm-up is timed: ten, one, and one; an epoch's last window is short.
-FREELY = {"captioning, free": (3, 3), "classification, free": (3, 3, 1, 3, 3, 2), "classification, both": (3, 1, 3, 2)}
+FREELY = {"captioning, free": (3, 3), "classification, free": (3, 3, 1, 3, 3, 2), "classification, both": (3, 1, 3)}
 TABLE = re.compile(
     r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) \| [^|]+ \| (?P<window>[^|]+) \|",
     re.MULTILINE,
