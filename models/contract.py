@@ -234,6 +234,7 @@ class Framework(ABC):
             clock.end(*losses)
             if events:
                 clock.on_device(events.seconds())
+            window.clear()  # before the next batches are placed: the device holds those of one window
 
     @abstractmethod
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:

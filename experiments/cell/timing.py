@@ -183,9 +183,9 @@ def of_windows(windows: Sequence[Window], examples_a_step: int, warmup: int = 0)
     return PhaseValues(WINDOWS, seconds, tuple(one.steps * examples_a_step for one in windows), warmup, ended=ended)
 
 
-def of_device(seconds: Sequence[float], examples_a_step: int) -> PhaseValues:
+def of_device(seconds: Sequence[float], examples_a_step: int, warmup: int = 0) -> PhaseValues:
     """Raw values of the steps of windows, by the device's own clock."""
-    return PhaseValues(ON_DEVICE, tuple(seconds), (examples_a_step,) * len(seconds), 0)
+    return PhaseValues(ON_DEVICE, tuple(seconds), (examples_a_step,) * len(seconds), warmup)
 
 
 def summarise_training(values: PhaseValues, total_seconds: float) -> dict[str, float]:

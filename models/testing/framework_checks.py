@@ -10,6 +10,7 @@ import json
 import sys
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -267,6 +268,23 @@ def _check_batches_are_made_and_placed_between_windows(framework: Framework, clo
     with patch.object(framework, "place", placed):
         framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), made(), clock)
     assert seen == {"made": [False] * 4, "placed": [False] * 4}
+
+
+def check_the_device_holds_the_batches_of_one_window(framework: Framework) -> None:
+    """Beside them at most the batch that was used last, and the one that Keras' `fit` goes by."""
+    network, _, batch = small_network(framework)
+    placed, held = list[weakref.ref[Any]](), list[int]()
+    place = framework.place
+
+    def watched(one: Batch) -> Batch:
+        held.append(sum(array() is not None for array in placed))
+        found = place(replace(one, weights=one.weights.copy()))
+        placed.append(weakref.ref(found.weights))
+        return found
+
+    with patch.object(framework, "place", watched):
+        framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), iter([batch] * 9), Clock(3))
+    assert max(held[3::3]) <= 2
 
 
 def check_compilations_are_counted(framework: Framework) -> None:

@@ -18,15 +18,17 @@ from models.frameworks import open_framework
 
 
 class Clock:
+    window_steps = 1
+
     def __init__(self):
         self.runs, self.losses = False, []
 
     def begin(self):
         self.runs = True
 
-    def end(self, loss):
+    def end(self, *losses):
+        self.losses += map(float, losses)
         self.runs = False
-        self.losses.append(loss)
 
 
 def opened(name, model, precision="float32"):

@@ -111,15 +111,16 @@ def _train(
     steps = len(watch.losses)
     output.window("train", began, time.time(), rows * steps)
     values = replace(_values("train", watch.seconds, rows), ended=tuple(watch.ended))
-    windows, on_device = _windows(watch, rows), timing.of_device(watch.on_device_seconds, rows)
+    windows = _windows(watch, rows)
+    left_out = sum(one.steps for one in watch.windows[: windows.warmup])
+    on_device = timing.of_device(watch.on_device_seconds, rows, left_out)
     summary = timing.summarise_training(values, sum(watch.seconds))
     del summary["train/total_seconds"]  # a budget, not a result
     if spec.settings["timing"] != "step":
         summary = timing.summarise_windows(summary, windows, on_device)
     if watch.held_up:
         tell_held_up(spec, output)
-    left_out = values.warmup + sum(one.steps for one in watch.windows[: windows.warmup])
-    summary |= {"check/train_steps": steps, "check/train_warmup": left_out}
+    summary |= {"check/train_steps": steps, "check/train_warmup": values.warmup + left_out}
     output.metrics(summary, step=steps)
     return [values, windows, on_device], summary
 

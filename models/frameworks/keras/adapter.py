@@ -102,10 +102,12 @@ class _Feed:
 
     def __init__(self, batches: Iterable[Any], clock: StepClock) -> None:
         self._batches, self._clock = iter(batches), clock
+        self.ahead: list[Any] = []
         self.advance()
 
     def advance(self) -> None:
-        self.ahead = list(islice(self._batches, self._clock.window_steps))
+        self.ahead.clear()  # before the next batches are placed: the device holds those of one window
+        self.ahead += islice(self._batches, self._clock.window_steps)
 
 
 @dataclass(frozen=True)
