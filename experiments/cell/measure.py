@@ -49,10 +49,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     )
     windows = timing.of_windows(() if state.held_up else state.windows, task.examples_a_step)
     on_device = timing.of_device(state.on_device_seconds, task.examples_a_step)
-    if settings["timing"] != "step":
-        summary = timing.summarise_windows(summary, windows, on_device)
-    if state.held_up:
-        tell_held_up(spec, output)
+    summary = as_timed(spec, summary, windows, on_device, output, held_up=state.held_up)
     summary |= task.derived(summary, state) | memory_peaks(framework, state.peak_rss_bytes)
     output.metrics(summary, step=state.steps)
 
@@ -79,9 +76,15 @@ def tell_compilations(spec: CellSpec, count: int, output: Output) -> None:
     output.record(Tags(spec.run, {"train.compilations": str(count)}))
 
 
-def tell_held_up(spec: CellSpec, output: Output) -> None:
-    """Why a cell that was to run freely has no throughput, which no verdict then speaks of."""
-    output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.HELD_UP}))
+def as_timed(
+    spec: CellSpec, summary: dict[str, float], windows: PhaseValues, on_device: PhaseValues, output: Output, *, held_up: bool
+) -> dict[str, float]:
+    """The summary of a training's steps, with windows where `timing` asks for them; or, as a tag, why there are none."""
+    if spec.settings["timing"] == "step":
+        return summary
+    if held_up:
+        output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.HELD_UP}))
+    return timing.summarise_windows(summary, windows, on_device)
 
 
 def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:

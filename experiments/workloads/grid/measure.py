@@ -13,11 +13,11 @@ import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import (
+    as_timed,
     check_parameters,
     make_optimizer,
     memory_peaks,
     tell_compilations,
-    tell_held_up,
     write_run_files,
 )
 from experiments.cell.timing import PhaseValues, Stopwatch
@@ -116,10 +116,7 @@ def _train(
     on_device = timing.of_device(watch.on_device_seconds, rows, left_out)
     summary = timing.summarise_training(values, sum(watch.seconds))
     del summary["train/total_seconds"]  # a budget, not a result
-    if spec.settings["timing"] != "step":
-        summary = timing.summarise_windows(summary, windows, on_device)
-    if watch.held_up:
-        tell_held_up(spec, output)
+    summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up)
     summary |= {"check/train_steps": steps, "check/train_warmup": values.warmup + left_out}
     output.metrics(summary, step=steps)
     return [values, windows, on_device], summary

@@ -11,7 +11,7 @@ import numpy as np
 import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import check_parameters, make_optimizer, memory_peaks, tell_compilations, write_run_files
+from experiments.cell.measure import as_timed, check_parameters, make_optimizer, memory_peaks, tell_compilations, write_run_files
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.workloads.training_speed import inputs
 from models.contract import Batch, Framework
@@ -32,8 +32,9 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     optimizer = make_optimizer(spec, framework, network, output)
 
-    total = settings["steps"] + (settings["steps"] if varying else settings["warmup_steps"])
-    watch = Stopwatch(lambda step, _: output.progress("training", step, total))
+    warmup = settings["steps"] if varying else settings["warmup_steps"]
+    total = warmup + settings["steps"]
+    watch = Stopwatch(lambda step, *_: output.progress("training", step, total), pace=timing.pace(settings, warmup))
     output.begin()
     began, compiled = time.time(), framework.compilations()
     epochs = [_epoch(framework, network, optimizer, part, watch) for part in _parts(batches, settings)]
@@ -41,14 +42,17 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
         step = int(np.argmin(np.isfinite(watch.losses)))
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
     tell_compilations(spec, framework.compilations() - compiled, output)
-    output.window("train", began, time.time(), rows * len(watch.seconds))
-    warmup = total - settings["steps"]
-    values = PhaseValues("train", tuple(watch.seconds), (rows,) * total, warmup, ended=tuple(watch.ended))
-    summary = timing.summarise_training(values, sum(watch.seconds)) | memory_peaks(framework, peak_memory.rss_bytes())
+    output.window("train", began, time.time(), rows * total)
+    values = PhaseValues("train", tuple(watch.seconds), (rows,) * len(watch.seconds), warmup, ended=tuple(watch.ended))
+    windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
+    on_device = timing.of_device(watch.on_device_seconds, rows)
+    summary = timing.summarise_training(values, sum(watch.seconds) + sum(one.seconds for one in watch.windows))
+    summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up)
+    summary |= memory_peaks(framework, peak_memory.rss_bytes())
     if varying:
         summary |= {"train/first_epoch_seconds": epochs[0], "train/epoch_seconds": epochs[1]}
     output.metrics(summary, step=total)
-    write_run_files(spec, framework, [values], summary, output)
+    write_run_files(spec, framework, [values, windows, on_device], summary, output)
 
 
 def _parts(batches: Sequence[Batch], settings: dict[str, int | str]) -> Iterator[Iterator[Batch]]:

@@ -6,7 +6,7 @@ import models
 from experiments.cell.contract import DatasetInfo, Prepared, Progress
 from experiments.studies import training_speed
 from experiments.studies.training_speed import Settings
-from experiments.workloads import networks
+from experiments.workloads import networks, steps
 from experiments.workloads.training_speed import inputs
 from models import frameworks
 from tracking.errors import WrongCall
@@ -14,6 +14,7 @@ from tracking.errors import WrongCall
 
 def prepare(settings: Settings, _: Progress) -> Prepared:
     """Raises WrongCall for a network that is not there or has no sibling in a framework, and for what cannot train."""
+    steps.check_windows(settings, settings.steps, f"steps={settings.steps} that are timed")
     for name in settings.models:
         _check_model(name, settings)
     if settings.ctc in ("sparse", "dense") and (others := _off_tensorflow(settings)) and "deepspeech2" in settings.models:
