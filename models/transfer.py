@@ -42,6 +42,7 @@ LINEAR = Layout(np.transpose, lambda array, _: np.transpose(array))
 CONVOLUTION = Layout(  # HWIO <-> OIHW
     lambda kernel: kernel.transpose(3, 2, 0, 1), lambda kernel, _: kernel.transpose(2, 3, 1, 0)
 )
+SEQUENCE = Layout(lambda kernel: kernel.transpose(2, 1, 0), lambda kernel, _: kernel.transpose(2, 1, 0))  # WIO <-> OIW
 DEPTHWISE = Layout(  # (H, W, C, multiplier) <-> (C·multiplier, 1, H, W)
     lambda kernel: kernel.transpose(2, 3, 0, 1).reshape(-1, 1, *kernel.shape[:2]),
     lambda kernel, shape: kernel.reshape(shape[2], shape[3], *shape[:2]).transpose(2, 3, 0, 1),
@@ -97,16 +98,21 @@ def _arrays(layer: Any) -> Iterator[tuple[str, Any, Layout]]:
     elif isinstance(layer, layers.Conv2D):
         yield "weight", layer.kernel, CONVOLUTION
         yield from _bias(layer)
+    elif isinstance(layer, layers.Conv1D):
+        yield "weight", layer.kernel, SEQUENCE
+        yield from _bias(layer)
     elif isinstance(layer, layers.Dense):
         yield "weight", layer.kernel, LINEAR
         yield from _bias(layer)
     elif isinstance(layer, layers.Embedding):
         yield "weight", layer.embeddings, AS_IS
-    elif isinstance(layer, layers.LSTM):
+    elif isinstance(layer, layers.LSTMCell):
         yield from _lstm(layer, "")
+    elif isinstance(layer, layers.LSTM):
+        yield from _lstm(layer.cell, "_l0")
     elif isinstance(layer, layers.Bidirectional):
-        yield from _lstm(layer.forward_layer, "")
-        yield from _lstm(layer.backward_layer, "_reverse")
+        yield from _lstm(layer.forward_layer.cell, "_l0")
+        yield from _lstm(layer.backward_layer.cell, "_l0_reverse")
     elif isinstance(layer, layers.BatchNormalization):
         yield "weight", layer.gamma, AS_IS
         yield "bias", layer.beta, AS_IS
@@ -116,11 +122,11 @@ def _arrays(layer: Any) -> Iterator[tuple[str, Any, Layout]]:
         raise ModelError(f"layer {layer.name!r}: no rule moves the weights of a {type(layer).__name__}")
 
 
-def _lstm(layer: Any, direction: str) -> Iterator[tuple[str, Any, Layout]]:
+def _lstm(cell: Any, suffix: str) -> Iterator[tuple[str, Any, Layout]]:
     """Both order the gates i f g o."""
-    yield f"weight_ih_l0{direction}", layer.cell.kernel, LINEAR
-    yield f"weight_hh_l0{direction}", layer.cell.recurrent_kernel, LINEAR
-    yield f"bias_ih_l0{direction}", layer.cell.bias, AS_IS
+    yield f"weight_ih{suffix}", cell.kernel, LINEAR
+    yield f"weight_hh{suffix}", cell.recurrent_kernel, LINEAR
+    yield f"bias_ih{suffix}", cell.bias, AS_IS
 
 
 def _bias(layer: Any) -> Iterator[tuple[str, Any, Layout]]:

@@ -7,14 +7,13 @@ returns (n,): minus the logarithm of the probability.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from keras import ops
-from keras.backend import backend
 
 from models.deepspeech2.spec import BLANK
 from models.frameworks.tensorflow import ctc as tensorflow
+from models.layers.scan import outputs_of
 
 NEVER = -1e30  # the logarithm of a probability of zero; an infinite one would make gradients NaN
 
@@ -36,7 +35,7 @@ def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
         return ops.where(ops.less(frame, frames)[:, None], moved, alpha)
 
     later = (ops.arange(1, ops.shape(likely)[1], dtype="int32"), ops.transpose(emitted[:, 1:], (1, 0, 2)))
-    alpha = _after_all(step, at_start, later)
+    alpha = outputs_of(step, at_start, later)[-1]
     last = ops.take_along_axis(alpha, 2 * labels[:, None], axis=1)[:, 0]
     label = ops.take_along_axis(alpha, ops.maximum(2 * labels - 1, 0)[:, None], axis=1)[:, 0]
     return -ops.where(labels > 0, ops.logaddexp(last, label), last)
@@ -58,13 +57,6 @@ def keras(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
 
 
 LOSSES = {"scan": scan, "sparse": sparse, "dense": dense, "keras": keras}
-
-
-def _after_all(step: Callable[[Any, Any], Any], first: Any, given: Any) -> Any:
-    """The state after a step for each of `given`, along their first axis."""
-    if backend() == "tensorflow":
-        return tensorflow.after_all(step, first, given)
-    return ops.scan(lambda state, now: (step(state, now), None), first, given)[0]
 
 
 def _with_blanks(targets: Any) -> Any:

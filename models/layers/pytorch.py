@@ -20,6 +20,15 @@ class OneBiasLSTM(nn.LSTM):  # type: ignore[misc]
             setattr(self, name, zeros)  # assigning, too, puts it among the flat weights that the kernel reads
 
 
+class OneBiasCell(nn.LSTMCell):  # type: ignore[misc]
+    """nn.LSTMCell with one bias vector per gate, for the same reason."""
+
+    def __init__(self, inputs: int, size: int) -> None:
+        super().__init__(inputs, size)
+        del self.bias_hh
+        self.register_buffer("bias_hh", torch.zeros(4 * size), persistent=False)
+
+
 def of_images(network: nn.Module) -> nn.Module:
     """torchvision's network, made to take images as the contract has them, (n, height, width, channels), without a copy."""
     network.register_forward_pre_hook(_channels_first)

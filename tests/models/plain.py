@@ -13,14 +13,19 @@ def sigmoid(x: Array) -> Array:
 
 def lstm(weights: Weights, path: str, x: Array, direction: str = "") -> Array:
     """One sequence (words, inputs) -> (words, width); `_reverse` reads it from its end."""
-    into, again, bias = (weights[f"{path}.{name}{direction}"] for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"))
-    h, c, found = np.zeros(again.shape[1]), np.zeros(again.shape[1]), []
+    state, found = (np.zeros(weights[f"{path}.weight_hh_l0"].shape[1]),) * 2, []
     for word in x[::-1] if direction else x:
-        i, f, g, o = np.split(into @ word + again @ h + bias, 4)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(c)
-        found.append(h)
+        state = cell(weights, path, word, state, f"_l0{direction}")
+        found.append(state[0])
     return np.array(found[::-1] if direction else found)
+
+
+def cell(weights: Weights, path: str, x: Array, state: tuple[Array, Array], suffix: str = "") -> tuple[Array, Array]:
+    """One step of an LSTM: the state (h, c) and the next."""
+    into, again, bias = (weights[f"{path}.{name}{suffix}"] for name in ("weight_ih", "weight_hh", "bias_ih"))
+    i, f, g, o = np.split(into @ x + again @ state[0] + bias, 4)
+    c = sigmoid(f) * state[1] + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
 
 
 def convolution(kernel: Array, x: Array, strides: tuple[int, int]) -> Array:
@@ -54,6 +59,7 @@ weights = parity._perturbed(module.initial_weights(small, rng), rng)
 adapter = open_framework(framework, device="cpu", threads=1, precision="float64", seed=0)
 network = adapter.build(name, small)
 adapter.load_weights(network, weights)
-np.savez(out, outputs=adapter.infer(network, batch.inputs), **{f"weights/{k}": v for k, v in weights.items()},
-         **{f"inputs/{at}": one for at, one in enumerate(batch.inputs)})
+loss, total = adapter.evaluate(network, batch)
+np.savez(out, outputs=adapter.infer(network, batch.inputs), targets=batch.targets, loss=loss / total, row_weights=batch.weights,
+         **{f"weights/{k}": v for k, v in weights.items()}, **{f"inputs/{at}": one for at, one in enumerate(batch.inputs)})
 """

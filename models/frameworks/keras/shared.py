@@ -175,7 +175,7 @@ class KerasFramework(Framework):
         return array.astype(self._dtype, copy=False) if np.issubdtype(array.dtype, np.floating) else array
 
     def _arrays(self, batch: Batch) -> tuple[tuple[Array, ...], Array, Array]:
-        return tuple(map(self._array, batch.inputs)), batch.targets, self._array(batch.weights)
+        return tuple(map(self._array, batch.inputs)), self._array(batch.targets), self._array(batch.weights)
 
     def _gradient_weights(self, network: Any, gradients: Sequence[Any]) -> Weights:
         """Gradients in the order of the trainable variables -> by torch names and layouts."""

@@ -199,7 +199,9 @@ class Adapter(Framework):
         return _laid_out(tensor, self._layout) if tensor.ndim == IMAGES else tensor
 
     def _tensors(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        return self.place_inputs(batch.inputs), self._tensor(batch.targets).long(), self._tensor(batch.weights)
+        targets = self._tensor(batch.targets)
+        whole = targets if targets.is_floating_point() else targets.long()
+        return self.place_inputs(batch.inputs), whole, self._tensor(batch.weights)
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function(network, …)`, compiled once where the variant compiles, in mixed precision where that is asked for."""

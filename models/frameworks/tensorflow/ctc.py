@@ -5,7 +5,6 @@ Logits (n, frames, symbols), targets (n, labels) padded with the blank; frames a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 
@@ -22,10 +21,3 @@ def dense(logits: Any, targets: Any, frames: Any, labels: Any, blank: int) -> An
     import tensorflow as tf
 
     return tf.nn.ctc_loss(targets, logits, labels, frames, logits_time_major=False, blank_index=blank)
-
-
-def after_all(step: Callable[[Any, Any], Any], first: Any, given: Any) -> Any:
-    """The state after a step for each of `given`, along their first axis. XLA differentiates this scan, but not that of Keras."""
-    import tensorflow as tf
-
-    return tf.scan(step, given, first)[-1]

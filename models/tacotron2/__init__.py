@@ -1,0 +1,1 @@
+"""Tacotron 2: from characters to spectrograms, with location-sensitive attention."""
