@@ -193,6 +193,7 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
         output.begin()
         began = time.time()
         seconds: list[float] = []
+        ended: list[float] = []
         for index in range(count):
             request = framework.place_inputs(task.request(size, index))
             framework.synchronise()
@@ -200,8 +201,9 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
             task.answer(framework, network, request)
             timing.hold_up(start, spec.settings["inject_delay"])
             seconds.append(time.perf_counter() - start)
+            ended.append(time.time())
             output.progress(f"inference, batch {size}", index + 1, count)
-        values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), warmup)
+        values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), warmup, ended=tuple(ended))
         prefix = "inference" if not found else f"inference/batch_{size}"
         output.metrics(timing.summarise_requests(values, prefix))
         output.window("inference", began, time.time(), size * len(seconds), f"{prefix}/")

@@ -40,8 +40,10 @@ class Settings(CampaignSettings):
         choices=("fixed", "varying"),
         group="training",
     )
-    steps: int = setting(200, "timed steps; of varying lengths also the steps of the epoch before", least=2, most=MOST_STEPS)
-    warmup_steps: int = setting(10, "steps before the timed ones", least=1, most=MOST_STEPS)
+    steps: int = setting(
+        200, "timed steps; of varying lengths also the steps of the epoch before", least=2, most=MOST_STEPS, group="training"
+    )
+    warmup_steps: int = setting(10, "steps before the timed ones", least=1, most=MOST_STEPS, group="training")
     ctc: str = setting(
         "sparse",
         "TensorFlow's and Keras' CTC loss: TensorFlow's kernel (sparse) or operators (dense), Keras' own, or the gate's (scan)",

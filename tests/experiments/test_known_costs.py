@@ -34,7 +34,7 @@ STEP, ANSWER = COSTS["launch"] + ON_DEVICE + COSTS["read"], COSTS["infer"] + COS
 # What a busy machine may add to the median of a step or request: less than a copy, which does not belong there.
 LATE = 0.008
 ROUNDED = 0.002  # clock times are kept in milliseconds, and the two clocks drift
-PHASES = ("train", "train_windows")
+PHASES = ("train", "train_windows", "inference")
 STEPS = 8
 WORKLOADS = ("captioning", "classification", "grid")
 BATCHES = {"captioning": 32, "classification": 100, "grid": 4, "training_speed": 4}
@@ -42,21 +42,22 @@ BATCHES = {"captioning": 32, "classification": 100, "grid": 4, "training_speed":
 FREELY = {"captioning, free": (3, 3), "classification, free": (3, 3, 1, 3, 3, 2), "classification, both": (3, 1, 3)}
 FREELY |= {"training_speed, free": (3, 3, 1)}
 TABLE = re.compile(
-    r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) \| [^|]+ \| (?P<window>[^|]+) \|",
+    r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) \| (?P<request>\w+|–) \| (?P<window>[^|]+) \|",
     re.MULTILINE,
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """metrics: of the run. steps, windows: began and ended in seconds of `time.perf_counter`. events: the framework's log.
+    """metrics: of the run. events: the framework's log. examples: of each window.
 
-    examples: of each window.
+    steps, windows, requests: began and ended in seconds of `time.perf_counter`.
     """
 
     metrics: dict[str, float]
     steps: list[tuple[float, float]]
     windows: list[tuple[float, float]]
+    requests: list[tuple[float, float]]
     examples: list[int]
     events: list[dict[str, Any]]
 
@@ -129,13 +130,18 @@ def _measured(child: Child, log: Path, files: Path) -> Measured:
     assert closed.outcome == RunOutcome.OK, closed.reason
     table = pyarrow.parquet.read_table(files / "values.parquet").to_pydict()
     of_wall = time.time() - time.perf_counter()
-    rows = [row for row in zip(*table.values(), strict=True) if str(row[0]).startswith("train")]
+    rows = [row for row in zip(*table.values(), strict=True) if row[5] is not None]
     spans = {
-        phase: [(row[5] / 1_000 - of_wall - row[2], row[5] / 1_000 - of_wall) for row in rows if row[0] == phase]
+        phase: [(row[5] / 1_000 - of_wall - row[2], row[5] / 1_000 - of_wall) for row in rows if _phase(row[0]) == phase]
         for phase in PHASES
     }
     examples = [row[3] for row in rows if row[0] == "train_windows"]
     return Measured(metrics, *spans.values(), examples, [json.loads(line) for line in log.read_text().splitlines()])
+
+
+def _phase(name: str) -> str:
+    """Requests have the size of their batch in the name."""
+    return name.partition("_batch_")[0]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -221,6 +227,19 @@ def test_the_table_of_what_lies_inside_is_what_the_framework_did(measured: Mappi
             "inside" if count >= least else "outside" for count, least in ((in_steps, STEPS), (in_epochs, STEPS - 1))
         )
     assert {event: told[event] for event in seen} == seen
+
+
+def test_a_request_holds_the_devices_work_and_the_answer_and_no_copy(measured: Mapping[str, Measured]) -> None:
+    found = measured["classification"]
+    told = {row["event"]: row["request"] for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())}
+    asked = [one for one in found.events if one["began"] > found.steps[-1][1]]
+    seen = {}
+    for event, named in (("copy", "copy"), ("infer", "step"), ("read", "read")):
+        mine = [(one["began"], one["ended"]) for one in asked if one["event"] == event]
+        seen[named] = "inside" if sum(_inside(one, found.requests) for one in mine) >= len(found.requests) else "outside"
+    assert len(found.requests) >= 8
+    assert {event: told[event] for event in seen} == seen
+    assert {told[event] for event in ("input", "evaluate")} == {"–"}
 
 
 def _inside(one: tuple[float, float], spans: Sequence[tuple[float, float]]) -> bool:
