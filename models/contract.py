@@ -68,14 +68,18 @@ class Batch:
 class ImageFiles:
     """Images on disk for a framework's own input pipeline: which, in which order, and how each is moved before it is normalised.
 
-    images: a .npy file, uint8 (…, side, side, channels). rows: int64 (n,); labels: int32 (n,), of these rows. shifts: int (n, 2),
-    where the window begins in the picture with `pad` black pixels around it; mirrored: bool (n,), left to right after that.
-    mean, deviation: float32 (channels,), of pixels scaled to 0…1.
+    images: a .npy file, uint8 (…, side, side, channels). rows: int64 (n,); labels: int32 (n,), of these rows.
+    files: bytes (n,), the JPEG or PNG of 8 bits without transparency that a row was made of, to be decoded, turned upright and
+    brought to side × side by a bilinear filter with antialiasing; empty where the row of `images` is to be read.
+    orientations: int8 (n,), EXIF's, 1…8. shifts: int (n, 2), where the window begins in the picture with `pad` black pixels
+    around it; mirrored: bool (n,), left to right after that. mean, deviation: float32 (channels,), of pixels scaled to 0…1.
     """
 
     images: str
     rows: Array
     labels: Array
+    files: Array
+    orientations: Array
     shifts: Array
     mirrored: Array
     pad: int
@@ -175,7 +179,10 @@ class Framework(ABC):
     def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Array]) -> None: ...
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:  # noqa: ARG002
-        """Batches by the framework's own input pipeline, `workers` at a time; whole ones alone."""
+        """Whole batches by the framework's own input pipeline, `workers` at a time, in tensors of its own for `place`.
+
+        Called once an epoch: what can serve all of them, as a worker process, is kept. Raises ModelError naming a damaged file.
+        """
         raise ModelError(f"{self.name} has no input pipeline of its own here")
 
     def profile(self, folder: Path, work: Callable[[], object]) -> Profile:  # noqa: ARG002

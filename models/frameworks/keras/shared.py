@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 
 import models
-from models.contract import PROFILED, Array, Batch, Dropping, Framework, ModelError, OptimizerConfig, Profile, Weights
+from models.contract import (
+    PROFILED,
+    Array,
+    Batch,
+    Dropping,
+    Framework,
+    ImageFiles,
+    ModelError,
+    OptimizerConfig,
+    Profile,
+    Weights,
+)
 from models.frameworks.devices import Device
 from models.frameworks.keras.jax import JaxDevice
 from models.frameworks.pytorch.device import TorchDevice
@@ -24,6 +35,8 @@ DEVICES: dict[str, Callable[[str, int, str, str], Device]] = {
     "torch": TorchDevice,
     "jax": JaxDevice,
 }
+# Backend -> the framework here whose input pipeline and profiler are also Keras'.
+OWNERS = {"tensorflow": "tensorflow", "torch": "pytorch"}
 
 
 class KerasFramework(Framework):
@@ -37,6 +50,7 @@ class KerasFramework(Framework):
         self.name = name
         self.backend = backend
         self._traced = 0
+        self._readers: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = False  # by TensorFlow's XLA, which tells nobody
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         if precision == "float64":
@@ -128,11 +142,17 @@ class KerasFramework(Framework):
 
         seen.drop_nothing(seen.droppers(network).values())
 
+    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
+        key = (files.images, files.batch_size, workers)
+        if key not in self._readers:
+            self._readers[key] = self._reader(files, workers)
+        epoch: Iterable[Batch] = self._readers[key].epoch(files)
+        return epoch
+
     def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
-        if self.backend not in ("tensorflow", "torch"):
+        if self.backend not in OWNERS:
             return super().profile(folder, work)
-        name = {"tensorflow": "tensorflow", "torch": "pytorch"}[self.backend]
-        found: Profile = import_module(f"models.frameworks.{name}.profiler").profiled(folder, self.device, work)
+        found: Profile = import_module(f"models.frameworks.{OWNERS[self.backend]}.profiler").profiled(folder, self.device, work)
         return found
 
     def place(self, batch: Batch) -> Batch:
@@ -154,6 +174,13 @@ class KerasFramework(Framework):
 
     def peak_device_bytes(self) -> int | None:
         return self._device.peak_bytes()
+
+    def _reader(self, files: ImageFiles, workers: int) -> Any:
+        """The input pipeline of the backend, whose images lie in memory as Keras keeps them: channels last."""
+        if self.backend not in OWNERS:
+            raise ModelError(f"{self.name} has no input pipeline of its own here")
+        module = import_module(f"models.frameworks.{OWNERS[self.backend]}.pipeline")
+        return module.Reader(files, workers, self.device, channels_last=True)
 
     def _array(self, array: Array) -> Array:
         if not isinstance(array, np.ndarray):  # placed before

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -48,6 +47,7 @@ class Adapter(Framework):
         self._compile = name == "pytorch+compile"
         self._layout = torch.channels_last if name == "pytorch+channels_last" else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._readers: dict[tuple[Any, ...], Any] = {}
         self._device.seed(seed)
 
     def versions(self) -> dict[str, str]:
@@ -106,9 +106,13 @@ class Adapter(Framework):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
-        from models.frameworks.pytorch.pipeline import batches
+        from models.frameworks.pytorch.pipeline import Reader
 
-        return batches(files, workers, self.device)
+        key = (files.images, files.batch_size, workers)
+        if key not in self._readers:
+            self._readers[key] = Reader(files, workers, self.device, channels_last=self._layout == torch.channels_last)
+        epoch: Iterable[Batch] = self._readers[key].epoch(files)
+        return epoch
 
     def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
         from models.frameworks.pytorch.profiler import profiled
@@ -116,10 +120,10 @@ class Adapter(Framework):
         return profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
-        return Batch(*self._tensors(batch))
+        return Batch(self.place_inputs(batch.inputs), self._placed(batch.targets).long(), self._placed(batch.weights))
 
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Tensor, ...]:
-        return tuple(map(self._tensor, inputs))
+        return tuple(map(self._placed, inputs))
 
     def train_step(self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
         _set_mode(network, training=True)
@@ -169,7 +173,7 @@ class Adapter(Framework):
     def infer(self, network: nn.Module, inputs: tuple[Array, ...]) -> Array:
         _set_mode(network, training=False)
         with torch.inference_mode():
-            outputs: Tensor = self._forward(_logits)(network, self.place_inputs(inputs))
+            outputs: Tensor = self._forward(_logits)(network, tuple(map(self._tensor, inputs)))
         return _on_host(outputs, self._dtype)
 
     def apply(self, function: Callable[..., Any], network: nn.Module, inputs: tuple[Array, ...], **options: int) -> Array:
@@ -188,14 +192,16 @@ class Adapter(Framework):
         return self._device.peak_bytes()
 
     def _tensor(self, array: Array | Tensor) -> Tensor:
-        if isinstance(array, Tensor):  # placed before
-            return array
-        dtype = self._dtype if np.issubdtype(array.dtype, np.floating) else None
-        tensor = torch.from_numpy(array).to(self.device, dtype)
-        return _laid_out(tensor, self._layout) if tensor.ndim == IMAGES else tensor
+        return array if isinstance(array, Tensor) else self._placed(array)  # those were placed before
+
+    def _placed(self, array: Array | Tensor) -> Tensor:
+        tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
+        placed = tensor.to(self.device, self._dtype if tensor.is_floating_point() else None, non_blocking=True)
+        # a tensor comes from `read`, or was placed before: it lies as it should
+        return placed if isinstance(array, Tensor) or placed.ndim != IMAGES else _laid_out(placed, self._layout)
 
     def _tensors(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        return self.place_inputs(batch.inputs), self._tensor(batch.targets).long(), self._tensor(batch.weights)
+        return tuple(map(self._tensor, batch.inputs)), self._tensor(batch.targets).long(), self._tensor(batch.weights)
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function(network, …)`, compiled once where the variant compiles, in mixed precision where that is asked for."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from models.contract import PROFILED, Array, Batch, ImageFiles, Weights
+from models.contract import PROFILED, Array, Batch, Weights
 from models.frameworks.keras.shared import KerasFramework, tensor_specs
 
 
@@ -21,11 +21,6 @@ class Adapter(KerasFramework):
         )
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = name == "tensorflow+xla"
-
-    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
-        from models.frameworks.tensorflow.pipeline import batches
-
-        return batches(files, workers)
 
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         return self._call(_update, (network, optimizer), self._arrays(batch))
