@@ -12,6 +12,7 @@ def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool =
         distributions=("keras", *distributions),
         extra=extra,
         has_pipeline=has_pipeline,
+        has_plain_loop=True,
         fits=True,
         autologging="keras",
     )

@@ -199,23 +199,6 @@ class KerasFramework(Framework):
         return from_keras(trainable, lambda variable: by_variable[id(variable)])
 
 
-def tensor_specs(arrays: Any) -> Any:
-    """TensorFlow's signature of nested arrays, one for all batches.
-
-    The leading dimension varies. Of floating arrays a sequence's length does too, (n, length, features), and images keep a
-    static size; integer arrays vary in every dimension.
-    """
-    import tensorflow as tf
-
-    def one(array: Array) -> Any:
-        sizes = array.shape[1:] if tf.as_dtype(array.dtype).is_floating else (None,) * (array.ndim - 1)
-        if array.ndim == SEQUENCES:
-            sizes = (None, sizes[1])
-        return tf.TensorSpec((None, *sizes), array.dtype)
-
-    return tf.nest.map_structure(one, arrays)
-
-
 def _entries(network: Any) -> Any:
     from models.transfer import entries
 

@@ -162,24 +162,24 @@ class Adapter(Framework):
         return {name: gradient.numpy(force=True) for name, gradient in zip(parameters, gradients, strict=True)}
 
     def dropping(self, network: nn.Module, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
-        return seen.dropping(network, tuple(map(self._tensor, inputs)), draws)
+        return seen.dropping(network, self._inputs(inputs), draws)
 
     def drop_nothing(self, network: nn.Module) -> None:
         seen.drop_nothing(seen.droppers(network).values())
 
     def unbiased(self, network: nn.Module, inputs: tuple[Array, ...]) -> dict[str, int]:
-        return seen.unbiased(network, tuple(map(self._tensor, inputs)))
+        return seen.unbiased(network, self._inputs(inputs))
 
     def infer(self, network: nn.Module, inputs: tuple[Array, ...]) -> Array:
         _set_mode(network, training=False)
         with torch.inference_mode():
-            outputs: Tensor = self._forward(_logits)(network, tuple(map(self._tensor, inputs)))
+            outputs: Tensor = self._forward(_logits)(network, self._inputs(inputs))
         return _on_host(outputs, self._dtype)
 
     def apply(self, function: Callable[..., Any], network: nn.Module, inputs: tuple[Array, ...], **options: int) -> Array:
         _set_mode(network, training=False)
         with torch.inference_mode():
-            outputs = function(network, *map(self._tensor, inputs), compiled=self._forward, **options)
+            outputs = function(network, *self._inputs(inputs), compiled=self._forward, **options)
         return _on_host(outputs)
 
     def compilations(self) -> int:
@@ -191,9 +191,6 @@ class Adapter(Framework):
     def peak_device_bytes(self) -> int | None:
         return self._device.peak_bytes()
 
-    def _tensor(self, array: Array | Tensor) -> Tensor:
-        return array if isinstance(array, Tensor) else self._placed(array)  # those were placed before
-
     def _placed(self, array: Array | Tensor) -> Tensor:
         tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
         placed = tensor.to(self.device, self._dtype if tensor.is_floating_point() else None, non_blocking=True)
@@ -201,7 +198,12 @@ class Adapter(Framework):
         return placed if isinstance(array, Tensor) or placed.ndim != IMAGES else _laid_out(placed, self._layout)
 
     def _tensors(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        return tuple(map(self._tensor, batch.inputs)), self._tensor(batch.targets).long(), self._tensor(batch.weights)
+        if not isinstance(batch.weights, Tensor):  # else it was placed before
+            batch = self.place(batch)
+        return batch.inputs, batch.targets, batch.weights
+
+    def _inputs(self, inputs: tuple[Array | Tensor, ...]) -> tuple[Tensor, ...]:
+        return inputs if isinstance(inputs[0], Tensor) else self.place_inputs(inputs)  # those were placed before
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function(network, …)`, compiled once where the variant compiles, in mixed precision where that is asked for."""
@@ -236,7 +238,8 @@ def _state(network: nn.Module) -> dict[str, Tensor]:
 
 def _on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Array:
     """As it comes from the device; widened here, as every framework's is: NumPy has no bfloat16."""
-    array: Array = tensor.cpu().to(dtype or tensor.dtype).numpy()
+    on_host = tensor.cpu()
+    array: Array = (on_host if dtype in (None, on_host.dtype) else on_host.to(dtype)).numpy()
     return array
 
 
