@@ -56,12 +56,30 @@ class Batch:
     """NumPy arrays of one optimizer step; the same bytes go to every framework.
 
     inputs: what the network's forward takes, in order. targets: int32 (n,) class indices, or what the network's own loss takes.
-    weights: float32 (n,), 0 for padding.
+    weights: float32 (n,), 0 for padding. even: whether a step may take all weights for 1, so that the loss is a plain mean; None
+    where nobody has looked.
     """
 
     inputs: tuple[Array, ...]
     targets: Array
     weights: Array
+    even: bool | None = None
+
+
+class EvenSoFar:
+    """Whether all weights of every batch so far were 1.
+
+    The first other weight decides for all that come: two programs would else be compiled, one of them in the midst of a training.
+    """
+
+    def __init__(self) -> None:
+        self._so_far = True
+
+    def __call__(self, batch: Batch) -> bool:
+        """Looks at a batch that is placed."""
+        if self._so_far:
+            self._so_far = bool((batch.weights == 1).all()) if batch.even is None else batch.even
+        return self._so_far
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,7 @@ class Adapter(KerasFramework):
 
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         _check_compiled(network, optimizer)
-        inputs, targets, weights = self._fitted(batch)
-        return network.train_on_batch(inputs, targets, sample_weight=weights)
+        return network.train_on_batch(*self._trained_on(batch if batch.even is not None else self.place(batch)))
 
     def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
         """`fit`, which calls the train function that Keras compiled once a step, each time on a batch placed before.
@@ -49,7 +48,7 @@ class Adapter(KerasFramework):
         What `fit` itself would do inside of that call on TensorFlow and JAX, taking the batch from an iterator, is left out.
         """
         _check_compiled(network, optimizer)
-        feed = _Feed(self._fitted(self.place(batch)) for batch in batches)
+        feed = _Feed(self._trained_on(self.place(batch)) for batch in batches)
         if feed.ahead is None:
             return
         network.make_train_function()
@@ -89,6 +88,10 @@ class Adapter(KerasFramework):
         """Python's code of a step, which a tf.function runs when it traces it, and only then."""
         self._traced += 1
         return step(data)
+
+    def _trained_on(self, batch: Batch) -> tuple[Any, ...]:
+        """A placed batch as `fit` takes it: inputs, targets and, unless all of them are 1, weights."""
+        return self._fitted(batch)[: 2 if batch.even else 3]
 
     def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
         inputs, targets, weights = self._arrays(batch)

@@ -17,6 +17,7 @@ from models.contract import (
     Array,
     Batch,
     Dropping,
+    EvenSoFar,
     Framework,
     ImageFiles,
     ModelError,
@@ -50,6 +51,7 @@ class KerasFramework(Framework):
         self.name = name
         self.backend = backend
         self._traced = 0
+        self._even = EvenSoFar()
         self._readers: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = False  # by TensorFlow's XLA, which tells nobody
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
@@ -156,7 +158,8 @@ class KerasFramework(Framework):
         return found
 
     def place(self, batch: Batch) -> Batch:
-        placed = Batch(self.place_inputs(batch.inputs), *self.place_inputs((batch.targets, batch.weights)))
+        targets, weights = self.place_inputs((batch.targets, batch.weights))
+        placed = Batch(self.place_inputs(batch.inputs), targets, weights, self._even(batch))
         if self._compiles_each_shape:
             self._shapes.add(tuple(array.shape for array in (*batch.inputs, batch.targets)))
         return placed

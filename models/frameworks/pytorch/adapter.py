@@ -16,6 +16,7 @@ from models.contract import (
     Array,
     Batch,
     Dropping,
+    EvenSoFar,
     Framework,
     ImageFiles,
     ModelError,
@@ -47,6 +48,7 @@ class Adapter(Framework):
         self._compile = name == "pytorch+compile"
         self._layout = torch.channels_last if name == "pytorch+channels_last" else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._even = EvenSoFar()
         self._readers: dict[tuple[Any, ...], Any] = {}
         self._device.seed(seed)
 
@@ -120,16 +122,17 @@ class Adapter(Framework):
         return profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
-        return Batch(self.place_inputs(batch.inputs), self._placed(batch.targets).long(), self._placed(batch.weights))
+        return Batch(*self._tensors(batch), self._even(batch))
 
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Tensor, ...]:
         return tuple(map(self._placed, inputs))
 
     def train_step(self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
         _set_mode(network, training=True)
-        inputs, targets, weights = self._tensors(batch)
+        if batch.even is None:
+            batch = self.place(batch)
         optimizer.zero_grad(set_to_none=True)
-        loss = self._forward(_mean_loss)(network, inputs, targets, weights)
+        loss = self._forward(_mean_loss)(network, batch.inputs, batch.targets, None if batch.even else batch.weights)
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -174,7 +177,7 @@ class Adapter(Framework):
         _set_mode(network, training=False)
         with torch.inference_mode():
             outputs: Tensor = self._forward(_logits)(network, self._inputs(inputs))
-        return _on_host(outputs, self._dtype)
+            return _on_host(outputs, self._dtype)
 
     def apply(self, function: Callable[..., Any], network: nn.Module, inputs: tuple[Array, ...], **options: int) -> Array:
         _set_mode(network, training=False)
@@ -198,9 +201,7 @@ class Adapter(Framework):
         return placed if isinstance(array, Tensor) or placed.ndim != IMAGES else _laid_out(placed, self._layout)
 
     def _tensors(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        if not isinstance(batch.weights, Tensor):  # else it was placed before
-            batch = self.place(batch)
-        return batch.inputs, batch.targets, batch.weights
+        return self.place_inputs(batch.inputs), self._placed(batch.targets).long(), self._placed(batch.weights)
 
     def _inputs(self, inputs: tuple[Array | Tensor, ...]) -> tuple[Tensor, ...]:
         return inputs if isinstance(inputs[0], Tensor) else self.place_inputs(inputs)  # those were placed before
@@ -250,11 +251,21 @@ def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
 
 def _losses(network: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor) -> Tensor:
     """(n,)"""
-    if hasattr(network, "example_losses"):
+    if _has_own_loss(network):
         return network.example_losses(inputs, outputs, targets)
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
-def _mean_loss(network: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> Tensor:
-    losses = _losses(network, inputs, network(*inputs), targets)
-    return (losses * weights).sum() / weights.sum()
+def _has_own_loss(network: nn.Module) -> bool:
+    """Of its class: what a module lacks is slow to look up, and this is asked in every step."""
+    return hasattr(type(network), "example_losses")
+
+
+def _mean_loss(network: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, weights: Tensor | None) -> Tensor:
+    """weights: None where all of them are 1."""
+    outputs = network(*inputs)
+    if weights is not None:
+        return (_losses(network, inputs, outputs, targets) * weights).sum() / weights.sum()
+    if _has_own_loss(network):
+        return _losses(network, inputs, outputs, targets).mean()
+    return functional.cross_entropy(outputs, targets)

@@ -58,7 +58,7 @@ class Reader:
             except RuntimeError:
                 self._name_damaged(wanted)
                 raise
-            yield Batch((images,), labels, self._weights)
+            yield Batch((images,), labels, self._weights, even=True)
 
     def _collated(self, pictures: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
         images, labels = zip(*pictures, strict=True)

@@ -25,10 +25,13 @@ class Adapter(KerasFramework):
         self._compiles_each_shape = name == "tensorflow+xla"
 
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
-        return self._call(_update, (network, optimizer), self._flat(batch))
+        if batch.even is None:
+            batch = self.place(batch)
+        arrays = (*batch.inputs, batch.targets) if batch.even else (*batch.inputs, batch.targets, batch.weights)
+        return self._call(_update, (network, optimizer, batch.even), arrays)
 
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
-        loss = self._call(_mean_loss, (network, False), self._flat(batch))
+        loss = self._call(_mean_loss, (network, False, False), self._flat(batch))
         total = float(batch.weights.sum())
         return float(loss) * total, total
 
@@ -79,24 +82,29 @@ def _outputs(network: Any, training: bool, *inputs: Any) -> Any:
     return network(inputs if len(inputs) > 1 else inputs[0], training=training)
 
 
-def _mean_loss(network: Any, training: bool, *arrays: Any) -> Any:
+def _mean_loss(network: Any, training: bool, even: bool, *arrays: Any) -> Any:
+    """arrays: inputs, targets and, unless all of them are 1, weights."""
+    import keras
     import tensorflow as tf
 
-    *inputs, targets, weights = arrays
-    logits = tf.cast(_outputs(network, training, *inputs), weights.dtype)
+    *inputs, targets = arrays if even else arrays[:-1]
+    logits = tf.cast(_outputs(network, training, *inputs), keras.config.floatx())
     if hasattr(network, "example_losses"):
         losses = network.example_losses(tuple(inputs), logits, targets)
     else:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+    if even:
+        return tf.reduce_mean(losses)
+    weights = arrays[-1]
     return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
 
 
-def _update(network: Any, optimizer: Any, *arrays: Any) -> Any:
+def _update(network: Any, optimizer: Any, even: bool, *arrays: Any) -> Any:
     import tensorflow as tf
 
     variables = network.trainable_variables
     with tf.GradientTape() as tape:
-        loss = _mean_loss(network, True, *arrays)
+        loss = _mean_loss(network, True, even, *arrays)
     optimizer.apply(tape.gradient(loss, variables), variables)
     return loss
 
@@ -105,5 +113,5 @@ def _dense_gradients(network: Any, *arrays: Any) -> list[Any]:
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
-        loss = _mean_loss(network, False, *arrays)
+        loss = _mean_loss(network, False, False, *arrays)
     return [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, network.trainable_variables)]

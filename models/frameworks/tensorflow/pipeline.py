@@ -36,7 +36,7 @@ class Reader:
             except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
                 self._name_damaged(files.files[number * files.batch_size :][: files.batch_size])
                 raise
-            yield Batch((pixels,), labels, self._weights)
+            yield Batch((pixels,), labels, self._weights, even=True)
 
     def dataset(self, files: ImageFiles) -> Any:
         """(pixels, labels), a batch each."""
