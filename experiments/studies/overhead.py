@@ -66,7 +66,7 @@ class Settings(grid.PointSettings):
         material=False,
     )
     image_side: int = setting(
-        64, "side of the square images, pixels, for networks that take any", least=1, most=MOST_SIDE, group="design"
+        40, "side of the square images, pixels, for networks that take any", least=1, most=MOST_SIDE, group="design"
     )
     optimizer: str = setting(
         "adam-stock", "each framework's own class, in the plain loop and here", choices=("adam-stock",), group="training"
@@ -94,7 +94,7 @@ class Settings(grid.PointSettings):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {"models": ("lenet",), "batch_sizes": (1,), "seconds": 0.5, "blocks": 6, "threads": 1},
-    "proof": {"seconds": 0.7, "blocks": 5, "threads": 1},
+    "proof": {"seconds": 0.5, "blocks": 6, "threads": 1},
 }
 
 OUTCOMES = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from experiments.planning.plan import of_study
 from experiments.planning.treatments import Treatment
 from experiments.studies import overhead
 from models.contract import ModelError
-from tests.conftest import Place, toy_costs
+from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
 from tracking.errors import WrongCall
 
@@ -67,18 +69,21 @@ def test_harnesses_stand_beside_the_frameworks_that_they_are_for() -> None:
 def test_the_clock_of_the_plain_loop_holds_the_devices_work_and_nothing_else(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """20 ms for a step and 10 for a request in both; a copy, of 30 ms, lies outside of both clocks."""
-    for name, text in toy_costs(step=0.02, infer=0.01, copy=0.03).items():
-        monkeypatch.setenv(name, text)
-    done = run(place, frameworks="toy", batch_sizes="1", blocks="1")
+    """20 ms for a step and 10 for a request in both; a copy, of 30 ms, lies outside of both clocks.
+
+    Frameworks are judged apart: that these two have another Adam each keeps nothing from being measured.
+    """
+    spent = {name: {"step": 0.02, "infer": 0.01, "copy": 0.03} for name in ("toy", "toy+stock")}
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(spent))
+    done = run(place, frameworks="toy,toy+stock", batch_sizes="1", blocks="1")
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
-    assert sorted(cell.data.params["harness"] for cell in cells) == ["evenhand", "plain"]
+    assert sorted(cell.data.params["harness"] for cell in cells) == ["evenhand", "evenhand", "plain", "plain"]
     for cell in cells:
-        assert 0.02 <= cell.data.metrics["train/step_seconds"] < 0.03
-        assert 0.01 <= cell.data.metrics["inference/latency_seconds_p50"] < 0.02
+        assert 0.02 <= cell.data.metrics["train/step_seconds"] < 0.045
+        assert 0.01 <= cell.data.metrics["inference/latency_seconds_p50"] < 0.035
     assert len({round(cell.data.metrics["train/loss"], 5) for cell in cells}) == 1
-    assert "Cost at most the bound: 0 shown, 2 not shown, 0 refuted." in done.stdout
+    assert "Cost at most the bound: 0 shown, 4 not shown, 0 refuted." in done.stdout
     assert "Does measuring cost more than the bound?" in next(place.journal.glob("*/report/report.md")).read_text()
 
 
@@ -87,10 +92,11 @@ def judged(ratios: Mapping[str, float], spread: float, blocks: int = 8) -> tuple
     rows = []
     for at, (framework, model) in enumerate(product(ratios, ("lenet", "resnet18"))):
         factors = {"evenhand": ratios[framework]}
-        params = {"model": model, "runs_in": framework}
-        rows += runs(("plain", "evenhand"), blocks, seed=at, factors=factors, spread=spread, params=params, campaign=f"c{at}")
+        params = {"network": model, "runs_in": framework}
+        made = runs(("plain", "evenhand"), blocks, seed=at, factors=factors, spread=spread, params=params)
+        rows += [replace(one, run_id=f"{one.run_id}-{at}") for one in made]
     found = table(rows)
-    asked = {"factor": "framework", "baseline": "plain", "strata": ("runs_in", "model"), "outcomes": [STEP]}
+    asked = {"factor": "framework", "baseline": "plain", "strata": ("runs_in", "network"), "outcomes": [STEP]}
     return found, costs.judged(compare(found, **asked), (STEP,), 0.02)
 
 
@@ -98,13 +104,13 @@ def test_the_bound_is_shown_refuted_or_open() -> None:
     """0.1 % of noise and eight blocks: intervals are some tenths of a percent wide."""
     _, found = judged({"a": 1.005, "b": 1.05, "c": 1.02}, spread=0.001)
     answers = {(one.where, one.strata): one.answer for one in found}
-    assert {answers[f"runs_in=a, model={name}", 1] for name in ("lenet", "resnet18")} == {costs.SHOWN}
-    assert {answers[f"runs_in=b, model={name}", 1] for name in ("lenet", "resnet18")} == {costs.REFUTED}
+    assert {answers[f"runs_in=a, network={name}", 1] for name in ("lenet", "resnet18")} == {costs.SHOWN}
+    assert {answers[f"runs_in=b, network={name}", 1] for name in ("lenet", "resnet18")} == {costs.REFUTED}
     assert [answers[f"runs_in={name}", 2] for name in "ab"] == [costs.SHOWN, costs.REFUTED]
     assert answers["runs_in=c", 2] == costs.NOT_SHOWN
     said = told.sentences(found)
     assert re.fullmatch(r"Cost at most the bound: \d shown, \d not shown, \d refuted\.", said[0])
-    assert any(line.startswith("runs_in=b, evenhand, median training step: 1.050 times the plain loop") for line in said)
+    assert any(line.startswith("runs_in=b, evenhand, median training step: 1.05") for line in said)
     assert len(told.section(found, 0.02).rows) == len(found) == 9
 
 
@@ -113,7 +119,7 @@ def test_ratios_have_the_t_interval_of_their_logarithms() -> None:
     table_, found = judged({"a": 1.01}, spread=0.02)
     logs = {}
     for model in ("lenet", "resnet18"):
-        steps = table_[table_["model" if "model" in table_ else "params.model"] == model]
+        steps = table_[table_["params.network"] == model]
         wide = steps.pivot_table(index="block", columns="framework", values=STEP)
         logs[model] = np.log(wide["evenhand"] / wide["plain"]).to_numpy()
     logs["both"] = (logs["lenet"] + logs["resnet18"]) / 2
@@ -131,7 +137,7 @@ def test_ratios_have_the_t_interval_of_their_logarithms() -> None:
             {"models": "resnet18", "image_side": "32"},
             "batch_sizes=1: resnet18 trains on batches of 2 or more of images of 32 × 32",
         ),
-        ({"models": "inception_v3"}, "image_side=64: inception_v3 needs images of at least 75 × 75"),
+        ({"models": "inception_v3"}, "image_side=40: inception_v3 needs images of at least 75 × 75"),
         ({"models": "caption_decoder"}, "caption_decoder"),
     ],
 )

@@ -39,7 +39,8 @@ def judged(comparison: Comparison, metrics: Sequence[str], margin: float) -> lis
     together: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in here:
         together.setdefault((finding.row.stratum.partition(", ")[0], finding.row.b, finding.row.metric), []).append(finding)
-    return found + [_cost(several[0], first, several, margin) for (first, _, _), several in together.items() if len(several) > 1]
+    found += [_cost(several[0], first, several, margin) for (first, _, _), several in together.items() if len(several) > 1]
+    return [one for one in found if one.blocks]  # strata of several campaigns have no block in common
 
 
 def _cost(example: Finding, where: str, findings: Sequence[Finding], margin: float) -> Cost:
