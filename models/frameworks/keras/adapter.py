@@ -163,6 +163,8 @@ def _own_loss(network: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, tra
     from keras import ops
 
     losses = network.example_losses(x, y_pred, y)
+    if sample_weight is None:
+        return ops.mean(losses)
     weights = ops.cast(sample_weight, losses.dtype)
     return ops.sum(losses * weights) / ops.sum(weights)
 

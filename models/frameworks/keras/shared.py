@@ -30,7 +30,6 @@ from models.frameworks.keras.jax import JaxDevice
 from models.frameworks.pytorch.device import TorchDevice
 from models.frameworks.tensorflow.device import TensorFlowDevice
 
-SEQUENCES = 3  # dimensions: (n, length, features)
 DEVICES: dict[str, Callable[[str, int, str, str], Device]] = {
     "tensorflow": TensorFlowDevice,
     "torch": TorchDevice,

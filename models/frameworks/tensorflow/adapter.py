@@ -8,11 +8,14 @@ from typing import Any
 from models.contract import PROFILED, Array, Batch, Weights
 from models.frameworks.keras.shared import KerasFramework
 
+SEQUENCES = 3  # dimensions: (n, length, features)
+
 
 class Adapter(KerasFramework):
     """One tf.function a use; eager runs the same Python directly, xla compiles it per shape.
 
-    It is traced for the first shapes that it meets, and once more for all others as soon as one differs.
+    What varies in length is traced once for all lengths. Images are traced for the first batch size, whose static shape makes
+    the quicker graph, and once more for all others as soon as there is another.
     """
 
     def __init__(
@@ -61,10 +64,12 @@ class Adapter(KerasFramework):
         key = (function, *map(id, fixed), *options.items())
         called = self._functions.get(key)
         if called is None:
-            called = self._functions[key] = self._made(function, fixed, options)
+            called = self._functions[key] = self._made(function, fixed, arrays, options)
         return called(*arrays)
 
-    def _made(self, function: Callable[..., Any], fixed: tuple[Any, ...], options: Mapping[str, int]) -> Callable[..., Any]:
+    def _made(
+        self, function: Callable[..., Any], fixed: tuple[Any, ...], like: tuple[Any, ...], options: Mapping[str, int]
+    ) -> Callable[..., Any]:
         import tensorflow as tf
 
         if self.name == "tensorflow+eager":
@@ -74,8 +79,30 @@ class Adapter(KerasFramework):
         def closed(*arrays: Any) -> Any:
             return function(*fixed, *arrays, **options)
 
-        compiled: Callable[..., Any] = tf.function(closed, reduce_retracing=True, jit_compile=self.name == "tensorflow+xla")
+        specs = [_spec(array) for array in like]
+        lengths_vary = any(None in spec.shape.as_list()[1:] for spec in specs)
+        compiled: Callable[..., Any] = tf.function(
+            closed,
+            input_signature=specs if lengths_vary else None,
+            reduce_retracing=not lengths_vary,
+            jit_compile=self.name == "tensorflow+xla",
+        )
         return compiled
+
+
+def _spec(array: Array) -> Any:
+    """TensorFlow's signature of an array, one for all batches.
+
+    The leading dimension varies. Of floating arrays a sequence's length does too, (n, length, features), and images keep a
+    static size; integer arrays vary in every dimension.
+    """
+    import tensorflow as tf
+
+    dtype = tf.as_dtype(array.dtype)
+    sizes = tuple(array.shape[1:]) if dtype.is_floating else (None,) * (len(array.shape) - 1)
+    if len(array.shape) == SEQUENCES:
+        sizes = (None, sizes[1])
+    return tf.TensorSpec((None, *sizes), dtype)
 
 
 def _outputs(network: Any, training: bool, *inputs: Any) -> Any:
