@@ -57,26 +57,48 @@ class Batch:
     """NumPy arrays of one optimizer step; the same bytes go to every framework.
 
     inputs: what the network's forward takes, in order. targets: int32 (n,) class indices, or what the network's own loss takes.
-    weights: float32 (n,), 0 for padding.
+    weights: float32 (n,), 0 for padding. even: whether a step may take all weights for 1, so that the loss is a plain mean; None
+    where nobody has looked.
     """
 
     inputs: tuple[Array, ...]
     targets: Array
     weights: Array
+    even: bool | None = None
+
+
+class EvenSoFar:
+    """Whether all weights of every batch so far were 1.
+
+    The first other weight decides for all that come: two programs would else be compiled, one of them in the midst of a training.
+    """
+
+    def __init__(self) -> None:
+        self._so_far = True
+
+    def __call__(self, batch: Batch) -> bool:
+        """Looks at a batch that is placed."""
+        if self._so_far:
+            self._so_far = bool((batch.weights == 1).all()) if batch.even is None else batch.even
+        return self._so_far
 
 
 @dataclass(frozen=True)
 class ImageFiles:
     """Images on disk for a framework's own input pipeline: which, in which order, and how each is moved before it is normalised.
 
-    images: a .npy file, uint8 (…, side, side, channels). rows: int64 (n,); labels: int32 (n,), of these rows. shifts: int (n, 2),
-    where the window begins in the picture with `pad` black pixels around it; mirrored: bool (n,), left to right after that.
-    mean, deviation: float32 (channels,), of pixels scaled to 0…1.
+    images: a .npy file, uint8 (…, side, side, channels). rows: int64 (n,); labels: int32 (n,), of these rows.
+    files: bytes (n,), the JPEG or PNG of 8 bits without transparency that a row was made of, to be decoded, turned upright and
+    brought to side × side by a bilinear filter with antialiasing; empty where the row of `images` is to be read.
+    orientations: int8 (n,), EXIF's, 1…8. shifts: int (n, 2), where the window begins in the picture with `pad` black pixels
+    around it; mirrored: bool (n,), left to right after that. mean, deviation: float32 (channels,), of pixels scaled to 0…1.
     """
 
     images: str
     rows: Array
     labels: Array
+    files: Array
+    orientations: Array
     shifts: Array
     mirrored: Array
     pad: int
@@ -196,7 +218,10 @@ class Framework(ABC):
     def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Array]) -> None: ...
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:  # noqa: ARG002
-        """Batches by the framework's own input pipeline, `workers` at a time; whole ones alone."""
+        """Whole batches by the framework's own input pipeline, `workers` at a time, in tensors of its own for `place`.
+
+        Called once an epoch: what can serve all of them, as a worker process, is kept. Raises ModelError naming a damaged file.
+        """
         raise ModelError(f"{self.name} has no input pipeline of its own here")
 
     def profile(self, folder: Path, work: Callable[[], object]) -> Profile:  # noqa: ARG002

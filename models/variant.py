@@ -12,6 +12,7 @@ class Variant:
 
     architecture: the file that it reads in a model's folder; with a dot in it, a package that has a module a model.
     packages: what it imports. distributions: whose versions are recorded, and which a model trained with it needs.
+    has_plain_loop: whether `loops/plain.py` is the loop of its own tutorials.
     extra: the extra of this project that installs them, if they come with one.
     has_pipeline: whether `Framework.read` is its own. fits: whether it trains by a `fit` of its own, which MLflow's autologging
     records. autologging: MLflow's flavour for it; empty for none. trouble: why it cannot run here although its packages are
@@ -23,6 +24,7 @@ class Variant:
     distributions: tuple[str, ...]
     extra: str = ""
     has_pipeline: bool = False
+    has_plain_loop: bool = False
     fits: bool = False
     autologging: str = ""
     trouble: Callable[[], str] | None = None

@@ -154,9 +154,10 @@ def proven(
     study: str, settings: CampaignSettings, prepared: Prepared, compared: Sequence[Treatment], display: Display
 ) -> Prepared:
     """What is compared has passed the parity gate, or the report will say that it has not. Raises WrongCall."""
-    if len(settings.frameworks) < 2:
-        return prepared
     module = studies.load(study)
+    apart = module.strata(settings) if hasattr(module, "strata") else ()
+    if len(settings.frameworks) < 2 or "framework" in apart:  # else none is compared with another
+        return prepared
     rules, found = _rules(settings, compared), []
     for name in treatments.models_of(module, settings):
         display.begin(f"parity of {name}")

@@ -110,7 +110,7 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
 
 def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
     """MLflow enters this process only where its own autologging is asked for; its cost is then part of what is measured."""
-    if spec.stage not in ("train", "loop") or spec.settings.get("autolog") != "mlflow":
+    if spec.stage not in ("train", "measure", "lightning") or spec.settings.get("autolog") != "mlflow":
         return nullcontext()
     from tracking.store import autologging
 

@@ -12,18 +12,18 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageDraw, ImageOps, UnidentifiedImageError
 
 from tracking import plain
 
 MEAN: NDArray[np.float32] = np.array([0.485, 0.456, 0.406], np.float32)
 STANDARD_DEVIATION: NDArray[np.float32] = np.array([0.229, 0.224, 0.225], np.float32)
 
-__all__ = ["Image", "ImageBatch", "ImageDraw", "batches", "normalised", "opened"]
+__all__ = ["Image", "ImageBatch", "ImageDraw", "batches", "normalised", "opened", "orientation_of_plain"]
 
 Image.init()
 # What data sets of photographs hold. Pillow knows more, among them EPS, for which it starts another program.
@@ -33,6 +33,7 @@ MOST_PIXELS = 89_478_485
 # Of bombs, and of a camera's notes that are damaged: what counts is whether the pixels can be read.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
+UPRIGHT = range(1, 9)
 _SIXTEEN_BIT = 65_535
 _T = TypeVar("_T")
 
@@ -76,6 +77,25 @@ def problem(path: Path, *, decode: bool) -> str | None:
     """Why an image file cannot be used, or None. Reads the header only unless `decode`."""
     found = _read(path, lambda picture: picture.load() if decode else None)
     return found if isinstance(found, str) else None
+
+
+def orientation_of_plain(path: Path) -> int:
+    """EXIF's orientation, 1…8, of a picture that every framework's decoders read alike; 0 for all others. Reads the header only.
+
+    Alike: JPEG in RGB or grey, PNG of 8 bits in RGB or grey, without transparency.
+    """
+    found = _read(path, _orientation_of_plain)
+    return 0 if isinstance(found, str) else found
+
+
+def _orientation_of_plain(picture: Image.Image) -> int:
+    if picture.format not in ("JPEG", "MPO", "PNG") or picture.mode not in ("L", "RGB") or picture.has_transparency_data:
+        return 0
+    stored: Any = picture
+    if picture.format == "PNG" and stored.tile[0].args != picture.mode:  # as `RGB;16B` or `L;4`
+        return 0
+    orientation = picture.getexif().get(ExifTags.Base.Orientation, 1)
+    return orientation if orientation in UPRIGHT else 1
 
 
 def opened(path: Path) -> Image.Image | str:

@@ -34,12 +34,13 @@ class Plan:
 
 
 def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
-    """The study's design. The baseline is the first treatment, or its framework where that is the factor."""
+    """The study's design. The baseline is the study's, or the first treatment, or its framework where there are groups."""
     found = treatments.of(module, settings)
+    first = found[0].framework if found[0].group else found[0].name
     return Plan(
         title=module.TITLE,
         factor=getattr(module, "FACTOR", "framework"),
-        baseline=found[0].framework if found[0].group else found[0].name,
+        baseline=getattr(module, "BASELINE", first),
         treatments=found,
         strata=module.strata(settings) if hasattr(module, "strata") else (),
         allowed_to_differ=getattr(module, "ALLOWED_TO_DIFFER", ()),

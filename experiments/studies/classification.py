@@ -54,7 +54,7 @@ class Settings(CampaignSettings):
     )
     input: tuple[str, ...] = setting(
         ("stream",),
-        "batches made before, between the steps, or by DataLoader and tf.data; several are all measured",
+        "batches made before, between the steps, or by DataLoader and tf.data from the files; several are all measured",
         choices=("memory", "stream", "native"),
         group="data",
     )

@@ -22,21 +22,9 @@ FRONTIER = "batch_size"
 
 
 @dataclass(frozen=True)
-class Settings(CampaignSettings):
-    """Settings of the grid."""
+class PointSettings(CampaignSettings):
+    """Settings of a network on one batch of random images, timed to a budget."""
 
-    models: tuple[str, ...] = setting(
-        ("resnet18", "mobilenet_v2"), "models by folder name: python -m experiments parity --help", group="grid", material=False
-    )
-    batch_sizes: tuple[int, ...] = setting(
-        (1, 8, 32), "images a step and a request", least=1, most=MOST_ROWS, group="grid", material=False
-    )
-    image_sizes: tuple[int, ...] = setting(
-        (64,), "sides of the square images, pixels", least=1, most=MOST_SIDE, group="grid", material=False
-    )
-    devices: tuple[str, ...] = setting(
-        (), "several to measure on, as cpu,cuda; none: device=", choices=("cpu", "cuda"), group="grid", material=False
-    )
     phases: tuple[str, ...] = setting(
         ("inference", "train"),
         "what is timed, in this order, in one process a cell",
@@ -54,6 +42,30 @@ class Settings(CampaignSettings):
     )
     most_steps: int = setting(1_000, "steps or requests of a phase at most", least=12, most=MOST_STEPS, group="time budget")
     classes: int = setting(1_000, "outputs of the classifier", least=1, most=1_000_000, group="grid")
+    precision: str = setting(
+        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
+    )
+    model: str = setting("", "set by the study, cell by cell", group="set by the study")
+    batch_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_ROWS, group="set by the study")
+    image_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_SIDE, group="set by the study")
+
+
+@dataclass(frozen=True)
+class Settings(PointSettings):
+    """Settings of the grid."""
+
+    models: tuple[str, ...] = setting(
+        ("resnet18", "mobilenet_v2"), "models by folder name: python -m experiments parity --help", group="grid", material=False
+    )
+    batch_sizes: tuple[int, ...] = setting(
+        (1, 8, 32), "images a step and a request", least=1, most=MOST_ROWS, group="grid", material=False
+    )
+    image_sizes: tuple[int, ...] = setting(
+        (64,), "sides of the square images, pixels", least=1, most=MOST_SIDE, group="grid", material=False
+    )
+    devices: tuple[str, ...] = setting(
+        (), "several to measure on, as cpu,cuda; none: device=", choices=("cpu", "cuda"), group="grid", material=False
+    )
     optimizer: str = setting(
         "adam",
         "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
@@ -61,12 +73,6 @@ class Settings(CampaignSettings):
         group="training",
     )
     learning_rate: float = setting(0.001, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
-    precision: str = setting(
-        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
-    )
-    model: str = setting("", "set by the study, cell by cell", group="set by the study")
-    batch_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_ROWS, group="set by the study")
-    image_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_SIDE, group="set by the study")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -1,85 +1,175 @@
-"""What measuring costs: the same decoder, weights and batches trained by a bare loop, by this harness, and by the usual ways."""
+"""What measuring costs: each framework's own plain loop against this harness and the usual trackers, on the same batches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import setting
-from experiments.planning.treatments import Treatment, require_single_steps
-from experiments.studies import captioning
+from experiments.config.settings import MOST_RATE, MOST_ROWS, MOST_SIDE, setting
+from experiments.planning.treatments import Treatment, check_count, require_single_steps
+from experiments.studies import grid
+from models import frameworks
 from tracking.errors import WrongCall
 
-TITLE = "What measuring costs: a bare training loop against this harness and the usual trackers"
-WORKLOAD = "captioning"
-MODEL = "caption_decoder"
-SCALING = captioning.SCALING
+if TYPE_CHECKING:
+    from experiments.cell.contract import Progress
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.verdicts.findings import Comparison
+
+TITLE = "What measuring costs: a framework's own plain loop against this harness"
+WORKLOAD = "overhead"
+MODEL = ""
 FACTOR = "harness"
-ALLOWED_TO_DIFFER = ("framework", "autolog")
+BASELINE = "plain"
+STRATA = ("framework", "model", "batch_size")
+ALLOWED_TO_DIFFER = ("autolog", "phases")
+
+
+@dataclass(frozen=True)
+class Harness:
+    """What drives a network. serves: the frameworks that it is for; sensed: whether the sensors are read meanwhile."""
+
+    stage: str = "measure"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sensed: bool = False
+    serves: Callable[[str], bool] = lambda _: True
+
 
 HARNESSES = {
-    "bare": Treatment("bare", "pytorch", "loop", {"harness": "bare"}, sensed=False),
-    "evenhand": Treatment("evenhand", "pytorch", settings={"harness": "evenhand"}, sensed=False),
-    "evenhand+sensors": Treatment("evenhand+sensors", "pytorch", settings={"harness": "evenhand+sensors"}),
-    "fit": Treatment("fit", "keras-torch", settings={"harness": "fit"}, sensed=False),
-    "fit+autolog": Treatment(
-        "fit+autolog", "keras-torch", settings={"harness": "fit+autolog", "autolog": "mlflow"}, sensed=False
-    ),
-    "lightning+autolog": Treatment(
-        "lightning+autolog", "pytorch", "loop", {"harness": "lightning+autolog", "autolog": "mlflow"}, sensed=False
+    "evenhand": Harness(),
+    "evenhand+sensors": Harness(sensed=True),
+    "fit+autolog": Harness(settings={"autolog": "mlflow"}, serves=lambda name: frameworks.described(name).fits),
+    "lightning+autolog": Harness(
+        "lightning", {"autolog": "mlflow", "phases": ("train",)}, serves=lambda name: name == "pytorch" and _has_lightning()
     ),
 }
 
 
 @dataclass(frozen=True)
-class Settings(captioning.Settings):
+class Settings(grid.PointSettings):
     """Settings of the overhead study."""
 
-    harnesses: tuple[str, ...] = setting(
-        tuple(HARNESSES), "what is compared, the baseline first; lightning if installed", group="design"
+    models: tuple[str, ...] = setting(
+        ("lenet", "resnet18", "mobilenet_v2"), "networks of images by folder name", group="design", material=False
     )
+    batch_sizes: tuple[int, ...] = setting(
+        (1, 32), "images a step and a request", least=1, most=MOST_ROWS, group="design", material=False
+    )
+    harnesses: tuple[str, ...] = setting(
+        ("evenhand",),
+        "what is compared with the plain loop: " + ", ".join(HARNESSES) + " (if installed)",
+        group="design",
+        material=False,
+    )
+    image_side: int = setting(
+        40, "side of the square images, pixels, for networks that take any", least=1, most=MOST_SIDE, group="design"
+    )
+    optimizer: str = setting(
+        "adam-stock", "each framework's own class, in the plain loop and here", choices=("adam-stock",), group="training"
+    )
+    learning_rate: float = setting(
+        1e-6,
+        "so small that one batch again and again is not learned by heart: gradients that vanish are slow numbers on a CPU",
+        least=1e-9,
+        most=MOST_RATE,
+        group="training",
+    )
+    margin: float = setting(
+        0.02,
+        "what the harness may cost, as a ratio, fixed before measuring",
+        least=0.001,
+        most=0.5,
+        group="verdict",
+        material=False,
+        searchable=False,
+    )
+    precision: str = setting("float32", "in full, as the tutorials' loops compute", choices=("float32",), group="training")
     harness: str = setting("", "set by the study, cell by cell", group="set by the study")
+    autolog: str = setting("", "set by the study, cell by cell", group="set by the study")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {
-        **captioning.STEPS_ALONE,
-        "frameworks": ("pytorch", "keras-torch"),
-        "inference_batch_sizes": (1,),
-        "inference_requests": 2,
-        "blocks": 12,
-        "margin": 0.01,
-    },
+    "demo": {"models": ("lenet",), "batch_sizes": (1,), "seconds": 0.5, "blocks": 6, "threads": 1},
+    "proof": {"seconds": 0.5, "blocks": 6, "threads": 1},
 }
 
 OUTCOMES = (
     outcome("train/step_seconds"),
     outcome("train/step_seconds_p95"),
     outcome("train/first_step_seconds"),
-    outcome("train/total_seconds"),
+    outcome("inference/latency_seconds_p50"),
+    outcome("inference/first_call_seconds"),
     outcome("memory/peak_rss_bytes"),
     outcome("train/loss"),
 )
-PRIMARY = ("train/step_seconds",)
+PRIMARY = ("train/step_seconds", "inference/latency_seconds_p50")
 PUBLISHED = ()
 SOURCE = ""
 
 
+def models(settings: Settings) -> tuple[str, ...]:
+    """Networks that the parity gate has to prove equal."""
+    return settings.models
+
+
+def strata(_: Settings) -> tuple[str, ...]:
+    """What is never pooled: every network and batch size in every framework."""
+    return STRATA
+
+
+def side_of(model: str, settings: Settings) -> int:
+    """Pixels a side: those that the network takes alone, or as the settings say. Raises ModelError for no such network."""
+    from models import spec
+
+    only: int | None = spec(model).Spec.only_side
+    return only or settings.image_side
+
+
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """The harnesses asked for; Lightning only where it is installed. Raises WrongCall for one that is not known."""
+    """The plain loop and the harnesses asked for, of each framework, network and batch size side by side."""
     require_single_steps(settings, "overhead")
     for name in settings.harnesses:
         if name not in HARNESSES:
             raise WrongCall(f"harnesses: there is no '{name}'; have {', '.join(HARNESSES)}")
-    return tuple(HARNESSES[name] for name in settings.harnesses if name != "lightning+autolog" or _has_lightning())
+    check_count(settings, settings.frameworks, settings.models, settings.batch_sizes, (BASELINE, *settings.harnesses))
+    asked = {BASELINE: Harness("plain"), **{name: HARNESSES[name] for name in settings.harnesses}}
+    found = []
+    for framework, model, rows in product(settings.frameworks, settings.models, settings.batch_sizes):
+        point = f"{framework} · {model} · batch {rows}"
+        own = {"model": model, "batch_size": rows, "image_size": side_of(model, settings), "phases": settings.phases}
+        found += [
+            Treatment(
+                f"{name} · {point}",
+                framework,
+                one.stage,
+                {**own, "harness": name, "autolog": "", **one.settings},
+                group=point,
+                sensed=one.sensed,
+            )
+            for name, one in asked.items()
+            if one.serves(framework)
+        ]
+    return tuple(found)
 
 
 def warnings(settings: Settings) -> tuple[str, ...]:
     if "lightning+autolog" in settings.harnesses and not _has_lightning():
         return ("lightning+autolog is left out: lightning is not installed (pip install -c constraints.txt -e '.[lightning]')",)
     return ()
+
+
+def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+    """Of every point whether the harness is shown to cost no more than the margin."""
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.report import costs as told
+    from experiments.comparison.verdicts import costs
+
+    found = costs.judged(comparison, PRIMARY, settings.margin)
+    return Extra(told.sentences(found), sections=(told.section(found, settings.margin),))
 
 
 def _has_lightning() -> bool:

@@ -113,7 +113,7 @@ def open_framework(
 
 
 def loop(name: str, which: str) -> ModuleType:
-    """A training loop that is not ours (`bare`, `lightning`), from the folder of a framework: a module with `train`."""
+    """A loop that is not ours (`plain`, `lightning`), from the folder of a framework."""
     check(name)
     return import_module(f"{_variants()[name][0]}.loops.{which}")
 

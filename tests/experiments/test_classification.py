@@ -174,7 +174,6 @@ def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
             "steps_per_epoch=99 is more than digits has at this batch size; at most 23",
         ),
         ("classification", {"thresholds": "97"}, "thresholds=97.0 is too large; at most 1"),
-        ("classification", {"input": "native"}, "input=native: keras-torch has no input pipeline of its own"),
         ("classification", {"aa": "true", "input": "memory,stream"}, "several groups of cells have no controls"),
         ("lenet", {"image_size": "0"}, "image_size=0 is too small"),
     ],

@@ -42,7 +42,8 @@ BATCHES = {"captioning": 32, "classification": 100, "grid": 4, "training_speed":
 FREELY = {"captioning, free": (3, 3), "classification, free": (3, 3, 1, 3, 3, 2), "classification, both": (3, 1, 3)}
 FREELY |= {"training_speed, free": (3, 3, 1)}
 TABLE = re.compile(
-    r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) \| (?P<request>\w+|–) \| (?P<window>[^|]+) \|",
+    r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) "
+    r"\| (?P<request>\w+|–) \| (?P<window>[^|]+) \|",
     re.MULTILINE,
 )
 

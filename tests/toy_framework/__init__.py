@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from models.variant import Variant
 
-_TOY = Variant(architecture="tests.toy_framework.architectures", packages=("numpy",), distributions=("numpy",), has_pipeline=True)
+_TOY = Variant(
+    architecture="tests.toy_framework.architectures",
+    packages=("numpy",),
+    distributions=("numpy",),
+    has_pipeline=True,
+    has_plain_loop=True,
+)
 # `toy+stock` is another where each framework's own Adam is asked for, as Keras is.
 VARIANTS = {"toy": _TOY, "toy+twin": _TOY, "toy+stock": _TOY}

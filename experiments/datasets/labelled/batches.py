@@ -30,6 +30,8 @@ def files(
     return ImageFiles(
         images=str(data.folder / "images.npy"),
         labels=np.ascontiguousarray(data.labels[rows]),
+        files=data.files[rows],
+        orientations=data.orientations[rows],
         rows=rows,
         shifts=shifts,
         mirrored=mirrored,

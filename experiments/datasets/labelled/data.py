@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 import pkgutil
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,15 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets.files import new_folder
-from experiments.datasets.images import Image
+from experiments.datasets.images import Image, orientation_of_plain
 from experiments.datasets.labelled import checks
 from experiments.datasets.labelled.raw import Pictures
 from tracking.errors import WrongCall
 
 Progress = Callable[[str, int, int | None], None]
-VERSION = 3
+VERSION = 4
 LEFT_OUT, VALIDATION, TRAINING = -1, 0, 1
-ABOUT = dict.fromkeys(("name", "source", "digest"), str) | dict.fromkeys(("classes", "mean", "deviation", "left_out"), list)
+ABOUT: dict[str, type] = dict.fromkeys(("name", "source", "digest"), str) | {"in_files": bool}
+ABOUT |= dict.fromkeys(("classes", "mean", "deviation", "left_out"), list)
 MODES = {1: "L", 3: "RGB"}
 
 
@@ -34,7 +36,8 @@ class Labelled:
     """images: uint8 (n, side, side, channels); labels: int32 (n,). training, validation: rows of each, ascending.
 
     mean, deviation: float32 (channels,), of the training images scaled to 0…1. left_out: pictures that could not be read; their
-    rows are in neither.
+    rows are in neither. files, orientations: as in `models.contract.ImageFiles`, of every row.
+    in_files: whether there is a file for each picture.
     """
 
     folder: Path
@@ -49,6 +52,9 @@ class Labelled:
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
     left_out: tuple[str, ...]
+    files: NDArray[np.bytes_]
+    orientations: NDArray[np.int8]
+    in_files: bool
 
     @property
     def side(self) -> int:
@@ -65,7 +71,8 @@ class Labelled:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
         if not isinstance(about, dict) or not all(isinstance(about.get(key), kind) for key, kind in ABOUT.items()):
             raise ValueError("about.json lacks what belongs there")
-        images, labels, use = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "labels", "use"))
+        names = ("images", "labels", "use", "files", "orientations")
+        images, labels, use, files, orientations = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
         found = cls(
             folder=folder,
             name=about["name"],
@@ -79,12 +86,16 @@ class Labelled:
             mean=np.array(about["mean"], np.float32),
             deviation=np.array(about["deviation"], np.float32),
             left_out=tuple(about["left_out"]),
+            files=files,
+            orientations=orientations,
+            in_files=about["in_files"],
         )
         found._check(len(use))
         return found
 
     def _check(self, rows: int) -> None:
-        if self.images.dtype != np.uint8 or self.images.ndim != 4 or {len(self.images), self.labels.size} != {rows}:
+        lengths = {len(self.images), self.labels.size, self.files.size, self.orientations.size}
+        if self.images.dtype != np.uint8 or self.images.ndim != 4 or lengths != {rows}:
             raise ValueError("its arrays do not belong together")
         if not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
             raise ValueError("it has labels of no class")
@@ -101,6 +112,7 @@ def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Pro
     embedded = _modules("EMBEDDED")
     found: Pictures = embedded[source].read() if source in embedded else _read(Path(source).expanduser().absolute())
     known = {"content": found.key, "side": side, "channels": channels, "version": VERSION}
+    known |= {"files": found.source} if found.files else {}  # a folder that was moved has other files
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     target = cache.absolute() / "labelled" / f"{found.name}-{digest}"
     if not (target / "about.json").is_file():
@@ -159,9 +171,20 @@ def _write(target: Path, found: Pictures, digest: str, side: int, channels: int,
     images.flush()
     np.save(target / "labels.npy", np.asarray(found.labels, np.int32))
     np.save(target / "use.npy", use)
-    about = {"name": found.name, "source": found.source, "digest": digest, "classes": list(found.classes)}
-    about |= {"mean": mean.tolist(), "deviation": deviation.tolist(), "left_out": left_out}
+    _write_files(target, found, use)
+    about: dict[str, Any] = {"name": found.name, "source": found.source, "digest": digest, "classes": list(found.classes)}
+    about |= {"mean": mean.tolist(), "deviation": deviation.tolist(), "left_out": left_out, "in_files": bool(found.files)}
     (target / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+
+def _write_files(target: Path, found: Pictures, use: NDArray[np.int8]) -> None:
+    """Of each row the file that every framework decodes alike, and how it lies there; empty for what the cache alone has."""
+    files, orientations = [b""] * len(use), np.ones(len(use), np.int8)
+    for row, path in enumerate(found.files):
+        if use[row] != LEFT_OUT and (orientation := orientation_of_plain(path)):
+            files[row], orientations[row] = os.fsencode(path), orientation
+    np.save(target / "files.npy", np.array(files, np.bytes_))
+    np.save(target / "orientations.npy", orientations)
 
 
 def _check_room(cache: Path, found: Pictures, needed_bytes: int) -> None:

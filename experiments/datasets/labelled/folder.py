@@ -43,7 +43,7 @@ def read(path: Path) -> Pictures:
     if len(names) < 2:
         raise WrongCall(f"data={path}: {len(names)} class, two are needed; have {', '.join(names) or 'no folder'}")
     paths, labels = [file for file, _ in files], [label for _, label in files]
-    return Pictures(path.name, str(path), _key(path, paths), tuple(names), labels, training, lambda: _opened(paths))
+    return Pictures(path.name, str(path), _key(path, paths), tuple(names), labels, training, lambda: _opened(paths), paths)
 
 
 def _parts(path: Path) -> tuple[Path, Path | None]:

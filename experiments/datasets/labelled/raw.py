@@ -19,7 +19,7 @@ VALIDATION_SHARE = 0.15
 class Pictures:
     """pictures: called once, every picture in order, or the reason why it cannot be read. labels, training: one entry each.
 
-    key: equal where the content is.
+    key: equal where the content is. files: which each picture is read from, for data sets that keep one in each.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Pictures:
     labels: Sequence[int] | NDArray[np.integer]
     training: Sequence[bool] | NDArray[np.bool_]
     pictures: Callable[[], Iterable[Image.Image | str]]
+    files: Sequence[Path] = ()
 
 
 def of_arrays(arrays: Iterable[NDArray[np.uint8]]) -> Iterable[Image.Image]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from experiments.cell.contract import DatasetInfo, Prepared, Progress
 from experiments.datasets.labelled.data import Labelled, of_numerals
 from experiments.datasets.labelled.data import prepare as prepared_data
@@ -32,15 +34,25 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     counts = {"training images": len(data.training), "validation images": len(data.validation), "classes": len(data.classes)}
     columns = {"image": "tensor", "label": "integer"}
     info = DatasetInfo(data.name, data.digest, data.source, counts, dict.fromkeys(columns, "string"))
-    warnings = (
-        [f"{len(data.left_out)} pictures cannot be read and were left out, the first {data.left_out[0]}"] if data.left_out else []
-    )
-    return Prepared(info, {"data": str(data.folder)}, warnings=tuple(warnings))
+    return Prepared(info, {"data": str(data.folder)}, warnings=_warnings(settings, data))
 
 
 def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
     """Warnings after the extraction of features: none, this study extracts none."""
     return ()
+
+
+def _warnings(settings: Settings, data: Labelled) -> tuple[str, ...]:
+    warnings = []
+    if data.left_out:
+        warnings.append(f"{len(data.left_out)} pictures cannot be read and were left out, the first {data.left_out[0]}")
+    others = np.count_nonzero(data.files[data.training] == b"")
+    if "native" in settings.input and data.in_files and others:
+        warnings.append(
+            f"input=native: {others} of {len(data.training)} training images are no plain JPEG or PNG; the frameworks do not "
+            "decode these but read them from the cache"
+        )
+    return tuple(warnings)
 
 
 def _check_input(settings: Settings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,7 +54,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     network = framework.build(model, sizes)
     output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
-    batch = framework.place(_batch(sizes, settings["image_size"], rows, rng))
+    batch = framework.place(drawn_batch(sizes, settings["image_size"], rows, rng))
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _infer, "train": _train}
     found = [phases[phase](framework, network, batch, spec, output) for phase in settings["phases"]]
@@ -63,7 +63,8 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     write_run_files(spec, framework, [values for several, _ in found for values in several], summary, output)
 
 
-def _batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
+def drawn_batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
+    """Random images, the same for everybody who has used `rng` alike."""
     images = rng.standard_normal((rows, side, side, sizes.channels)).astype(np.float32)
     return Batch((images,), rng.integers(0, sizes.classes, rows, dtype=np.int32), np.ones(rows, np.float32))
 
@@ -74,7 +75,7 @@ def _infer(
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
     output.begin()
-    budget, seconds, began = _budget(spec), [], time.time()
+    budget, seconds, began = budget_of(spec), [], time.time()
     output.progress(f"inference, batch {rows}", 0, None)
     while budget.step():
         framework.synchronise()
@@ -84,7 +85,7 @@ def _infer(
         output.progress(f"inference, batch {rows}", len(seconds), None)
     if logits.shape != (rows, settings["classes"]):  # the work that is timed is the work that was asked for
         raise EvenhandError(f"inference answered {logits.shape}, should be {(rows, settings['classes'])}")
-    values = _values(f"inference_batch_{rows}", seconds, rows)
+    values = values_of(f"inference_batch_{rows}", seconds, rows)
     output.window("inference", began, time.time(), rows * len(seconds), "inference/")
     counted = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
     summary = timing.summarise_requests(values) | counted
@@ -102,7 +103,7 @@ def _train(
     pace = timing.pace(spec.settings, first=1)
     watch = Stopwatch(lambda step, *_: output.progress(f"training, batch {rows}", step, None), pace=pace)
     output.begin()
-    budget, began, compiled = _budget(spec), time.time(), framework.compilations()
+    budget, began, compiled = budget_of(spec), time.time(), framework.compilations()
     framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():
         step = int(np.argmin(np.isfinite(watch.losses)))
@@ -110,13 +111,14 @@ def _train(
     tell_compilations(spec, framework.compilations() - compiled, output)
     steps = len(watch.losses)
     output.window("train", began, time.time(), rows * steps)
-    values = replace(_values("train", watch.seconds, rows), ended=tuple(watch.ended))
+    values = replace(values_of("train", watch.seconds, rows), ended=tuple(watch.ended))
     windows = _windows(watch, rows)
     left_out = sum(one.steps for one in watch.windows[: windows.warmup])
     on_device = timing.of_device(watch.on_device_seconds, rows, left_out)
     summary = timing.summarise_training(values, sum(watch.seconds))
     del summary["train/total_seconds"]  # a budget, not a result
     summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up)
+    summary |= first_losses(watch.losses, spec.settings)
     summary |= {"check/train_steps": steps, "check/train_warmup": values.warmup + left_out}
     output.metrics(summary, step=steps)
     return [values, windows, on_device], summary
@@ -130,7 +132,8 @@ def _windows(watch: Stopwatch, rows: int) -> PhaseValues:
     return timing.of_windows(watch.windows, rows, timing.found_warmup(means) - 1)
 
 
-def _budget(spec: CellSpec) -> Budget:
+def budget_of(spec: CellSpec) -> Budget:
+    """How long a phase of this cell goes on."""
     return Budget(spec.settings["seconds"], spec.settings["least_steps"], spec.settings["most_steps"])
 
 
@@ -139,5 +142,11 @@ def _again(batch: Batch, budget: Budget) -> Iterator[Batch]:
         yield batch
 
 
-def _values(phase: str, seconds: list[float], rows: int) -> PhaseValues:
+def first_losses(losses: list[float], settings: Mapping[str, Any]) -> dict[str, float]:
+    """The mean loss of the steps that every cell makes: equal where the same training was timed."""
+    return {"train/loss": float(np.mean(losses[: settings["least_steps"] + 1]))}
+
+
+def values_of(phase: str, seconds: list[float], rows: int) -> PhaseValues:
+    """Steps or requests of a phase, its warm-up found."""
     return PhaseValues(phase, tuple(seconds), (rows,) * len(seconds), timing.found_warmup(seconds))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from models.variant import Variant
 
 
-def _on(backend: str, *distributions: str, extra: str = "") -> Variant:
+def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool = True) -> Variant:
     return Variant(
         architecture="keras",
         packages=("keras", backend),
         distributions=("keras", *distributions),
         extra=extra,
+        has_pipeline=has_pipeline,
+        has_plain_loop=True,
         fits=True,
         autologging="keras",
     )
@@ -19,5 +21,5 @@ def _on(backend: str, *distributions: str, extra: str = "") -> Variant:
 VARIANTS = {
     "keras-tensorflow": _on("tensorflow", "tensorflow"),
     "keras-torch": _on("torch", "torch", "torchvision"),
-    "keras-jax": _on("jax", "jax", "jaxlib", extra="jax"),
+    "keras-jax": _on("jax", "jax", "jaxlib", extra="jax", has_pipeline=False),
 }

@@ -41,8 +41,7 @@ class Adapter(KerasFramework):
 
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         _check_compiled(network, optimizer)
-        inputs, targets, weights = self._fitted(batch)
-        return network.train_on_batch(inputs, targets, sample_weight=weights)
+        return network.train_on_batch(*self._trained_on(batch if batch.even is not None else self.place(batch)))
 
     def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
         """`fit`, which calls the train function that Keras compiled once a step, each time on a batch placed before.
@@ -51,7 +50,7 @@ class Adapter(KerasFramework):
         A window of several steps is one call of `fit`'s, so that nothing lies in it but the steps.
         """
         _check_compiled(network, optimizer)
-        feed = _Feed((self._fitted(self.place(batch)) for batch in batches), clock)
+        feed = _Feed((self._trained_on(self.place(batch)) for batch in batches), clock)
         if not feed.ahead:
             return
         network.make_train_function()
@@ -91,6 +90,10 @@ class Adapter(KerasFramework):
         """Python's code of a step, which a tf.function runs when it traces it, and only then."""
         self._traced += 1
         return step(data)
+
+    def _trained_on(self, batch: Batch) -> tuple[Any, ...]:
+        """A placed batch as `fit` takes it: inputs, targets and, unless all of them are 1, weights."""
+        return self._fitted(batch)[: 2 if batch.even else 3]
 
     def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
         inputs, targets, weights = self._arrays(batch)
@@ -201,6 +204,8 @@ def _own_loss(network: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, tra
     from keras import ops
 
     losses = network.example_losses(x, y_pred, y)
+    if sample_weight is None:
+        return ops.mean(losses)
     weights = ops.cast(sample_weight, losses.dtype)
     return ops.sum(losses * weights) / ops.sum(weights)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from models.contract import (
     Array,
     Batch,
     Dropping,
+    EvenSoFar,
     Framework,
+    ImageFiles,
     ModelError,
     OptimizerConfig,
     Profile,
@@ -29,12 +31,13 @@ from models.frameworks.keras.jax import JaxDevice
 from models.frameworks.pytorch.device import TorchDevice
 from models.frameworks.tensorflow.device import TensorFlowDevice
 
-SEQUENCES = 3  # dimensions: (n, length, features)
 DEVICES: dict[str, Callable[[str, int, str, str], Device]] = {
     "tensorflow": TensorFlowDevice,
     "torch": TorchDevice,
     "jax": JaxDevice,
 }
+# Backend -> the framework here whose input pipeline and profiler are also Keras'.
+OWNERS = {"tensorflow": "tensorflow", "torch": "pytorch"}
 
 
 class KerasFramework(Framework):
@@ -48,6 +51,8 @@ class KerasFramework(Framework):
         self.name = name
         self.backend = backend
         self._traced = 0
+        self._even = EvenSoFar()
+        self._readers: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = False  # by TensorFlow's XLA, which tells nobody
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         if precision == "float64":
@@ -139,15 +144,22 @@ class KerasFramework(Framework):
 
         seen.drop_nothing(seen.droppers(network).values())
 
+    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
+        key = (files.images, files.batch_size, workers)
+        if key not in self._readers:
+            self._readers[key] = self._reader(files, workers)
+        epoch: Iterable[Batch] = self._readers[key].epoch(files)
+        return epoch
+
     def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
-        if self.backend not in ("tensorflow", "torch"):
+        if self.backend not in OWNERS:
             return super().profile(folder, work)
-        name = {"tensorflow": "tensorflow", "torch": "pytorch"}[self.backend]
-        found: Profile = import_module(f"models.frameworks.{name}.profiler").profiled(folder, self.device, work)
+        found: Profile = import_module(f"models.frameworks.{OWNERS[self.backend]}.profiler").profiled(folder, self.device, work)
         return found
 
     def place(self, batch: Batch) -> Batch:
-        placed = Batch(self.place_inputs(batch.inputs), *self.place_inputs((batch.targets, batch.weights)))
+        targets, weights = self.place_inputs((batch.targets, batch.weights))
+        placed = Batch(self.place_inputs(batch.inputs), targets, weights, self._even(batch))
         if self._compiles_each_shape:
             self._shapes.add(tuple(array.shape for array in (*batch.inputs, batch.targets)))
         return placed
@@ -169,6 +181,13 @@ class KerasFramework(Framework):
     def peak_device_bytes(self) -> int | None:
         return self._device.peak_bytes()
 
+    def _reader(self, files: ImageFiles, workers: int) -> Any:
+        """The input pipeline of the backend, whose images lie in memory as Keras keeps them: channels last."""
+        if self.backend not in OWNERS:
+            raise ModelError(f"{self.name} has no input pipeline of its own here")
+        module = import_module(f"models.frameworks.{OWNERS[self.backend]}.pipeline")
+        return module.Reader(files, workers, self.device, channels_last=True)
+
     def _array(self, array: Array) -> Array:
         if not isinstance(array, np.ndarray):  # placed before
             return array
@@ -184,23 +203,6 @@ class KerasFramework(Framework):
         by_variable = dict(zip(map(id, network.trainable_variables), gradients, strict=True))
         trainable = {name: entry for name, entry in _entries(network).items() if id(entry.variable) in by_variable}
         return from_keras(trainable, lambda variable: by_variable[id(variable)])
-
-
-def tensor_specs(arrays: Any) -> Any:
-    """TensorFlow's signature of nested arrays, one for all batches.
-
-    The leading dimension varies. Of floating arrays a sequence's length does too, (n, length, features), and images keep a
-    static size; integer arrays vary in every dimension.
-    """
-    import tensorflow as tf
-
-    def one(array: Array) -> Any:
-        sizes = array.shape[1:] if tf.as_dtype(array.dtype).is_floating else (None,) * (array.ndim - 1)
-        if array.ndim == SEQUENCES:
-            sizes = (None, sizes[1])
-        return tf.TensorSpec((None, *sizes), array.dtype)
-
-    return tf.nest.map_structure(one, arrays)
 
 
 def _entries(network: Any) -> Any:

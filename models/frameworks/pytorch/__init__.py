@@ -22,7 +22,7 @@ _EAGER = Variant(
     autologging="pytorch",
 )
 VARIANTS = {
-    "pytorch": _EAGER,
+    "pytorch": replace(_EAGER, has_plain_loop=True),
     "pytorch+compile": replace(_EAGER, trouble=_no_compiler),
     "pytorch+channels_last": _EAGER,
 }

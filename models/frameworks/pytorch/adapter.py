@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,6 +16,7 @@ from models.contract import (
     Array,
     Batch,
     Dropping,
+    EvenSoFar,
     Framework,
     ImageFiles,
     ModelError,
@@ -47,8 +47,11 @@ class Adapter(Framework):
         self._dtype = torch.float64 if precision == "float64" else torch.float32
         self._mixed = precision == "bfloat16"
         self._compile = name == "pytorch+compile"
+        self._eager = not (self._compile or self._mixed)
         self._layout = torch.channels_last if name == "pytorch+channels_last" else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._even = EvenSoFar()
+        self._readers: dict[tuple[Any, ...], Any] = {}
         self._device.seed(seed)
 
     def versions(self) -> dict[str, str]:
@@ -107,9 +110,13 @@ class Adapter(Framework):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
-        from models.frameworks.pytorch.pipeline import batches
+        from models.frameworks.pytorch.pipeline import Reader
 
-        return batches(files, workers, self.device)
+        key = (files.images, files.batch_size, workers)
+        if key not in self._readers:
+            self._readers[key] = Reader(files, workers, self.device, channels_last=self._layout == torch.channels_last)
+        epoch: Iterable[Batch] = self._readers[key].epoch(files)
+        return epoch
 
     def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
         from models.frameworks.pytorch.profiler import profiled
@@ -117,16 +124,17 @@ class Adapter(Framework):
         return profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
-        return Batch(*self._tensors(batch))
+        return Batch(*self._tensors(batch), self._even(batch))
 
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Tensor, ...]:
-        return tuple(map(self._tensor, inputs))
+        return tuple(map(self._placed, inputs))
 
     def train_step(self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
         _set_mode(network, training=True)
-        inputs, targets, weights = self._tensors(batch)
+        if batch.even is None:
+            batch = self.place(batch)
         optimizer.zero_grad(set_to_none=True)
-        loss = self._forward(_mean_loss)(network, inputs, targets, weights)
+        loss = self._forward(_mean_loss)(network, batch.inputs, batch.targets, None if batch.even else batch.weights)
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -159,25 +167,32 @@ class Adapter(Framework):
         return {name: gradient.numpy(force=True) for name, gradient in zip(parameters, gradients, strict=True)}
 
     def dropping(self, network: nn.Module, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
-        return seen.dropping(network, tuple(map(self._tensor, inputs)), draws)
+        return seen.dropping(network, self._inputs(inputs), draws)
 
     def drop_nothing(self, network: nn.Module) -> None:
         seen.drop_nothing(seen.droppers(network).values())
 
     def unbiased(self, network: nn.Module, inputs: tuple[Array, ...]) -> dict[str, int]:
-        return seen.unbiased(network, tuple(map(self._tensor, inputs)))
+        return seen.unbiased(network, self._inputs(inputs))
 
     def infer(self, network: nn.Module, inputs: tuple[Array, ...]) -> Array:
-        _set_mode(network, training=False)
+        # Few calls: next to those of a small network each costs what it does on caches that are cold.
+        if network.training:
+            network.eval()
+        if not isinstance(inputs[0], Tensor):
+            inputs = self.place_inputs(inputs)
         with torch.inference_mode():
-            outputs: Tensor = self._forward(_logits)(network, self.place_inputs(inputs))
-        return _on_host(outputs, self._dtype)
+            outputs = (network(*inputs) if self._eager else self._forward(_logits)(network, inputs)).cpu()
+            # widened on the host, as every framework's: NumPy has no bfloat16
+            answer: Array = (outputs if outputs.dtype is self._dtype else outputs.to(self._dtype)).numpy()
+        return answer
 
     def apply(self, function: Callable[..., Any], network: nn.Module, inputs: tuple[Array, ...], **options: int) -> Array:
         _set_mode(network, training=False)
         with torch.inference_mode():
-            outputs = function(network, *map(self._tensor, inputs), compiled=self._forward, **options)
-        return _on_host(outputs)
+            outputs = function(network, *self._inputs(inputs), compiled=self._forward, **options)
+        answer: Array = outputs.cpu().numpy()
+        return answer
 
     def compilations(self) -> int:
         return self._device.compilations() if self._compile else 0
@@ -191,17 +206,19 @@ class Adapter(Framework):
     def peak_device_bytes(self) -> int | None:
         return self._device.peak_bytes()
 
-    def _tensor(self, array: Array | Tensor) -> Tensor:
-        if isinstance(array, Tensor):  # placed before
-            return array
-        dtype = self._dtype if np.issubdtype(array.dtype, np.floating) else None
-        tensor = torch.from_numpy(array).to(self.device, dtype)
-        return _laid_out(tensor, self._layout) if tensor.ndim == IMAGES else tensor
+    def _placed(self, array: Array | Tensor) -> Tensor:
+        tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
+        placed = tensor.to(self.device, self._dtype if tensor.is_floating_point() else None, non_blocking=True)
+        # a tensor comes from `read`, or was placed before: it lies as it should
+        return placed if isinstance(array, Tensor) or placed.ndim != IMAGES else _laid_out(placed, self._layout)
 
     def _tensors(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        targets = self._tensor(batch.targets)
+        targets = self._placed(batch.targets)
         whole = targets if targets.is_floating_point() else targets.long()
-        return self.place_inputs(batch.inputs), whole, self._tensor(batch.weights)
+        return self.place_inputs(batch.inputs), whole, self._placed(batch.weights)
+
+    def _inputs(self, inputs: tuple[Array | Tensor, ...]) -> tuple[Tensor, ...]:
+        return inputs if isinstance(inputs[0], Tensor) else self.place_inputs(inputs)  # those were placed before
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function(network, …)`, compiled once where the variant compiles, in mixed precision where that is asked for."""
@@ -234,12 +251,6 @@ def _state(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in network.state_dict().items() if not name.endswith("num_batches_tracked")}
 
 
-def _on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Array:
-    """As it comes from the device; widened here, as every framework's is: NumPy has no bfloat16."""
-    array: Array = tensor.cpu().to(dtype or tensor.dtype).numpy()
-    return array
-
-
 def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     logits: Tensor = network(*inputs)
     return logits
@@ -247,11 +258,21 @@ def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
 
 def _losses(network: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor) -> Tensor:
     """(n,)"""
-    if hasattr(network, "example_losses"):
+    if _has_own_loss(network):
         return network.example_losses(inputs, outputs, targets)
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
-def _mean_loss(network: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> Tensor:
-    losses = _losses(network, inputs, network(*inputs), targets)
-    return (losses * weights).sum() / weights.sum()
+def _has_own_loss(network: nn.Module) -> bool:
+    """Of its class: what a module lacks is slow to look up, and this is asked in every step."""
+    return hasattr(type(network), "example_losses")
+
+
+def _mean_loss(network: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, weights: Tensor | None) -> Tensor:
+    """weights: None where all of them are 1."""
+    outputs = network(*inputs)
+    if weights is not None:
+        return (_losses(network, inputs, outputs, targets) * weights).sum() / weights.sum()
+    if _has_own_loss(network):
+        return _losses(network, inputs, outputs, targets).mean()
+    return functional.cross_entropy(outputs, targets)

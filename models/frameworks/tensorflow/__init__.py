@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from models.variant import Variant
 
 _ANY = Variant(
@@ -10,4 +12,4 @@ _ANY = Variant(
     distributions=("keras", "tensorflow"),
     has_pipeline=True,
 )
-VARIANTS = dict.fromkeys(("tensorflow", "tensorflow+eager", "tensorflow+xla"), _ANY)
+VARIANTS = {"tensorflow": replace(_ANY, has_plain_loop=True), "tensorflow+eager": _ANY, "tensorflow+xla": _ANY}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.contract import PROFILED, Array, Batch, ImageFiles, Weights
-from models.frameworks.keras.shared import KerasFramework, tensor_specs
+from models.contract import PROFILED, Array, Batch, Weights
+from models.frameworks.keras.shared import KerasFramework
+
+SEQUENCES = 3  # dimensions: (n, length, features)
 
 
 class Adapter(KerasFramework):
-    """One tf.function a use, traced once for all shapes; eager runs the same Python directly, xla compiles it per shape."""
+    """One tf.function a use; eager runs the same Python directly, xla compiles it per shape.
+
+    What varies in length is traced once for all lengths. Images are traced for the first batch size, whose static shape makes
+    the quicker graph, and once more for all others as soon as there is another.
+    """
 
     def __init__(
         self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
@@ -22,24 +27,22 @@ class Adapter(KerasFramework):
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = name == "tensorflow+xla"
 
-    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
-        from models.frameworks.tensorflow.pipeline import batches
-
-        return batches(files, workers)
-
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
-        return self._call(_update, (network, optimizer), self._arrays(batch))
+        if batch.even is None:
+            batch = self.place(batch)
+        arrays = (*batch.inputs, batch.targets) if batch.even else (*batch.inputs, batch.targets, batch.weights)
+        return self._call(_update, (network, optimizer, batch.even), arrays)
 
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
-        loss = self._call(_mean_loss, (network, False), self._arrays(batch))
+        loss = self._call(_mean_loss, (network, False, False), self._flat(batch))
         total = float(batch.weights.sum())
         return float(loss) * total, total
 
     def gradients(self, network: Any, batch: Batch) -> Weights:
-        return self._gradient_weights(network, self._call(_dense_gradients, (network,), self._arrays(batch)))
+        return self._gradient_weights(network, self._call(_dense_gradients, (network,), self._flat(batch)))
 
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
-        outputs: Array = self._call(_outputs, (network,), (tuple(map(self._array, inputs)),)).numpy()
+        outputs: Array = self._call(_outputs, (network, False), tuple(map(self._array, inputs))).numpy()
         return outputs.astype(self._dtype, copy=False)
 
     def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
@@ -47,57 +50,95 @@ class Adapter(KerasFramework):
         return outputs
 
     def compilations(self) -> int:
-        traced = (int(one.experimental_get_tracing_count()) for one in self._functions.values())
+        compiled = (one for one in self._functions.values() if hasattr(one, "experimental_get_tracing_count"))
+        traced = (int(one.experimental_get_tracing_count()) for one in compiled)
         return super().compilations() + sum(traced)
+
+    def _flat(self, batch: Batch) -> tuple[Any, ...]:
+        """The inputs, then targets and weights."""
+        inputs, targets, weights = self._arrays(batch)
+        return (*inputs, targets, weights)
 
     def _call(self, function: Callable[..., Any], fixed: tuple[Any, ...], arrays: tuple[Any, ...], **options: int) -> Any:
         """`function(*fixed, *arrays, **options)`, as the variant runs it. Arrays are fed to the graph, all else keys it."""
+        key = (function, *map(id, fixed), *options.items())
+        called = self._functions.get(key)
+        if called is None:
+            called = self._functions[key] = self._made(function, fixed, arrays, options)
+        return called(*arrays)
+
+    def _made(
+        self, function: Callable[..., Any], fixed: tuple[Any, ...], like: tuple[Any, ...], options: Mapping[str, int]
+    ) -> Callable[..., Any]:
         import tensorflow as tf
 
         if self.name == "tensorflow+eager":
-            return function(*fixed, *tf.nest.map_structure(tf.convert_to_tensor, arrays), **options)
-        key = (function, *map(_key, fixed), *options.items())
-        if key not in self._functions:
-            self._functions[key] = tf.function(
-                partial(function, *fixed, **options),
-                input_signature=tensor_specs(arrays),
-                jit_compile=self.name == "tensorflow+xla",
-            )
-        return self._functions[key](*arrays)
+            return lambda *arrays: function(*fixed, *map(tf.convert_to_tensor, arrays), **options)
+
+        # A closure: what a partial binds, a tf.function looks at in every call.
+        def closed(*arrays: Any) -> Any:
+            return function(*fixed, *arrays, **options)
+
+        specs = [_spec(array) for array in like]
+        lengths_vary = any(None in spec.shape.as_list()[1:] for spec in specs)
+        compiled: Callable[..., Any] = tf.function(
+            closed,
+            input_signature=specs if lengths_vary else None,
+            reduce_retracing=not lengths_vary,
+            jit_compile=self.name == "tensorflow+xla",
+        )
+        return compiled
 
 
-def _key(fixed: Any) -> Any:
-    return fixed if isinstance(fixed, bool) else id(fixed)
+def _spec(array: Array) -> Any:
+    """TensorFlow's signature of an array, one for all batches.
+
+    The leading dimension varies. Of floating arrays a sequence's length does too, (n, length, features), and images keep a
+    static size; integer arrays vary in every dimension.
+    """
+    import tensorflow as tf
+
+    dtype = tf.as_dtype(array.dtype)
+    sizes = tuple(array.shape[1:]) if dtype.is_floating else (None,) * (len(array.shape) - 1)
+    if len(array.shape) == SEQUENCES:
+        sizes = (None, sizes[1])
+    return tf.TensorSpec((None, *sizes), dtype)
 
 
-def _outputs(network: Any, inputs: tuple[Any, ...], training: bool = False) -> Any:
+def _outputs(network: Any, training: bool, *inputs: Any) -> Any:
     return network(inputs if len(inputs) > 1 else inputs[0], training=training)
 
 
-def _mean_loss(network: Any, training: bool, inputs: tuple[Any, ...], targets: Any, weights: Any) -> Any:
+def _mean_loss(network: Any, training: bool, even: bool, *arrays: Any) -> Any:
+    """arrays: inputs, targets and, unless all of them are 1, weights."""
+    import keras
     import tensorflow as tf
 
-    logits = tf.cast(_outputs(network, inputs, training), weights.dtype)
+    *inputs, targets = arrays if even else arrays[:-1]
+    logits = tf.cast(_outputs(network, training, *inputs), keras.config.floatx())
     if hasattr(network, "example_losses"):
-        losses = network.example_losses(inputs, logits, targets)
+        losses = network.example_losses(tuple(inputs), logits, targets)
     else:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+    if even:
+        return tf.reduce_mean(losses)
+    weights = arrays[-1]
     return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
 
 
-def _update(network: Any, optimizer: Any, inputs: tuple[Any, ...], targets: Any, weights: Any) -> Any:
+def _update(network: Any, optimizer: Any, even: bool, *arrays: Any) -> Any:
     import tensorflow as tf
 
     variables = network.trainable_variables
     with tf.GradientTape() as tape:
-        loss = _mean_loss(network, True, inputs, targets, weights)
+        loss = _mean_loss(network, True, even, *arrays)
     optimizer.apply(tape.gradient(loss, variables), variables)
     return loss
 
 
-def _dense_gradients(network: Any, inputs: tuple[Any, ...], targets: Any, weights: Any) -> list[Any]:
+def _dense_gradients(network: Any, *arrays: Any) -> list[Any]:
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
-        loss = _mean_loss(network, False, inputs, targets, weights)
+        loss = _mean_loss(network, False, False, *arrays)
     return [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, network.trainable_variables)]

@@ -1,32 +1,89 @@
-"""tf.data over images on disk."""
+"""tf.data, tf.io and tf.image over images on disk, also under Keras: no Python runs for a picture."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from models.contract import Batch, ImageFiles
+from models.contract import Batch, ImageFiles, ModelError
 
 
-def batches(files: ImageFiles, workers: int) -> Iterator[Batch]:
-    """Batches as NumPy views of tf.data's own memory."""
-    images = np.load(files.images, mmap_mode="r")
-    side, channels, pad = images.shape[1], images.shape[3], files.pad
+class Reader:
+    """The operations on one picture, traced once a training; every epoch is a data set of its own, drawn elsewhere."""
 
-    def picture(row: Any, shift: Any, mirrored: Any, label: Any) -> tuple[Any, Any]:
-        image = tf.numpy_function(lambda at: images[at], [row], tf.uint8, stateful=False)
-        image.set_shape((side, side, channels))
-        padded = tf.pad(image, ((pad, pad), (pad, pad), (0, 0)))
+    def __init__(self, files: ImageFiles, workers: int, device: str, *, channels_last: bool) -> None:
+        assert channels_last  # TensorFlow knows no other
+        stored = np.load(files.images, mmap_mode="r")
+        self._shape, self._offset, self._pad = stored.shape[1:], stored.offset, files.pad
+        self._mean, self._deviation = files.mean, files.deviation
+        self._parallel, self._device = max(1, workers), device
+        with tf.device("CPU:0"):  # the file itself, mapped into memory
+            shape = (stored.offset + stored.nbytes,)
+            self._stored = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=shape, memory_region_name=files.images)
+        self._weights = tf.ones(files.batch_size)
+        self._picture = tf.function(self._read)
+
+    def epoch(self, files: ImageFiles) -> Iterator[Batch]:
+        """Whole batches of tensors, on the device. Raises ModelError naming the first file that cannot be decoded."""
+        read = iter(self.dataset(files))
+        for number in range(len(files.rows) // files.batch_size):
+            try:
+                pixels, labels = next(read)
+            except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
+                self._name_damaged(files.files[number * files.batch_size :][: files.batch_size])
+                raise
+            yield Batch((pixels,), labels, self._weights, even=True)
+
+    def dataset(self, files: ImageFiles) -> Any:
+        """(pixels, labels), a batch each."""
+        drawn = (files.rows, files.files, files.orientations, files.shifts.astype(np.int32), files.mirrored, files.labels)
+        wanted = tf.data.Dataset.from_tensor_slices(drawn)
+        wanted = wanted.map(self._picture, num_parallel_calls=self._parallel, deterministic=True)
+        wanted = wanted.batch(files.batch_size, drop_remainder=True)
+        if self._device == "cuda":
+            return wanted.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))
+        return wanted.prefetch(tf.data.AUTOTUNE)
+
+    def _read(self, row: Any, file: Any, orientation: Any, shift: Any, mirrored: Any, label: Any) -> tuple[Any, Any]:
+        side, _, channels = self._shape
+        image = tf.cond(file == b"", lambda: self._prepared(row), lambda: self._decoded(file, orientation))
+        padded = tf.pad(image, ((self._pad, self._pad), (self._pad, self._pad), (0, 0)))
         moved = tf.slice(padded, tf.concat([shift, [0]], 0), (side, side, channels))
         moved = tf.cond(mirrored, lambda: tf.reverse(moved, [1]), lambda: moved)
-        return (tf.cast(moved, tf.float32) / 255 - files.mean) / files.deviation, label
+        return (moved / 255 - self._mean) / self._deviation, label
 
-    drawn = (files.rows, files.shifts.astype(np.int32), files.mirrored, files.labels)
-    wanted = tf.data.Dataset.from_tensor_slices(drawn).map(picture, num_parallel_calls=max(1, workers), deterministic=True)
-    wanted = wanted.batch(files.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
-    weights = np.ones(files.batch_size, np.float32)
-    for pixels, labels in wanted.as_numpy_iterator():
-        yield Batch((pixels,), labels, weights)
+    def _prepared(self, row: Any) -> Any:
+        size = int(np.prod(self._shape))
+        image = tf.slice(self._stored, [self._offset + row * size], [size])
+        return tf.cast(tf.reshape(image, self._shape), tf.float32)
+
+    def _decoded(self, file: Any, orientation: Any) -> Any:
+        # reads PNG too; the accurate transform is that of torchvision and Pillow, bit by bit
+        image = tf.io.decode_jpeg(tf.io.read_file(file), channels=3, dct_method="INTEGER_ACCURATE")
+        image = tf.image.resize(_upright(image, orientation), self._shape[:2], antialias=True)
+        return tf.image.rgb_to_grayscale(image) if self._shape[2] == 1 else image
+
+    @staticmethod
+    def _name_damaged(paths: Any) -> None:
+        for path in map(bytes, paths):
+            try:
+                if path:
+                    tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
+            except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
+                reason = error.message.splitlines()[0]
+                file = os.fsdecode(path)
+                raise ModelError(f"{file}: cannot be decoded by TensorFlow: {reason}; mend or remove it") from None
+
+
+def _upright(image: Any, orientation: Any) -> Any:
+    """EXIF's orientations: from 5 on rows and columns are exchanged."""
+    image = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
+    image.set_shape((None, None, 3))
+    for axis, those in ((1, (2, 3, 6, 7)), (0, (3, 4, 7, 8))):
+        flipped = tf.reduce_any(orientation == tf.constant(those, tf.int8))
+        image = tf.cond(flipped, lambda image=image, axis=axis: tf.reverse(image, [axis]), lambda image=image: image)
+    return image

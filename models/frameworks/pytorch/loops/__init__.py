@@ -1,1 +1,1 @@
-"""Training loops that are not ours, over the same network and batches: what the cost of measuring is measured against."""
+"""Loops that are not ours, over the same network: what the cost of measuring is measured against."""

@@ -1,0 +1,38 @@
+"""By PyTorch Lightning's Trainer, on the plain loop's network, batch and optimizer; training alone."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+import models
+from experiments.cell import peak_memory, timing
+from experiments.cell.contract import CellSpec, Output
+from experiments.cell.measure import memory_peaks, write_run_files
+from experiments.workloads.grid.measure import budget_of, drawn_batch, first_losses, values_of
+from models import frameworks
+from models.contract import Framework
+
+
+def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    spec.path.mkdir(parents=True, exist_ok=True)
+    settings, rows = spec.settings, spec.settings["batch_size"]
+    module, rng = models.spec(settings["model"]), np.random.default_rng(settings["seed"])
+    sizes = module.Spec(classes=settings["classes"])
+    weights = module.initial_weights(sizes, rng)
+    batch = drawn_batch(sizes, settings["image_size"], rows, rng)
+    network = models.load(settings["model"], framework.architecture).build(sizes)
+    loop = frameworks.loop(framework.name, "lightning")
+    trainer = loop.Trainer(network, weights, batch.inputs[0], batch.targets, framework.device)
+    output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
+    output.progress(f"training, batch {rows}", 0, None)
+    output.begin()
+    clock = time.time()
+    seconds, losses = trainer.train(settings["learning_rate"], budget_of(spec).step)
+    output.window("train", clock, time.time(), rows * len(seconds))
+    values = values_of("train", seconds, rows)
+    summary = timing.summarise_training(values, sum(seconds)) | first_losses(losses, settings)
+    del summary["train/total_seconds"]  # a budget, not a result
+    output.metrics(summary | memory_peaks(framework, peak_memory.rss_bytes()), step=len(seconds))
+    write_run_files(spec, framework, [values], summary, output)

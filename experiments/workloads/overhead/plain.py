@@ -1,0 +1,74 @@
+"""By the framework's own plain loop: its network, its optimizer, and one clock around each step and request, no more.
+
+The process is set up as for this harness (threads, precision, convolutions); of the adapter nothing runs while time is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import models
+from experiments.cell import peak_memory, timing
+from experiments.cell.contract import CellSpec, Output
+from experiments.cell.measure import memory_peaks, write_run_files
+from experiments.cell.timing import PhaseValues
+from experiments.workloads.grid.measure import budget_of, drawn_batch, first_losses, values_of
+from models import frameworks
+from models.contract import Framework
+
+
+def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    spec.path.mkdir(parents=True, exist_ok=True)
+    settings = spec.settings
+    module, rng = models.spec(settings["model"]), np.random.default_rng(settings["seed"])
+    sizes = module.Spec(classes=settings["classes"])
+    weights = module.initial_weights(sizes, rng)
+    batch = drawn_batch(sizes, settings["image_size"], settings["batch_size"], rng)
+    network = models.load(settings["model"], framework.architecture).build(sizes)
+    loop = frameworks.loop(framework.name, "plain").Plain(network, weights, batch.inputs[0], batch.targets, framework.device)
+    output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
+    phases = {"inference": _inference, "train": _training}
+    found = [phases[phase](loop, spec, output) for phase in settings["phases"]]
+    output.metrics(memory_peaks(framework, peak_memory.rss_bytes()))
+    summary = {name: value for _, one in found for name, value in one.items()}
+    write_run_files(spec, framework, [values for values, _ in found], summary, output)
+
+
+def _inference(loop: Any, spec: CellSpec, output: Output) -> tuple[PhaseValues, dict[str, float]]:
+    rows = spec.settings["batch_size"]
+    seconds, _ = _timed(loop.requests(), spec, output, "inference", f"inference, batch {rows}")
+    values = values_of(f"inference_batch_{rows}", seconds, rows)
+    summary = timing.summarise_requests(values)
+    output.metrics(summary)
+    return values, summary
+
+
+def _training(loop: Any, spec: CellSpec, output: Output) -> tuple[PhaseValues, dict[str, float]]:
+    rows = spec.settings["batch_size"]
+    seconds, losses = _timed(loop.steps(spec.settings["learning_rate"]), spec, output, "train", f"training, batch {rows}")
+    values = values_of("train", seconds, rows)
+    summary = timing.summarise_training(values, sum(seconds)) | first_losses(losses, spec.settings)
+    del summary["train/total_seconds"]  # a budget, not a result
+    output.metrics(summary, step=len(seconds))
+    return values, summary
+
+
+def _timed(work: Callable[[], Any], spec: CellSpec, output: Output, phase: str, told: str) -> tuple[list[float], list[Any]]:
+    """The seconds of each call and what it returned."""
+    seconds: list[float] = []
+    returned = []
+    output.progress(told, 0, None)
+    output.begin()
+    budget, clock = budget_of(spec), time.time()
+    while budget.step():
+        began = time.perf_counter()
+        found = work()
+        seconds.append(time.perf_counter() - began)
+        returned.append(found if phase == "train" else None)
+    prefix = "" if phase == "train" else "inference/"
+    output.window(phase, clock, time.time(), spec.settings["batch_size"] * len(seconds), prefix)
+    return seconds, returned

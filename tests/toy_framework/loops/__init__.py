@@ -1,0 +1,1 @@
+"""The toy framework's plain loop."""
