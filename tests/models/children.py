@@ -34,7 +34,8 @@ def run_in(framework: str, *arguments: str, timeout: int = 500) -> subprocess.Co
         imported = _imported(described(framework).packages)
         assert imported.stdin
         assert imported.stdout
-        call = {"arguments": arguments, "outputs": [str(output), str(errors)], "seconds": timeout, "environment": dict(os.environ)}
+        call = {"arguments": arguments, "outputs": [str(output), str(errors)]}
+        call |= {"seconds": timeout, "environment": dict(os.environ)}
         imported.stdin.write(json.dumps(call) + "\n")
         imported.stdin.flush()
         code = int(imported.stdout.readline())
@@ -51,14 +52,12 @@ def _imported(packages: tuple[str, ...]) -> subprocess.Popen[str]:
     """It ends with this process, whose pipe it reads."""
     backend = {"KERAS_BACKEND": packages[-1], "KERAS_TORCH_DEVICE": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", "tests.models.children", *packages]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | backend, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, cwd=ROOT, env=os.environ | backend, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def main(packages: list[str]) -> None:
     """Returns in no process but a fork, once its call is done."""
-    later = ("torch._dynamo", "torchvision") if "torch" in packages else ()  # what PyTorch's first optimizer and our networks import
+    later = ("torch._dynamo", "torchvision") if "torch" in packages else ()  # which its first optimizer and our networks import
     for name in (*packages, *later):
         import_module(name)
     imports = {name: text for name, text in os.environ.items() if name.startswith(("KERAS_", "TF_"))}
