@@ -123,17 +123,12 @@ class Place:
             return warm.run(command, self.environment, self.folder)
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
 
-    def start(self, **given: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command("captioning", **given),
-            env=self.environment,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            # A test run in the background has Ctrl-C ignored, and so would its children.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+    def start(self, **given: str) -> warm.Process:
+        """The same, at work."""
+        return self.begin(*self.command("captioning", **given))
+
+    def begin(self, *command: str) -> warm.Process:
+        return warm.Process(command, self.environment, self.folder, self.folder / f"said-{uuid.uuid4().hex[:8]}.txt")
 
 
 def toy_costs(**seconds: float) -> dict[str, str]:

@@ -130,7 +130,7 @@ def test_a_killed_training_continues_to_the_same_end(place: Place) -> None:
     places = {"cache": str(place.cache), "journal": str(place.journal), **QUICK, "frameworks": "tensorflow"}
     options = [f"--{name}={value}" for name, value in {**places, **given}.items()]
     command = [sys.executable, "-m", "experiments", "lenet", *options]
-    parent = subprocess.Popen(command, env=place.environment, cwd=place.folder, stdout=subprocess.DEVNULL)
+    parent = place.begin(*command)
     wait_for_epochs(place, parent, 5)
     parent.kill()
     parent.wait()
