@@ -118,8 +118,8 @@ class Place:
         return self.call(sys.executable, "-m", "experiments", "captioning", *options)
 
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Of ours, in a process that need not import everything first."""
-        if command[:3] == (sys.executable, "-m", "experiments"):
+        """A module of ours or MLflow's own, in a process that need not import everything first."""
+        if command[:2] == (sys.executable, "-m"):
             return warm.run(command, self.environment, self.folder)
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
 

@@ -202,12 +202,13 @@ def test_the_largest_batch_that_fits_is_found(place: Place, monkeypatch: pytest.
     assert stored[1].tags["trial.feasible"] == "false"
 
 
-def test_real_frameworks_are_a_searched_setting_like_any_other(place: Place) -> None:
-    asked = {"search": "framework=pytorch|tensorflow", "trials": "2", "sampler": "grid", "confirm": "false", "objectives": "loss"}
+@pytest.mark.parametrize(("a", "b"), [("toy", "toy+twin"), pytest.param("pytorch", "tensorflow", marks=pytest.mark.slow)])
+def test_frameworks_are_a_searched_setting_like_any_other(place: Place, a: str, b: str) -> None:
+    asked = {"search": f"framework={a}|{b}", "trials": "2", "sampler": "grid", "confirm": "false", "objectives": "loss"}
     done = place.call(*command(place, **asked, inference_requests="2"))
     assert done.returncode == 3, done.stdout + done.stderr
     trials = runs(place, "trial")
-    assert {run.tags["framework"] for run in trials} == {"pytorch", "tensorflow"}
+    assert {run.tags["framework"] for run in trials} == {a, b}
     assert {(run.status, run.tags["parity"]) for run in trials} == {("FINISHED", "equal")}
     losses = [run.metrics["val/loss"] for run in trials]
     assert losses[0] == pytest.approx(losses[1], rel=0.1)  # after three steps with other dropout
