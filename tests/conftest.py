@@ -151,7 +151,8 @@ def toy_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with MLflow's tables and nothing in them, to be copied: making them takes seconds."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}"], check=True, capture_output=True)
+    done = warm.run([sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}"], os.environ, path.parent)
+    assert done.returncode == 0, done.stderr
     return path
 
 
