@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from importlib import import_module
 
@@ -27,3 +28,4 @@ for _name in (
     import_module(_name)
 configure_mappers()  # MLflow's tables, which its store would work out anew in every process
 SET_BY_IMPORTS = {name: text for name, text in os.environ.items() if name not in _BEFORE}
+gc.freeze()  # a fork that looks for garbage among all this would copy it
