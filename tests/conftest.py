@@ -118,22 +118,17 @@ class Place:
         return self.call(sys.executable, "-m", "experiments", "captioning", *options)
 
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Of ours, in a process that need not import everything first."""
-        if command[:3] == (sys.executable, "-m", "experiments"):
+        """A module of ours or MLflow's own, in a process that need not import everything first."""
+        if command[:2] == (sys.executable, "-m"):
             return warm.run(command, self.environment, self.folder)
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
 
-    def start(self, **given: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command("captioning", **given),
-            env=self.environment,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            # A test run in the background has Ctrl-C ignored, and so would its children.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+    def start(self, **given: str) -> warm.Process:
+        """The same, at work."""
+        return self.begin(*self.command("captioning", **given))
+
+    def begin(self, *command: str) -> warm.Process:
+        return warm.Process(command, self.environment, self.folder, self.folder / f"said-{uuid.uuid4().hex[:8]}.txt")
 
 
 def toy_costs(**seconds: float) -> dict[str, str]:
@@ -156,7 +151,8 @@ def toy_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with MLflow's tables and nothing in them, to be copied: making them takes seconds."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}"], check=True, capture_output=True)
+    done = warm.run([sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}"], os.environ, path.parent)
+    assert done.returncode == 0, done.stderr
     return path
 
 

@@ -11,19 +11,20 @@ from contextlib import contextmanager
 
 # Its parent ends at once and leaves it in a session of its own.
 _START = """
-import subprocess, sys
+import os, subprocess, sys
+os.nice(int(sys.argv[1]))
 one = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdout=subprocess.DEVNULL, start_new_session=True)
 print(one.pid)
 """
 
 
 @contextmanager
-def busy(count: int) -> Iterator[list[int]]:
-    """So many processes that compute without end; their numbers."""
+def busy(count: int, *, yielding: bool = False) -> Iterator[list[int]]:
+    """So many processes that compute without end; their numbers. yielding: only while nobody else wants the CPU."""
     started: list[int] = []
     try:
         for _ in range(count):
-            told = subprocess.run([sys.executable, "-c", _START], check=True, stdout=subprocess.PIPE)
+            told = subprocess.run([sys.executable, "-c", _START, str(19 * yielding)], check=True, stdout=subprocess.PIPE)
             started.append(int(told.stdout))
         yield started
     finally:

@@ -20,14 +20,17 @@ FILES = {
 """A framework of one's own."""
 from models.contract import Variant
 
-VARIANTS = {"mine": Variant(architecture="pytorch", packages=("torch",), distributions=("torch",), has_pipeline=True)}
+_MINE = Variant(architecture="numbers", packages=("numpy",), distributions=("numpy",), has_pipeline=True)
+VARIANTS = {"mine": _MINE, "mine+again": _MINE}
 ''',
     "models/frameworks/mine/adapter.py": '''
-from models.frameworks.pytorch.adapter import Adapter as PyTorch
+from tests.toy_framework.adapter import Adapter as Toy
 
 
-class Adapter(PyTorch):
-    """PyTorch by another name."""
+class Adapter(Toy):
+    """The tests' framework by another name, with architecture files in the folders of the models."""
+
+    architecture = "numbers"
 ''',
     "models/tiny/__init__.py": "",
     "models/tiny/spec.py": """
@@ -54,21 +57,13 @@ def probe(rng, *, full=False):
     spec = Spec(classes=10)
     return spec, probe_batch(spec, 8, rng)
 """,
-    "models/tiny/pytorch.py": """
-from torch import nn
-
-
-class Tiny(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.words = nn.Linear(64, classes)
-
-    def forward(self, images):
-        return self.words(images.flatten(1))
+    "models/tiny/numbers.py": """
+from models.tiny.spec import parameters
+from tests.toy_framework.networks import Network
 
 
 def build(spec):
-    return Tiny(spec.classes)
+    return Network(spec.shapes(), parameters(spec), output="words.bias")
 """,
     "experiments/datasets/labelled/arrays.py": """
 import numpy as np
@@ -104,7 +99,7 @@ class Settings(classification.Settings):
     remark: str = setting("", "what nobody measures", material=False, searchable=False)
 
 
-PRESETS = {"demo": {"epochs": 1, "blocks": 1, "batch_size": 8, "warmup_steps": 1, "frameworks": ("pytorch", "mine")}}
+PRESETS = {"demo": {"epochs": 1, "blocks": 1, "batch_size": 8, "warmup_steps": 1, "frameworks": ("mine", "mine+again")}}
 OUTCOMES = (outcome("train/step_seconds"), replace(outcome("train/first_step_seconds"), headline=("start", 1)))
 PUBLISHED, SOURCE = (), ""
 models, strata, treatments = classification.models, classification.strata, classification.treatments
@@ -114,7 +109,7 @@ from models.testing import ModelContract
 
 
 class TestTiny(ModelContract):
-    model, parameters, frameworks = "tiny", (650, 0), ("pytorch", "mine")
+    model, parameters, frameworks = "tiny", (650, 0), ("mine", "mine+again")
 """,
 }
 
@@ -158,9 +153,9 @@ def test_what_is_added_is_found_and_runs(place: Place, source: Path) -> None:
     }
     done = run(source, place.environment, "-m", "experiments", "own", *(f"--{name}={value}" for name, value in given.items()))
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
-    assert "first training step of mine is" in done.stdout  # the study's own headline
+    assert "first training step of mine+again is" in done.stdout  # the study's own headline
     found = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
-    assert {cell.data.tags["framework"] for cell in found} == {"pytorch", "mine"}
+    assert {cell.data.tags["framework"] for cell in found} == {"mine", "mine+again"}
     assert {(cell.data.tags["model"], cell.data.tags["dataset"], cell.data.tags["parity"]) for cell in found} == {
         ("tiny", "arrays", "equal")
     }

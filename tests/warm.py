@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,16 +37,57 @@ def run(
     command: Sequence[str], environment: Mapping[str, str], folder: Path, seconds: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE ARGUMENTS` to its end. Raises TimeoutExpired."""
-    _start()
     with tempfile.TemporaryDirectory() as place:
         output, errors = Path(place, "stdout"), Path(place, "stderr")
-        process = _SERVER.Process(target=_run, args=(command[2:], dict(environment), folder, output, errors))
-        process.start()
-        process.join(seconds)
-        if process.exitcode is None:
+        process = Process(command, environment, folder, output, errors)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
             process.kill()
-            raise subprocess.TimeoutExpired(command, seconds)
-        return subprocess.CompletedProcess(command, process.exitcode, output.read_text(), errors.read_text())
+            raise
+        return subprocess.CompletedProcess(command, code, output.read_text(), errors.read_text())
+
+
+class Process:
+    """`python -m MODULE ARGUMENTS` at work, as `subprocess.Popen` tells of it. What it says goes to files."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path, errors: Path | None = None
+    ) -> None:
+        _start()
+        self._command, self._output = command, output
+        self._process = _SERVER.Process(target=_run, args=(command[2:], dict(environment), folder, output, errors or output))
+        self._process.start()
+        self.pid = self._process.pid or 0
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self._command, timeout or 0, self.said)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        self.wait(timeout)
+        return self.said, None
+
+    @property
+    def said(self) -> str:
+        """Until now."""
+        return self._output.read_text() if self._output.exists() else ""
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def _run(arguments: Sequence[str], environment: dict[str, str], folder: Path, *outputs: Path) -> None:
@@ -55,6 +97,7 @@ def _run(arguments: Sequence[str], environment: dict[str, str], folder: Path, *o
     os.environ.clear()
     os.environ.update({**SET_BY_IMPORTS, **environment})
     os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background has Ctrl-C ignored
     sys.path += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
     for number, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from importlib import import_module
+
+from sqlalchemy.orm import configure_mappers
 
 _BEFORE = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
 os.environ.clear()
@@ -17,6 +20,12 @@ for _name in (
     "experiments.server.admin",
     "experiments.sweep.worker",
     "tracking.store",
+    "mlflow.cli",
+    "mlflow.store.model_registry.sqlalchemy_store",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "pyarrow.parquet",
 ):
     import_module(_name)
+configure_mappers()  # MLflow's tables, which its store would work out anew in every process
 SET_BY_IMPORTS = {name: text for name, text in os.environ.items() if name not in _BEFORE}
+gc.freeze()  # a fork that looks for garbage among all this would copy it

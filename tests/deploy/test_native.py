@@ -19,7 +19,6 @@ import requests
 from deploy.native import backup, postgres
 from deploy.native.folder import Folder, Refused, Secrets, Settings
 from tests.deploy.group import Group, free_port, native
-from tests.tracking.postgres import MISSING
 
 
 def no_embedded() -> str:
@@ -43,19 +42,14 @@ def ask(uri: str, words: tuple[str, str], address: str, **sent: object) -> reque
     return requests.post(f"{uri}/api/2.0/mlflow/{address}", auth=words, json=sent, timeout=30)
 
 
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
-def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(place: Path) -> None:
-    first, second = place / "first", place / "second"
-    port = free_port()
-    uri = f"http://127.0.0.1:{port}"
-    started = native("start", first, "--port", str(port))
-    assert started.returncode == 0, started.stdout + started.stderr
-    words = ("admin", json.loads((first / "secrets.json").read_text())["admin_password"])
-    experiment = ask(uri, words, "experiments/create", name="kept").json()["experiment_id"]
-    run = ask(uri, words, "runs/create", experiment_id=experiment).json()["run"]["info"]["run_id"]
-    ask(uri, words, "runs/log-metric", run_id=run, key="val/loss", value=1.5, timestamp=1, step=0)
+def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(group: Group, place: Path) -> None:
+    first, second = group.folder, place / "second"
+    words = ("admin", group.password("admin"))
+    experiment = ask(group.uri, words, "experiments/create", name="kept").json()["experiment_id"]
+    run = ask(group.uri, words, "runs/create", experiment_id=experiment).json()["run"]["info"]["run_id"]
+    ask(group.uri, words, "runs/log-metric", run_id=run, key="val/loss", value=1.5, timestamp=1, step=0)
     artifact = f"mlflow-artifacts/artifacts/{experiment}/{run}/artifacts/note.txt"
-    requests.put(f"{uri}/api/2.0/{artifact}", auth=words, data=b"kept too", timeout=30).raise_for_status()
+    requests.put(f"{group.uri}/api/2.0/{artifact}", auth=words, data=b"kept too", timeout=30).raise_for_status()
 
     again = native("start", first, "--port", "1")
     assert again.returncode == 2
@@ -63,20 +57,27 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(place: Pa
     assert native("status", first).returncode == 0, "what was refused has changed nothing"
     copied = native("backup", first, str(place / "copy"))
     assert copied.returncode == 0, copied.stderr
-    upgraded = native("upgrade", first)
-    assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
-    assert "MLflow answers" in upgraded.stdout
-    assert native("stop", first).returncode == 0
-    assert native("status", first).returncode == 1
 
-    restored = native("restore", second, str(place / "copy"), "--port", str(port))
+    port = free_port()
+    restored = native("restore", second, str(place / "copy"), "--port", str(port), "--workers", "1")
     assert restored.returncode == 0, restored.stdout + restored.stderr
-    metrics = requests.get(f"{uri}/api/2.0/mlflow/runs/get", params={"run_id": run}, auth=words, timeout=30).json()["run"]["data"]
-    assert [(one["key"], one["value"]) for one in metrics["metrics"]] == [("val/loss", 1.5)]
-    assert requests.get(f"{uri}/api/2.0/{artifact}", auth=words, timeout=30).content == b"kept too"
+
+    def check_kept() -> None:
+        uri = f"http://127.0.0.1:{port}"
+        found = requests.get(f"{uri}/api/2.0/mlflow/runs/get", params={"run_id": run}, auth=words, timeout=30).json()
+        assert [(one["key"], one["value"]) for one in found["run"]["data"]["metrics"]] == [("val/loss", 1.5)]
+        assert requests.get(f"{uri}/api/2.0/{artifact}", auth=words, timeout=30).content == b"kept too"
+
+    check_kept()
     full = native("restore", second, str(place / "copy"))
     assert full.returncode == 2
     assert "holds a server already" in full.stderr
+    upgraded = native("upgrade", second)
+    assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
+    assert "MLflow answers" in upgraded.stdout
+    check_kept()
+    assert native("stop", second).returncode == 0
+    assert native("status", second).returncode == 1
 
     shutil.copytree(place / "copy", place / "damaged")
     with (place / "damaged" / "artifacts.tar").open("r+b") as file:

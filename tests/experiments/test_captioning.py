@@ -41,7 +41,19 @@ def finished(
     (folder / "cache").mkdir()  # of its own, so that the features are extracted here; what is proven once is proven
     (folder / "cache" / "parity").symlink_to(shared_cache / "parity")
     place = Place(folder, folder / "cache", f"sqlite:///{folder}/mlflow.db")
-    return place, place.run(blocks="2", inference_requests="80", team="vision")
+    return place, place.run(blocks="1", inference_requests="80", team="vision")
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path) -> dict[str, StoredRun]:
+    """The runs of two blocks of frameworks that cost nothing."""
+    folder = tmp_path_factory.mktemp("blocks")
+    shutil.copy(empty_store, folder / "mlflow.db")
+    place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
+    done = place.run(blocks="2", frameworks="toy,toy+twin", team="vision", data="synthetic", vocabulary="60", length="8")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "2 blocks; a verdict needs 6" in done.stdout
+    return {run.name: run for run in Store(place.uri).runs("captioning")}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +66,7 @@ def artifact(place: Place, run: StoredRun, name: str) -> Path:
     return next(place.folder.glob(f"mlruns/*/{run.run_id}/artifacts/{name}"))
 
 
-def test_two_blocks_end_without_a_verdict_and_say_so(finished: tuple[Place, subprocess.CompletedProcess[str]]) -> None:
+def test_a_block_ends_without_a_verdict_and_says_so(finished: tuple[Place, subprocess.CompletedProcess[str]]) -> None:
     _, done = finished
     assert done.returncode == 3, done.stdout + done.stderr
     assert "a verdict needs 6" in done.stdout
@@ -64,30 +76,37 @@ def test_two_blocks_end_without_a_verdict_and_say_so(finished: tuple[Place, subp
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_every_block_holds_every_framework_once_and_all_runs_finished(runs: Mapping[str, StoredRun]) -> None:
-    campaign = runs["captioning demo"]
-    cells = [run for run in runs.values() if run.tags["kind"] == "cell"]
+def test_every_block_holds_every_framework_once_and_draws_weights_of_its_own(blocks: Mapping[str, StoredRun]) -> None:
+    cells = [run for run in blocks.values() if run.tags["kind"] == "cell"]
     assert sorted((run.tags["framework"], run.tags["block"]) for run in cells) == [
-        ("pytorch", "1"),
-        ("pytorch", "2"),
-        ("tensorflow", "1"),
-        ("tensorflow", "2"),
+        ("toy", "1"),
+        ("toy", "2"),
+        ("toy+twin", "1"),
+        ("toy+twin", "2"),
     ]
+    losses = [blocks[f"toy · block {block}"].metrics["check/initial_loss"] for block in (1, 2)]
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("of", ["runs", "blocks"])
+def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
+    runs: Mapping[str, StoredRun] = request.getfixturevalue(of)
+    campaign = runs["captioning demo"]
     for run in runs.values():
         assert run.status == "FINISHED"
         assert run is campaign or run.tags["campaign"] == campaign.run_id
         assert run.tags["team"] == "vision"
         assert len(run.tags["machine"]) == 8
         assert run.tags["version.torch"].startswith("2.")
-    assert len({run.tags["settings_hash"] for run in cells}) == 1
+    assert len({run.tags["settings_hash"] for run in runs.values() if run.tags["kind"] == "cell"}) == 1
 
 
 def test_every_setting_is_a_param_of_every_cell(runs: dict[str, StoredRun]) -> None:
     wanted = set(settings_.as_text(captioning.Settings())) - settings_.silent(captioning.Settings)
     for run in runs.values():
         assert wanted - set(run.params) <= {"team", "primary"}  # MLflow keeps no empty text
-    assert runs["tensorflow · block 2"].params["framework"] == "tensorflow"
-    assert runs["tensorflow · block 2"].params["formulation"] == "sequence"
+    assert runs["tensorflow · block 1"].params["framework"] == "tensorflow"
+    assert runs["tensorflow · block 1"].params["formulation"] == "sequence"
 
 
 def test_both_frameworks_log_the_same_keys(runs: dict[str, StoredRun]) -> None:
@@ -122,11 +141,8 @@ def test_both_frameworks_log_the_same_keys(runs: dict[str, StoredRun]) -> None:
 
 def test_both_frameworks_start_from_the_same_function(runs: dict[str, StoredRun]) -> None:
     """The loss before any step, dropout off: equal to float32's rounding over a vocabulary's sum (about 1e-6)."""
-    for block in (1, 2):
-        a, b = (runs[f"{name} · block {block}"].metrics["check/initial_loss"] for name in ("pytorch", "tensorflow"))
-        assert b == pytest.approx(a, rel=1e-5)
-    first, second = (runs[f"pytorch · block {block}"].metrics["check/initial_loss"] for block in (1, 2))
-    assert first != second, "each block draws weights of its own"
+    a, b = (runs[f"{name} · block 1"].metrics["check/initial_loss"] for name in ("pytorch", "tensorflow"))
+    assert b == pytest.approx(a, rel=1e-5)
 
 
 def test_extraction_is_a_run_of_its_own_and_both_frameworks_see_the_same(
@@ -185,7 +201,7 @@ def test_the_report_is_an_artifact_of_the_campaign(
 def test_the_dataset_is_an_mlflow_input(
     finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
 ) -> None:
-    used = Store(finished[0].uri)._client.get_run(runs["pytorch · block 2"].run_id).inputs.dataset_inputs
+    used = Store(finished[0].uri)._client.get_run(runs["pytorch · block 1"].run_id).inputs.dataset_inputs
     assert [one.dataset.name for one in used] == ["scenes"]
     assert json.loads(used[0].dataset.schema)["mlflow_colspec"]
     assert used[0].tags[0].value == "training"

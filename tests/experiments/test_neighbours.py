@@ -39,7 +39,7 @@ def cells(place: Place) -> dict[str, list[StoredRun]]:
 
 @pytest.mark.usefixtures("slow_toys")
 def test_cells_beside_busy_neighbours_are_repeated_once_and_not_judged(place: Place) -> None:
-    with neighbours.busy(os.cpu_count() or 1):
+    with neighbours.busy(os.cpu_count() or 1, yielding=True):
         done = place.run(**TOYS, blocks="1", others_limit_percent="10")
     assert done.returncode == 3, done.stderr + done.stdout
     assert BUSY in done.stdout
@@ -73,7 +73,7 @@ def test_a_repeat_that_was_stopped_is_made_by_resume_and_not_a_second_time(place
     def repeating() -> bool:
         return any(isinstance(one, RunOpened) and "repeats" in one.tags for one in records(place))
 
-    with neighbours.busy(1):
+    with neighbours.busy(1, yielding=True):
         campaign = place.start(**{**TOYS, "frameworks": "toy"}, blocks="1", others_limit_percent="0")
         wait_for(repeating, 120)
         campaign.send_signal(signal.SIGINT)

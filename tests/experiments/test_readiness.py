@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 
@@ -98,14 +99,20 @@ def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
     assert not place.journal.exists() or not list(place.journal.glob("*/campaign.json"))
 
 
+def started(place: Place, **given: str) -> subprocess.Popen[str]:
+    """Anew: the loader looks for the driver when a process starts."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(place.command("captioning", **given), env=place.environment, cwd=place.folder, text=True, **pipes)
+
+
 def test_a_gpu_that_not_all_see_is_left_alone(place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """The driver shows a GPU, and the framework cannot reach it: what plain `tensorflow` does, which brings no CUDA libraries."""
     for name, text in driver.environment.items():
         monkeypatch.setenv(name, text)
     synthetic = {"frameworks": "toy", "blocks": "1", "data": "synthetic", "vocabulary": "60", "length": "8"}
 
-    def ended(**given: str) -> tuple[int, str]:  # a process of its own: the loader looks for the driver when it starts
-        process = place.start(**synthetic, **given)
+    def ended(**given: str) -> tuple[int, str]:
+        process = started(place, **synthetic, **given)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
 
@@ -124,7 +131,7 @@ def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pyte
         monkeypatch.setenv(name, text)
     driver.answers(celsius=40, pid=1)
     synthetic = {"data": "synthetic", "vocabulary": "60", "length": "8"}
-    campaign = place.start(frameworks="toy", blocks="2", device="cpu", cool_down_seconds="2", **synthetic)
+    campaign = started(place, frameworks="toy", blocks="2", device="cpu", cool_down_seconds="2", **synthetic)
     wait_for(lambda: any(isinstance(one, RunOpened) and one.tags["kind"] == "cell" for one in records(place)), 120)
     driver.answers(celsius=58, clock_limits=0x20)
     output, _ = campaign.communicate(timeout=120)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -12,13 +11,14 @@ import psutil
 import pytest
 
 from tests.conftest import Place, Server, toy_costs, wait_for
+from tests.warm import Process
 from tracking import journal
 from tracking.records import Metrics, RunClosed, RunOpened, StoredRun
 from tracking.store import Store
 from tracking.whereabouts import STALE_SECONDS_OF_DEAD
 
 
-def cell_process(parent: subprocess.Popen[str]) -> psutil.Process | None:
+def cell_process(parent: Process) -> psutil.Process | None:
     try:
         children = psutil.Process(parent.pid).children()
     except psutil.NoSuchProcess:
@@ -31,11 +31,11 @@ def records(place: Place) -> list[object]:
     return list(journal.read_all(folders[-1])) if folders else []
 
 
-def wait_for_epochs(place: Place, parent: subprocess.Popen[str], epochs: int) -> None:
+def wait_for_epochs(place: Place, parent: Process, epochs: int) -> None:
     """Until the campaign's newest run has told so many validation losses."""
 
     def reached() -> bool:
-        assert parent.poll() is None, parent.stdout.read() if parent.stdout else ""
+        assert parent.poll() is None, parent.said
         found = records(place)
         runs = [record.run for record in found if isinstance(record, RunOpened) and record.tags["kind"] == "cell"]
         points = [p for r in found if isinstance(r, Metrics) and runs and r.run == runs[-1] for p in r.points]

@@ -12,7 +12,7 @@ import pytest
 from models.contract import Array, ModelError, Weights
 from models.deepspeech2 import spec as deepspeech2
 from models.testing import check_initial_weights, check_sizes
-from tests.models.children import run_python
+from tests.models.children import run_in
 from tests.models.plain import FORWARD, convolution, lstm, norm
 
 CONVOLUTIONS = 32 * 11 * 41 + 32 * 32 * 11 * 21 + 2 * 2 * 32
@@ -25,7 +25,7 @@ import numpy as np
 case = np.load(sys.argv[2])
 logits, targets, frames, labels = (case[name] for name in ("logits", "targets", "frames", "labels"))
 found = {}
-if sys.argv[1] == "torch":
+if sys.argv[1] == "pytorch":
     import torch
     from models.deepspeech2.pytorch import DeepSpeech2
     given = torch.tensor(logits, requires_grad=True)
@@ -78,8 +78,8 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[Arr
     frames, labels = np.array([6, 2, 5, 3], np.int32), np.array([2, 1, 3, 2], np.int32)
     np.savez(folder / "case.npz", logits=logits, targets=targets, frames=frames, labels=labels)
     found: dict[str, list[Array]] = {}
-    for framework in ("torch", "tensorflow"):
-        run_python("-c", LOSSES, framework, str(folder / "case.npz"), str(folder / "found.json"))
+    for framework in ("pytorch", "tensorflow"):
+        run_in(framework, "-c", LOSSES, framework, str(folder / "case.npz"), str(folder / "found.json"))
         found |= {name: [np.array(one) for one in both] for name, both in json.loads((folder / "found.json").read_text()).items()}
     wanted = [by_enumeration(*one) for one in zip(logits, targets, frames, strict=True)]
     slopes = np.zeros_like(logits)
@@ -101,7 +101,7 @@ def test_a_ctc_loss_sums_over_every_alignment(name: str, losses: tuple[dict[str,
 
 
 def test_its_outputs_are_those_of_plain_loops(tmp_path: Path) -> None:
-    run_python("-c", FORWARD, "deepspeech2", "pytorch", str(tmp_path / "found.npz"))
+    run_in("pytorch", "-c", FORWARD, "deepspeech2", "pytorch", str(tmp_path / "found.npz"))
     with np.load(tmp_path / "found.npz") as file:
         weights = {name.removeprefix("weights/"): file[name] for name in file if name.startswith("weights/")}
         features, lengths, outputs = file["inputs/0"], file["inputs/1"], file["outputs"]

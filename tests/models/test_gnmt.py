@@ -10,7 +10,7 @@ import pytest
 from models.contract import Array, ModelError, Weights
 from models.gnmt import spec as gnmt
 from models.testing import check_initial_weights, check_sizes
-from tests.models.children import run_python
+from tests.models.children import run_in
 from tests.models.plain import FORWARD, lstm
 
 W, V = 1_024, 32_000
@@ -44,7 +44,7 @@ def translated(weights: Weights, source: Array, target: Array) -> Array:
 
 def test_its_outputs_are_those_of_plain_loops(tmp_path: Path) -> None:
     """PyTorch's; that the other frameworks' are equal to them is what the gate says."""
-    run_python("-c", FORWARD, "gnmt", "pytorch", str(tmp_path / "found.npz"))
+    run_in("pytorch", "-c", FORWARD, "gnmt", "pytorch", str(tmp_path / "found.npz"))
     with np.load(tmp_path / "found.npz") as file:
         weights = {name.removeprefix("weights/"): file[name] for name in file if name.startswith("weights/")}
         source, lengths, target = (file[f"inputs/{at}"] for at in range(3))

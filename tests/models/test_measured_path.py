@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.children import run_python
+from tests.models.children import run_in
 
 PRELUDE = """
 import json, sys
@@ -41,9 +41,9 @@ def opened(name, model, precision="float32"):
 """
 
 
-def told(script: str, *arguments: str) -> Any:
-    """What the script prints as JSON in its last line."""
-    return json.loads(run_python("-c", PRELUDE + script, *arguments).stdout.splitlines()[-1])
+def told(script: str, framework: str, *arguments: str) -> Any:
+    """What the script prints of the framework, as JSON in its last line."""
+    return json.loads(run_in(framework, "-c", PRELUDE + script, framework, *arguments).stdout.splitlines()[-1])
 
 
 MODES = """
@@ -70,7 +70,7 @@ print(json.dumps({**found, "evaluated": modes(), "walks": walks}))
 
 def test_pytorch_sets_the_mode_when_it_changes_and_outside_of_the_clock() -> None:
     """`train()` and `eval()` walk over all modules: milliseconds where there are hundreds."""
-    found = told(MODES)
+    found = told(MODES, "pytorch")
     assert "inside" not in found["walks"]
     assert found["walks"].count("outside") <= 7  # there and back: epoch 2, gradients 3, step 2
     assert found["built"] == found["trained"] == found["differentiated"] == found["evaluated"] == [False]
@@ -134,7 +134,7 @@ print(json.dumps({"dtype": str(logits.dtype), "called": [name for name in called
 
 def test_bfloat16_logits_leave_the_device_as_they_are() -> None:
     """TensorFlow's and Keras' are widened on the host, from half the bytes; PyTorch's too."""
-    assert told(WIDENED) == {"dtype": "float32", "called": ["cpu", "to", "numpy"]}
+    assert told(WIDENED, "pytorch") == {"dtype": "float32", "called": ["cpu", "to", "numpy"]}
 
 
 UPDATES = """

@@ -13,7 +13,7 @@ from experiments.campaign import equality
 from models import parity
 from models.contract import ModelError
 from models.parity import ParityRequest
-from tests.models.children import run_python
+from tests.models.children import run_in
 from tests.models.planted_faults import FAULTS, FRAMEWORK
 
 FUNCTION = {"forward", "loss", "gradient", "step"}
@@ -49,7 +49,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What PyTorch computes, by model, and Keras with each of the faults."""
     folder = tmp_path_factory.mktemp("faults")
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda name: run_python("-m", "tests.models.planted_faults", name, str(folder)), ("pytorch", FRAMEWORK)))
+        list(pool.map(lambda name: run_in(name, "-m", "tests.models.planted_faults", name, str(folder)), ("pytorch", FRAMEWORK)))
     return folder
 
 
@@ -129,7 +129,7 @@ np.save(sys.argv[2], framework.infer(network, (rng.standard_normal((2, 96, 96, 3
 """
     outputs = []
     for name in ("pytorch", "tensorflow"):
-        run_python("-c", script, name, str(tmp_path / f"{name}.npy"))
+        run_in(name, "-c", script, name, str(tmp_path / f"{name}.npy"))
         outputs.append(np.load(tmp_path / f"{name}.npy"))
     assert outputs[0].shape == (2, 1920)
     assert np.linalg.norm(outputs[1] - outputs[0]) <= 1e-12 * np.linalg.norm(outputs[0])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from models.frameworks import available, missing
-from tests.models.children import run_python
+from tests.models.children import run_in
 from tests.models.test_contract import QUICK
 
 FRAMEWORKS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in available()]
@@ -47,7 +47,7 @@ print(json.dumps(found))
 def computed(framework: str, precision: str) -> dict[str, Any]:
     if reason := missing(framework):
         pytest.skip(reason)
-    found: dict[str, Any] = json.loads(run_python("-c", COMPUTE, framework, precision, *MODELS).stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(run_in(framework, "-c", COMPUTE, framework, precision, *MODELS).stdout.splitlines()[-1])
     return found
 
 
@@ -77,4 +77,4 @@ except ModelError as error:
     print(error)
 """
     for framework in ("pytorch", "tensorflow"):
-        assert "precision 'tf32' is a GPU's" in run_python("-c", script, framework).stdout
+        assert "precision 'tf32' is a GPU's" in run_in(framework, "-c", script, framework).stdout

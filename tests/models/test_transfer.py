@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.models.children import run_python
+from tests.models.children import run_in
 
 SCRIPT = """
 import os
@@ -61,4 +61,4 @@ else:
 
 
 def test_layers_compute_the_same_after_transfer() -> None:
-    run_python("-c", SCRIPT)
+    run_in("keras-torch", "-c", SCRIPT)

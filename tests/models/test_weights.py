@@ -7,6 +7,7 @@ import pickle
 import struct
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from models import spec, weights
 from models.contract import ModelError
-from tests.models.children import run_python
+from tests.models.children import run_in
 
 decoder = spec("caption_decoder")
 SIZES = decoder.CaptionDecoderSpec(vocabulary=11, length=4, features=6, width=5, hidden=3)
@@ -50,7 +51,7 @@ state = {re.sub(r"(norm|conv)([12])[.]", r"\\1.\\2.", name): tensor for name, te
 state["features.norm0.num_batches_tracked"] = torch.tensor(3)
 torch.save(state, sys.argv[2])
 """
-    run_python("-c", script, str(between), str(path))
+    run_in("pytorch", "-c", script, str(between), str(path))
 
 
 def test_a_state_dict_of_another_process_is_read(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ for name in ("view.pth", "number.pth", "sparse.pth"):
 
 def test_state_dicts_that_cannot_be_are_one_line(tmp_path: Path) -> None:
     """4 GiB in a file of 4 MB; a view of a terabyte on four bytes, a name that is none, a tensor without places for its zeros."""
-    view, number, sparse = run_python("-c", HOSTILE, str(tmp_path)).stdout.splitlines()
+    view, number, sparse = run_in("pytorch", "-c", HOSTILE, str(tmp_path)).stdout.splitlines()
     assert f"weights '{tmp_path}/view.pth': 4,000,000,000,000 bytes of tensors in a file of " in view
     assert number == f"weights '{tmp_path}/number.pth': not a state_dict of tensors alone"
     assert sparse == f"weights '{tmp_path}/sparse.pth': not a state_dict of tensors alone"
@@ -210,7 +211,7 @@ for name, content in (("past.json", b"[" * 100_000), ("past.json", b"{}"), ("wei
 
 
 def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
-    said = run_python("-c", CHECKPOINT, str(tmp_path)).stdout.splitlines()
+    said = run_in("pytorch", "-c", CHECKPOINT, str(tmp_path)).stdout.splitlines()
     assert len(said) == 3
     assert all(line.startswith(f"the checkpoint in {tmp_path}/checkpoint ") for line in said)
     assert all(line.endswith("; remove it to start this cell again") for line in said)
@@ -223,12 +224,12 @@ def test_imagenet_has_no_captions() -> None:
 
 def test_imagenet_comes_from_the_cache_without_its_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    dense = spec("densenet201")
-    drawn = weights.load("random", "densenet201", dense.Spec())
+    small, _ = spec("densenet201").probe(np.random.default_rng(0))
+    drawn = weights.load("random", "densenet201", small)
     cache = tmp_path / "hub/checkpoints"
     cache.mkdir(parents=True)
     publish(drawn, cache / "densenet201-c1103571.pth")
-    found = weights.load("imagenet", "densenet201", dense.Spec(classes=None))
+    found = weights.load("imagenet", "densenet201", replace(small, classes=None))
     assert set(drawn) - set(found) == {"classifier.weight", "classifier.bias"}
     assert weights.digest(found) == weights.digest({name: drawn[name] for name in found})
 
@@ -257,4 +258,4 @@ features = framework.infer(network, (images,))
 assert features.shape == (2, 1920) and 0.1 < features.std() < 10, features.std()
 assert np.linalg.norm(features[0] - features[1]) > 0.1 * np.linalg.norm(features[0])
 """
-    run_python("-c", script)
+    run_in("pytorch", "-c", script)

@@ -14,7 +14,7 @@ import models
 from models import parity, weights
 from models.frameworks import available, missing
 from models.testing import check_equality, check_initial_weights, check_sizes
-from tests.models.children import run_python
+from tests.models.children import run_in
 
 # Trainable and non-trainable parameters: torchvision's tables and the papers'; of vgg16_cifar and lenet by hand.
 PUBLISHED = {
@@ -85,7 +85,7 @@ def test_models_keep_their_contract(model: str) -> None:
 @pytest.mark.parametrize("framework", ["pytorch", "keras-torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
 def test_networks_have_the_published_sizes(framework: str, tmp_path: Path) -> None:
     wanted = sorted(PUBLISHED.keys() - (LARGE if framework != "tensorflow" else set()))
-    run_python("-c", SIZES, framework, str(tmp_path / "sizes.json"), *wanted)
+    run_in(framework, "-c", SIZES, framework, str(tmp_path / "sizes.json"), *wanted)
     for model, (counts, shapes) in json.loads((tmp_path / "sizes.json").read_text()).items():
         module = models.spec(model)
         assert tuple(counts) == PUBLISHED[model], model
@@ -93,7 +93,7 @@ def test_networks_have_the_published_sizes(framework: str, tmp_path: Path) -> No
 
 
 def test_checkpoints_of_torchvision_have_our_names_and_shapes(tmp_path: Path) -> None:
-    run_python("-c", CHECKPOINTS, str(tmp_path / "shapes.json"), *OF_TORCHVISION)
+    run_in("pytorch", "-c", CHECKPOINTS, str(tmp_path / "shapes.json"), *OF_TORCHVISION)
     for model, shapes in json.loads((tmp_path / "shapes.json").read_text()).items():
         published = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
         found = {name: array.shape for name, array in weights.renamed(model, published).items()}
@@ -129,7 +129,7 @@ print(json.dumps(found))
 
 @cache
 def pooled(framework: str) -> dict[str, list[list[float]]]:
-    found: dict[str, list[list[float]]] = json.loads(run_python("-c", POOLS, framework).stdout.splitlines()[-1])
+    found: dict[str, list[list[float]]] = json.loads(run_in(framework, "-c", POOLS, framework).stdout.splitlines()[-1])
     return found
 
 
@@ -170,4 +170,4 @@ def test_they_learn_with_everything_that_they_drop(framework: str) -> None:
     """Dropout and stochastic depth on, at their smallest image, batches of other sizes in between."""
     if reason := missing(framework):
         pytest.skip(reason)
-    run_python("-c", TRAINS, framework, *sorted(PUBLISHED.keys() - LARGE), timeout=3_000)
+    run_in(framework, "-c", TRAINS, framework, *sorted(PUBLISHED.keys() - LARGE), timeout=3_000)

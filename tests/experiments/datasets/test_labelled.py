@@ -22,7 +22,7 @@ from PIL import Image
 
 from experiments.datasets.labelled import batches, mnist
 from experiments.datasets.labelled.data import Labelled, prepare
-from tests.models.children import ROOT, run_python
+from tests.models.children import ROOT, run_in
 from tracking.errors import WrongCall
 
 RNG = np.random.default_rng(0)
@@ -595,4 +595,4 @@ for workers in (0, 2):
 def test_the_frameworks_own_pipelines_read_the_same(tmp_path: Path, framework: str) -> None:
     write_cifar(tmp_path)
     data = prepared(tmp_path, tmp_path / "cache", 32, 3)
-    run_python("-c", NATIVE, framework, str(data.folder))
+    run_in(framework, "-c", NATIVE, framework, str(data.folder))

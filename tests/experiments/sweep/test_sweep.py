@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from experiments.studies import captioning
 from experiments.sweep import search
 from tests.conftest import Place, toy_costs, wait_for
 from tests.tracking.postgres import Postgres
+from tests.warm import Process
 from tracking import journal
 from tracking.records import StoredRun
 from tracking.store import Store
@@ -40,12 +40,6 @@ def resume(place: Place, **given: str) -> list[str]:
     return [sys.executable, "-m", "experiments", "sweep", *(f"--{name}={value}" for name, value in options.items())]
 
 
-def start(place: Place, arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        arguments, env=place.environment, cwd=place.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
 def runs(place: Place, kind: str) -> list[StoredRun]:
     return sorted(Store(place.uri).runs("captioning", f"tags.kind = '{kind}'"), key=lambda run: run.start_ms)
 
@@ -64,7 +58,7 @@ def cells(parent: int) -> list[psutil.Process]:
         return []
 
 
-def lifetimes(parent: subprocess.Popen[str]) -> list[tuple[float, float]]:
+def lifetimes(parent: Process) -> list[tuple[float, float]]:
     """When each cell's process was first and last seen, from outside."""
     seen: dict[int, tuple[float, float]] = {}
     while parent.poll() is None:
@@ -79,10 +73,9 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
     rates = "learning_rate=0.05|0.02|0.01|0.005|1e-8|1e-9"
     asked = {"search": rates, "objectives": "loss", "constraints": "memory<8GB", "sampler": "grid", "pruner": "median"}
     asked |= {"epochs": "4", "frameworks": "toy", "blocks": "1", "steps_per_epoch": "20"}
-    parent = start(place, command(place, **asked))
+    parent = place.begin(*command(place, **asked))
     seen = lifetimes(parent)
-    assert parent.stdout is not None
-    output = parent.stdout.read()
+    output = parent.said
     assert parent.returncode == 3, output  # one block gives no verdict
     assert "optuna-dashboard sqlite:///" in output
 
@@ -138,9 +131,9 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
     storage = postgres.database("optuna")
     asked = {"search": "batch_size=2..8:2,dropout=0.1|0.2", "trials": "8", "sampler": "grid", "frameworks": "toy"}
     shared = {"storage": storage, "confirm": "false"}
-    first = start(place, command(place, **asked, **shared, heartbeat_seconds="1"))
+    first = place.begin(*command(place, **asked, **shared, heartbeat_seconds="1"))
     wait_for(lambda: len(cells(first.pid)) == 1 and bool(runs_or_none(place)), 60)
-    second = start(place, resume(place, journal=str(place.folder / "of another machine"), **shared))
+    second = place.begin(*resume(place, journal=str(place.folder / "of another machine"), **shared))
     wait_for(lambda: finished(place, storage) >= 2 and bool(cells(second.pid)) and bool(cells(first.pid)), 120)
     first.kill()
     before = finished(place, storage)
@@ -209,12 +202,13 @@ def test_the_largest_batch_that_fits_is_found(place: Place, monkeypatch: pytest.
     assert stored[1].tags["trial.feasible"] == "false"
 
 
-def test_real_frameworks_are_a_searched_setting_like_any_other(place: Place) -> None:
-    asked = {"search": "framework=pytorch|tensorflow", "trials": "2", "sampler": "grid", "confirm": "false", "objectives": "loss"}
+@pytest.mark.parametrize(("a", "b"), [("toy", "toy+twin"), pytest.param("pytorch", "tensorflow", marks=pytest.mark.slow)])
+def test_frameworks_are_a_searched_setting_like_any_other(place: Place, a: str, b: str) -> None:
+    asked = {"search": f"framework={a}|{b}", "trials": "2", "sampler": "grid", "confirm": "false", "objectives": "loss"}
     done = place.call(*command(place, **asked, inference_requests="2"))
     assert done.returncode == 3, done.stdout + done.stderr
     trials = runs(place, "trial")
-    assert {run.tags["framework"] for run in trials} == {"pytorch", "tensorflow"}
+    assert {run.tags["framework"] for run in trials} == {a, b}
     assert {(run.status, run.tags["parity"]) for run in trials} == {("FINISHED", "equal")}
     losses = [run.metrics["val/loss"] for run in trials]
     assert losses[0] == pytest.approx(losses[1], rel=0.1)  # after three steps with other dropout
