@@ -33,14 +33,14 @@ def power_of_t(effect: float, sd: float, n: float, *, alpha: float = ALPHA) -> f
     return (near if math.isfinite(near) else 1.0) + (far if math.isfinite(far) else 0.0)
 
 
-def minimum_detectable(sd: float, n: int, *, tests: int = 1, power: float = POWER) -> float:
+def minimum_detectable(sd: float, n: int, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA) -> float:
     """Smallest true difference that the paired t test finds with this power, in the unit of sd; infinite below two pairs.
 
-    tests: so many share the error rate of 5 %, which is Holm's first step (Bonferroni): never less than that is needed there.
+    tests: so many share the error rate `alpha`, which is Holm's first step (Bonferroni): never less than that is needed there.
     """
     if n < 2:
         return math.inf
-    return sd * _detectable_in_sds(n, power, ALPHA / tests) if sd else 0.0
+    return sd * _detectable_in_sds(n, power, alpha / tests) if sd else 0.0
 
 
 @lru_cache(maxsize=512)
@@ -51,7 +51,7 @@ def _detectable_in_sds(n: int, power: float, alpha: float) -> float:
     return float(optimize.brentq(lambda d: power_of_t(d, 1.0, n, alpha=alpha) - power, 0.0, high, xtol=1e-10))
 
 
-def minimum_for_verdict(bound: float, sd: float, n: int, *, tests: int = 1, power: float = POWER) -> float:
+def minimum_for_verdict(bound: float, sd: float, n: int, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA) -> float:
     """Smallest true difference of which both are shown with this power: that it is one, among `tests`, and lies beyond ±bound.
 
     The chance is averaged over the estimated SD, given which the mean must exceed what both ask for.
@@ -62,7 +62,8 @@ def minimum_for_verdict(bound: float, sd: float, n: int, *, tests: int = 1, powe
         return bound
     error = sd / math.sqrt(n)
     spreads = _spreads(n - 1) * error
-    needed = np.maximum(bound + t_quantile(0.975, n - 1) * spreads, t_quantile(1 - ALPHA / 2 / tests, n - 1) * spreads)
+    beyond, alone = (t_quantile(1 - alpha / 2 / among, n - 1) * spreads for among in (1, tests))
+    needed = np.maximum(bound + beyond, alone)
     short = float(needed[0]) - 10 * error, float(needed[-1]) + 10 * error
 
     def missing(effect: float) -> float:
@@ -95,19 +96,21 @@ class Plan:
     most: int | None
 
 
-def blocks_to_settle(mean: float, sd: float, n: int, bound: float, *, tests: int = 1, power: float = POWER) -> Plan:
+def blocks_to_settle(
+    mean: float, sd: float, n: int, bound: float, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA
+) -> Plan:
     """How many blocks, beyond the n that showed this mean and SD, bring a verdict with this power if both are the true ones.
 
     The verdict is the one that the mean points at: beyond ±bound a difference that stands among `tests` and whose interval lies
     beyond; inside it equivalence. All blocks count, the n that there are among them.
     """
     lower, upper = math.sqrt((n - 1) / special.chdtri(n - 1, 0.1)), math.sqrt((n - 1) / special.chdtri(n - 1, 0.9))
-    plan, fewest, most = (_first(abs(mean), sd * share, n, bound, tests, power) for share in (1.0, lower, upper))
+    critical = _critical(n, tests, alpha)
+    plan, fewest, most = (_first(abs(mean), sd * share, n, bound, critical, power) for share in (1.0, lower, upper))
     return Plan(plan, fewest, most)
 
 
-def _first(mean: float, sd: float, n: int, bound: float, tests: int, power: float) -> int | None:
-    critical = _critical(n, tests)
+def _first(mean: float, sd: float, n: int, bound: float, critical: _Critical, power: float) -> int | None:
     error = sd / np.sqrt(n + _MORE)[:, None]
     if mean > bound:
         needed = np.maximum(bound + critical.beyond * error, critical.alone * error)
@@ -132,7 +135,8 @@ class _Critical:
 
 
 @lru_cache(maxsize=64)
-def _critical(n: int, tests: int) -> _Critical:
+def _critical(n: int, tests: int, alpha: float) -> _Critical:
     df = n + _MORE - 1
     spreads = estimated_spreads(df, 25)
-    return _Critical(*(special.stdtrit(df, chance)[:, None] * spreads for chance in (0.975, 1 - ALPHA / 2 / tests, 1 - ALPHA)))
+    chances = (1 - alpha / 2, 1 - alpha / 2 / tests, 1 - alpha)
+    return _Critical(*(special.stdtrit(df, chance)[:, None] * spreads for chance in chances))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from experiments.comparison.statistics import guards
 from experiments.comparison.statistics.estimates import Estimate, Floats
+from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts.decision import Decision
 
@@ -44,16 +45,19 @@ class Doubt:
         return -bound < self.interval.low and self.interval.high < bound
 
 
-def of_shifts(shifts: Floats, second: Estimate) -> tuple[Doubt, ...]:
-    """What may be wrong with a t test of these shifts, which are in the order of time; second: their Hodges-Lehmann estimate."""
+def of_shifts(shifts: Floats, second: Estimate, confidence: float = 0.95) -> tuple[Doubt, ...]:
+    """What may be wrong with a t test of these shifts, which are in the order of time; second: their Hodges-Lehmann estimate.
+
+    confidence: of the intervals.
+    """
     found = []
     lag = guards.lag_one(shifts)
     if lag.p < ALPHA:
-        wider = hull(second, guards.correlated_mean(shifts, lag.statistic))
+        wider = hull(second, guards.correlated_mean(shifts, lag.statistic, confidence))
         found.append(Doubt("autocorrelation", lag.statistic, lag.p, wider))
     skew = guards.skewness(shifts)
     if skew and skew.p < ALPHA:
-        found.append(Doubt("skewness", skew.statistic, skew.p, hull(second, guards.skewed_mean(shifts))))
+        found.append(Doubt("skewness", skew.statistic, skew.p, hull(second, guards.skewed_mean(shifts, confidence))))
     return tuple(found)
 
 
@@ -122,7 +126,7 @@ def _second_opinion(finding: Finding) -> list[str]:
         return []
     other = Estimate(*(row.on_test_scale(one) for one in (second.value, second.low, second.high)))
     t = _side(row.on_test_scale(row.ci_low), row.on_test_scale(row.ci_high), row.bound)
-    if t == _side(other.low, other.high, row.bound):
+    if t == _side(other.low, other.high, row.bound) or not math.isfinite(other.high - other.low):
         return []
     middle = shown(Estimate(other.value, other.value, other.value), row).partition("–")[0].partition(" to")[0]
     return [f"the Hodges-Lehmann estimate, which a single block moves little, says otherwise: {middle} ({shown(other, row)})"]
@@ -141,7 +145,7 @@ def _hinges(finding: Finding, bare: Decision) -> list[str]:
     row = finding.row
     if row.p is None or row.p_holm is None:
         return []
-    without = _without_each(finding.shifts, row.bound, row.p_holm / row.p)
+    without = _without_each(finding.shifts, row.bound, row.p_holm / row.p, finding.looks)
     now = int(finding.way == finding.outcome.words[1]) * 2 - 1 if bare is Decision.DIFFERENT else 0
     now = WITHIN if bare in (Decision.WITHIN_MARGIN, Decision.EQUIVALENT) else now
     others = np.flatnonzero(without != now)
@@ -154,13 +158,13 @@ def _hinges(finding: Finding, bare: Decision) -> list[str]:
     return [f"this verdict hangs on single blocks: {', '.join(names[:NAMED])}{more}; without any one of them it is another"]
 
 
-def _without_each(shifts: Floats, bound: float, correction: float) -> NDArray[np.int_]:
+def _without_each(shifts: Floats, bound: float, correction: float, looks: Looks = FIXED) -> NDArray[np.int_]:
     """What the test says without each block: 1 or -1 beyond the margin, `WITHIN` it, or 0."""
     left = guards.leave_one_out(shifts)
-    half = left.half()
-    different = left.p() * correction <= ALPHA
+    half = left.half(looks.confidence)
+    different = looks.p(left.p()) * correction <= ALPHA
     beyond = (left.means - half > bound).astype(int) - (left.means + half < -bound).astype(int)
-    return np.where(different & (beyond != 0), beyond, np.where(left.p_within(bound) < ALPHA, WITHIN, 0))
+    return np.where(different & (beyond != 0), beyond, np.where(looks.one_sided(left.p_within(bound)) < ALPHA, WITHIN, 0))
 
 
 def _would_be(code: int, finding: Finding) -> str:

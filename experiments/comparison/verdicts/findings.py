@@ -13,6 +13,7 @@ from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion
 from experiments.comparison.statistics.estimates import ROUNDING, Estimate, Floats, differences, log_ratios
+from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.doubts import Doubt
 from experiments.comparison.verdicts.memory_limits import Edge
@@ -119,7 +120,8 @@ class Finding:
     the verdict, such as `doubts`, which have to agree with it. order: which side ran first, and what lay in between.
     a_value, b_value: geometric mean (ratio) or mean (difference) of each side over the paired blocks.
     plan: how many more blocks should settle what is open. block_seconds: how long both runs of a block took, in the middle.
-    busy: why there is no verdict where others disturbed the cells; else empty.
+    busy: why there is no verdict where others disturbed the cells; else empty. looks: how often it was looked, and when, in a
+    campaign that goes on until it is settled; every p and interval holds for all of them.
     """
 
     row: Row
@@ -141,6 +143,7 @@ class Finding:
     doubts: tuple[Doubt, ...] = ()
     remarks: tuple[str, ...] = ()
     order: Order | None = None
+    looks: Looks = FIXED
 
     @property
     def shifts(self) -> Floats:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.power import Plan
-from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.reasons import Family
 
@@ -20,16 +20,29 @@ def of_row(finding: Finding, family: Family) -> Finding:
     if row.p is None:
         return finding
     shifts = finding.shifts
-    n, sd = len(shifts), float(shifts.std(ddof=1))
+    n, sd, alpha = len(shifts), float(shifts.std(ddof=1)), finding.looks.level(ALPHA)
     row = replace(
         row,
-        minimum_in_family=as_effect(power.minimum_detectable(sd, n, tests=family.tests), row.kind),
-        minimum_for_verdict=as_effect(power.minimum_for_verdict(row.bound, sd, n, tests=family.tests), row.kind),
+        minimum_in_family=as_effect(power.minimum_detectable(sd, n, tests=family.tests, alpha=alpha), row.kind),
+        minimum_for_verdict=as_effect(power.minimum_for_verdict(row.bound, sd, n, tests=family.tests, alpha=alpha), row.kind),
     )
     if finding.decision not in OPEN:
         return replace(finding, row=row)
-    plan = power.blocks_to_settle(float(shifts.mean()), sd, n, row.bound, tests=family.left_beside(finding))
+    plan = _plan(finding, family.left_beside(finding))
     return replace(finding, row=row, plan=plan, outlook=_told(plan, finding.block_seconds))
+
+
+def _plan(finding: Finding, tests: int) -> Plan:
+    """The blocks to the first look that should settle it, or, of a campaign without looks, to a verdict."""
+    shifts, looks = finding.shifts, finding.looks
+    mean, sd, n = float(shifts.mean()), float(shifts.std(ddof=1)), len(shifts)
+    last = looks
+    for last in looks.ahead():
+        plan = power.blocks_to_settle(mean, sd, n, finding.row.bound, tests=tests, alpha=last.level(ALPHA))
+        more = last.blocks[-1] - looks.blocks[-1]
+        if plan.blocks and plan.blocks <= more:
+            return replace(plan, blocks=more, most=plan.most and max(more, plan.most))
+    return power.blocks_to_settle(mean, sd, n, finding.row.bound, tests=tests, alpha=last.level(ALPHA))
 
 
 def as_effect(shift: float, kind: str) -> float:

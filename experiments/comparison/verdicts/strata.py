@@ -12,6 +12,7 @@ from experiments.comparison.runs import order
 from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Estimate, Floats, mean, t_quantile
+from experiments.comparison.statistics.sequential import strictest
 from experiments.comparison.statistics.significance import Combined
 from experiments.comparison.verdicts import doubts, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
@@ -46,7 +47,8 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         return None
     shifts = [one.shifts for one in usable]
     values, variances = [mean(one).value for one in shifts], list(map(_variance, usable, shifts))
-    combined = significance.random_effects(values, variances)
+    looks = strictest(one.looks for one in usable)
+    combined = significance.random_effects(values, variances, looks.confidence)
     wider = doubts.widened(usable)
     row, ratio = group[0].row, group[0].row.kind == "ratio"
     tost = combined.tost_p(row.bound)
@@ -57,11 +59,11 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         estimate=math.exp(combined.value) if ratio else combined.value,
         ci_low=_back(combined.low, ratio),
         ci_high=_back(combined.high, ratio),
-        p=combined.p,
+        p=None if combined.p is None else float(looks.p(combined.p)),
         p_holm=None,
         effect_size=None,
         probability_within_blocks=None,
-        equivalent=abs(combined.value) < row.bound if tost is None else tost < ALPHA,
+        equivalent=abs(combined.value) < row.bound if tost is None else bool(looks.one_sided(tost) < ALPHA),
         minimum_detectable=None,
         verdict=INCONCLUSIVE,
         reason=_cannot(usable, combined),
@@ -76,21 +78,31 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         q_p=combined.q_p,
         doubted=tuple(one.row.stratum for one, interval in zip(usable, wider, strict=True) if interval),
     )
-    return Finding(together, group[0].outcome, across=across, doubts=_inherited(values, variances, usable, wider))
+    doubted = _inherited(values, variances, usable, wider, looks.confidence)
+    return Finding(together, group[0].outcome, across=across, doubts=doubted, looks=looks)
 
 
 def _inherited(
-    values: Sequence[float], variances: Sequence[float], usable: Sequence[Finding], wider: Sequence[Estimate | None]
+    values: Sequence[float],
+    variances: Sequence[float],
+    usable: Sequence[Finding],
+    wider: Sequence[Estimate | None],
+    confidence: float,
 ) -> tuple[Doubt, ...]:
     """The doubts of strata as one of their summary: it has to stand with the variances that their wider intervals stand for."""
     if not any(wider):
         return ()
     doubted = [
-        max(variance, ((interval.high - interval.low) / 2 / t_quantile(0.975, len(one.pairs) - 1)) ** 2) if interval else variance
+        max(variance, ((interval.high - interval.low) / 2 / _quantile(one)) ** 2) if interval else variance
         for variance, one, interval in zip(variances, usable, wider, strict=True)
     ]
-    again = significance.random_effects(values, doubted)
+    again = significance.random_effects(values, doubted, confidence)
     return (Doubt("strata", 0.0, 0.0, Estimate(again.value, again.low, again.high)),)
+
+
+def _quantile(finding: Finding) -> float:
+    """Half the width of a finding's interval in standard errors."""
+    return t_quantile((1 + finding.looks.confidence) / 2, len(finding.pairs) - 1)
 
 
 def _variance(finding: Finding, shifts: Floats) -> float:

@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.comparison.runs import environment, order, pairing, query
+from experiments.comparison.runs import environment, looks, order, pairing, query
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion, natural
 from experiments.comparison.statistics import estimates, power, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
+from experiments.comparison.statistics.sequential import Looks
 from experiments.comparison.verdicts import busy, doubts, outlook, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
@@ -179,6 +180,7 @@ def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked:
         (first, second),
         first["block_label"].astype(str).to_numpy(),
         np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy()),
+        looks.of_runs(runs),
     )
     sides = (asked.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
     for one, *values in zip(blank, *sides, strict=True):
@@ -222,11 +224,15 @@ def _blank(outcome: Outcome, factor: str, a: str, b: str, margin: float, stratum
 
 @dataclass(frozen=True)
 class _Paired:
-    """Runs of two levels, row by row from the same block. blocks: labels of the blocks; sequence: their order in time."""
+    """Runs of two levels, row by row from the same block. blocks: labels of the blocks; sequence: their order in time.
+
+    looks: of a campaign that goes on until it is settled.
+    """
 
     runs: tuple[pd.DataFrame, pd.DataFrame]
     blocks: NDArray[np.object_]
     sequence: NDArray[np.int_]
+    looks: Looks
 
 
 def _measure(row: Row, outcome: Outcome, paired: _Paired, a: Floats, b: Floats) -> tuple[Finding, list[Exclusion]]:
@@ -251,7 +257,7 @@ def _measure(row: Row, outcome: Outcome, paired: _Paired, a: Floats, b: Floats) 
     if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
         reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
         return Finding(replace(row, reason=reason), outcome, pairs), excluded
-    return _estimated(row, outcome, pairs, a, b), excluded
+    return _estimated(row, outcome, pairs, a, b, paired.looks), excluded
 
 
 def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
@@ -270,19 +276,20 @@ def _text(values: Iterable[object]) -> str:
     return "" if found is None else f"text instead of a number ('{plain.short(found)}')"
 
 
-def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats) -> Finding:
+def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats, had: Looks) -> Finding:
     """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
     ratio = outcome.kind == "ratio"
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
     constant = len(pairs) > 1 and estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
-    interval = _back(estimates.mean(shifts), ratio)
+    interval = _back(estimates.mean(shifts, had.confidence), ratio)
     if constant:
         interval = Estimate(interval.value, interval.value, interval.value)
     bound, tests = row.bound, len(pairs) >= MINIMUM_BLOCKS and not constant
     tested = significance.paired_t(shifts) if tests else None
     tost = significance.tost_paired(shifts, -bound, bound) if tests else None
-    within = tost.p < ALPHA if tost else bool(abs(shifts.mean()) < bound)
-    second = estimates.hodges_lehmann(shifts)
+    tost_p = float(had.one_sided(tost.p)) if tost else None
+    within = tost_p < ALPHA if tost_p is not None else bool(abs(shifts.mean()) < bound)
+    second = estimates.hodges_lehmann(shifts, had.confidence)
     in_time = shifts[np.argsort([pair.sequence for pair in pairs], kind="stable")]
     superior = estimates.a12(a, b)
     a_value, b_value = (_back(estimates.mean(np.log(side) if ratio else side), ratio).value for side in (a, b))
@@ -293,11 +300,11 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
             estimate=interval.value,
             ci_low=None if interval.low in (0.0, -math.inf) and len(pairs) == 1 else interval.low,
             ci_high=None if interval.high == math.inf else interval.high,
-            p=tested.p if tested else None,
+            p=float(had.p(tested.p)) if tested else None,
             effect_size=superior,
             probability_within_blocks=estimates.probability_within_blocks(shifts),
             equivalent=within if len(pairs) >= MINIMUM_BLOCKS else None,
-            minimum_detectable=_detectable(shifts, ratio, constant),
+            minimum_detectable=_detectable(shifts, ratio, constant, had),
             reason="" if len(pairs) >= MINIMUM_BLOCKS else _too_few(len(pairs)),
         ),
         outcome,
@@ -305,24 +312,30 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
         a_value=a_value,
         b_value=b_value,
         hodges_lehmann=_back(second, ratio),
-        signed_rank_p=significance.signed_rank(shifts).p if tests else None,
-        permutation_p=significance.permutation_p(shifts) if tests else None,
-        tost_p=tost.p if tost else None,
+        signed_rank_p=float(had.p(significance.signed_rank(shifts).p)) if tests else None,
+        permutation_p=_permutation_p(shifts, had) if tests else None,
+        tost_p=tost_p,
         cliffs_delta=2 * superior - 1,
-        doubts=doubts.of_shifts(in_time, second) if tests else (),
+        doubts=doubts.of_shifts(in_time, second, had.confidence) if tests else (),
+        looks=had,
     )
+
+
+def _permutation_p(shifts: Floats, had: Looks) -> float | None:
+    found = significance.permutation_p(shifts)
+    return None if found is None else float(had.p(found))
 
 
 def _too_few(blocks: int) -> str:
     return f"{blocks} block{'s' if blocks > 1 else ''}; a verdict needs {MINIMUM_BLOCKS}"
 
 
-def _detectable(shifts: Floats, ratio: bool, constant: bool) -> float | None:
+def _detectable(shifts: Floats, ratio: bool, constant: bool, had: Looks) -> float | None:
     if constant:
         return 0.0
     if len(shifts) < 2:
         return None
-    found = power.minimum_detectable(float(shifts.std(ddof=1)), len(shifts))
+    found = power.minimum_detectable(float(shifts.std(ddof=1)), len(shifts), alpha=had.level(ALPHA))
     return outlook.as_effect(found, "ratio" if ratio else "difference")
 
 

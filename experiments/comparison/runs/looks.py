@@ -1,0 +1,35 @@
+"""The looks that campaigns have had which go on until it is settled, as their runs tell them."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from experiments.comparison.statistics.sequential import FIXED, Looks, schedule, strictest
+
+UNTIL, FIRST, MOST = "params.until", "params.blocks", "params.max_blocks"
+SETTLED = "settled"
+
+
+def of_runs(frame: pd.DataFrame) -> Looks:
+    """What was looked at up to the last block of these runs; of several campaigns the looks with the widest intervals.
+
+    A campaign looks when it is planned to, so its settings and its blocks tell all of it; a report that is asked for in between
+    is one look more.
+    """
+    if not {UNTIL, FIRST, MOST, "block"} <= set(frame.columns):
+        return FIXED
+    asked = frame[frame[UNTIL] == SETTLED]
+    if asked.empty:
+        return FIXED
+    campaigns = asked["campaign"] if "campaign" in asked.columns else pd.Series("", index=asked.index)
+    return strictest(_of_campaign(runs) for _, runs in asked.groupby(campaigns.fillna("")))
+
+
+def _of_campaign(runs: pd.DataFrame) -> Looks:
+    """The most blocks that were planned may have grown: a look has what the block before it was run with."""
+    numbers = runs[["block", FIRST, MOST]].apply(pd.to_numeric).sort_values("block", kind="stable")
+    blocks, most = numbers["block"].to_numpy(), numbers[MOST].to_numpy()
+    last, first = int(blocks[-1]), int(numbers[FIRST].iloc[0])
+    looks = sorted({*(at for at in schedule(first, int(most[-1])) if at < last), last})
+    planned = (int(most[blocks <= at][-1]) if (blocks <= at).any() else int(most[0]) for at in looks)
+    return Looks(tuple(looks), tuple(planned))

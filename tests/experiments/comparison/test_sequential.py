@@ -1,0 +1,205 @@
+"""What a campaign that stops when it knows may say: boundaries as published, and p and intervals that hold at every look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from experiments.comparison import compare
+from experiments.comparison.runs import looks as looks_of
+from experiments.comparison.statistics import sequential, significance
+from experiments.comparison.statistics.sequential import FIXED, Looks, boundary, schedule
+from experiments.comparison.verdicts.findings import Finding
+from tests.experiments.comparison.campaigns import STEP
+
+LADDER = (6, 9, 12, 18, 24, 36, 48)
+
+
+def after(looks: int, most: int = 48) -> Looks:
+    """The looks of a campaign of at most `most` blocks, which begins with six."""
+    return Looks(schedule(6, most)[:looks], (most,) * looks)
+
+
+def spent_by(information: Sequence[float], critical: Sequence[float]) -> list[float]:
+    """Chance that |z| has been beyond its limit by each look, from SciPy's multivariate normal distribution."""
+    found = []
+    for count in range(1, len(critical) + 1):
+        at, limits = np.asarray(information[:count], dtype=float), np.asarray(critical[:count])
+        correlation = np.sqrt(np.minimum.outer(at, at) / np.maximum.outer(at, at))
+        inside = stats.multivariate_normal(np.zeros(count), correlation, seed=0, abseps=1e-7, releps=1e-7, maxpts=400_000)
+        found.append(1 - float(inside.cdf(limits, lower_limit=-limits)))
+    return found
+
+
+# Jennison and Turnbull 2000, tables 2.1 (Pocock) and 2.3 (O'Brien and Fleming), two-sided 5 %, equally spaced looks
+@pytest.mark.parametrize(("looks", "pocock", "obrien_fleming"), [(2, 2.178, 1.977), (4, 2.361, 2.024), (5, 2.413, 2.040)])
+def test_published_boundaries_spend_five_percent_and_are_found_again(looks: int, pocock: float, obrien_fleming: float) -> None:
+    information = list(range(1, looks + 1))
+    for published in ([pocock] * looks, [obrien_fleming * math.sqrt(looks / look) for look in information]):
+        spent = spent_by(information, published)
+        assert spent[-1] == pytest.approx(0.05, abs=1e-4)  # three decimals of the tables
+        assert boundary(information, spent) == pytest.approx(published, abs=1e-3)
+
+
+# Lan and DeMets 1983 with the spending functions of O'Brien and Fleming's and of Pocock's type, as DeMets and Lan 1994 and
+# the programs of Reboussin et al. 2000 list them
+@pytest.mark.parametrize(
+    ("spent", "published"),
+    [
+        (lambda t: 4 * stats.norm.sf(stats.norm.isf(0.0125) / np.sqrt(t)), [4.8769, 3.3569, 2.6803, 2.2898, 2.0310]),
+        (lambda t: 0.05 * np.log(1 + (math.e - 1) * t), [2.438, 2.427, 2.410, 2.397, 2.386]),
+    ],
+)
+def test_spending_gives_the_published_boundaries(spent: object, published: list[float]) -> None:
+    at = np.arange(1, 6) / 5
+    assert boundary(at, spent(at)) == pytest.approx(published, abs=6e-4)  # type: ignore[operator]
+
+
+def test_uneven_looks_spend_what_they_are_to() -> None:
+    looks = LADDER[:4]
+    spent = [0.05 * blocks / 48 for blocks in looks]
+    assert spent_by(looks, boundary(looks, spent)) == pytest.approx(spent, abs=1e-6)
+
+
+def test_a_look_that_spends_nothing_shows_nothing_and_the_next_has_all() -> None:
+    assert boundary([1, 2], [0.0, 0.05])[0] == math.inf
+    assert boundary([1, 2], [0.0, 0.05])[1] == pytest.approx(stats.norm.isf(0.025), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("first", "most", "looks"),
+    [(6, 48, LADDER), (12, 40, (12, 18, 24, 36, 40)), (7, 10, (7, 10)), (6, 6, (6,)), (7, 22, (7, 11, 14, 21, 22))],
+)
+def test_looks_are_planned_from_the_first_to_the_most(first: int, most: int, looks: tuple[int, ...]) -> None:
+    assert schedule(first, most) == looks
+
+
+def test_an_extended_campaign_spends_only_what_is_left() -> None:
+    extended = Looks((6, 9, 12, 18, 24, 36), (18, 18, 18, 36, 36, 36))
+    assert after(6).spent == pytest.approx([blocks / 48 for blocks in LADDER[:6]])
+    # two thirds are spent on 12 blocks of 18; the last third, on the 24 blocks that are left
+    assert extended.spent == pytest.approx([1 / 3, 1 / 2, 2 / 3, 3 / 4, 5 / 6, 1])
+
+
+def test_nominal_levels_are_those_of_simulated_paths() -> None:
+    """Independent of the integration: Brownian paths, of which each look lets the share it may spend through."""
+    rng, blocks, rate = np.random.default_rng(0), np.array(LADDER), 0.05
+    paths = np.cumsum(rng.standard_normal((200_000, 7)) * np.sqrt(np.diff(blocks, prepend=0)), axis=1) / np.sqrt(blocks)
+    left = np.ones(len(paths), dtype=bool)
+    for look, spent in enumerate(np.diff(rate * blocks / 48, prepend=0)):
+        critical = np.sort(np.abs(paths[left, look]))[-round(spent * len(paths))]
+        # some hundred paths cross: a tenth of their share
+        assert after(look + 1).level(rate) == pytest.approx(2 * stats.norm.sf(critical), rel=0.2)
+        left &= np.abs(paths[:, look]) < critical
+
+
+def test_a_p_is_the_error_rate_whose_level_it_is() -> None:
+    for looks in map(after, range(1, 8)):
+        for rate in (1e-9, 3e-4, 0.012, 0.05, 0.1, 0.4):
+            assert looks.p(looks.level(rate)) == pytest.approx(rate, rel=1e-3)
+        assert looks.p(looks.level(0.05)) == pytest.approx(0.05, rel=1e-12), "as the interval has it"
+        assert looks.one_sided(looks.level(0.1) / 2) == pytest.approx(0.05, rel=1e-12)
+        assert (np.diff(looks.p(np.geomspace(1e-40, 1, 200))) > 0).all()
+        assert looks.p(1e-40) > 1e-40
+        assert looks.p(1.0) == 1.0
+
+
+def test_a_fixed_campaign_is_judged_as_ever() -> None:
+    assert (float(FIXED.p(0.012)), float(FIXED.one_sided(0.03)), FIXED.confidence, FIXED.ahead()) == (0.012, 0.03, 0.95, ())
+
+
+def frame(shifts: Sequence[float], most: Sequence[int] | int = 48, until: str = "settled", campaign: str = "c") -> pd.DataFrame:
+    """A campaign of two levels with these log-ratios, block by block."""
+    planned = [most] * len(shifts) if isinstance(most, int) else most
+    return pd.DataFrame(
+        {
+            **{"run_id": f"{campaign}{level}{block}", "status": "FINISHED", "framework": level, "block": str(block)},
+            **{"campaign": campaign, "params.until": until, "params.blocks": "6", "params.max_blocks": str(limit)},
+            STEP: math.exp(shift if level == "b" else 0.0),
+        }
+        for block, (shift, limit) in enumerate(zip(shifts, planned, strict=True), start=1)
+        for level in ("a", "b")
+    )
+
+
+def judged(table: pd.DataFrame) -> Finding:
+    return compare(table, baseline="a", outcomes=[STEP]).findings[0]
+
+
+@pytest.mark.parametrize("blocks", [6, 12, 24])
+def test_a_row_has_the_interval_and_p_of_its_look(blocks: int) -> None:
+    shifts = np.random.default_rng(blocks).normal(0.02, 0.03, blocks)
+    finding, looks = judged(frame(shifts.tolist())), after(LADDER.index(blocks) + 1)
+    nominal = significance.paired_t(shifts)
+    half = stats.t.isf(looks.level(0.05) / 2, blocks - 1) * stats.sem(shifts)
+    assert nominal is not None
+    assert finding.looks == looks
+    assert finding.row.p == pytest.approx(float(looks.p(nominal.p)))
+    assert np.log([finding.row.ci_low, finding.row.ci_high]) == pytest.approx([shifts.mean() - half, shifts.mean() + half])
+    fixed = judged(frame(shifts.tolist(), until="fixed"))
+    assert fixed.row.p == pytest.approx(nominal.p, rel=1e-9)
+    assert fixed.row.ci_low is not None
+    assert finding.row.ci_low is not None
+    assert finding.row.ci_low < fixed.row.ci_low
+
+
+def test_equivalence_asks_for_the_margin_at_the_level_of_the_look() -> None:
+    """The least SD at which two one-sided t tests at this look's level still lie within the margin decides."""
+    looks, bound = after(3), math.log1p(0.03)
+    signs = np.tile([1.0, -1.0], 6)
+    limit = bound / (stats.t.isf(looks.level(0.1) / 2, 11) * stats.sem(signs))
+    for sd, equivalent in ((0.999 * limit, True), (1.001 * limit, False)):
+        row = judged(frame((sd * signs).tolist())).row
+        assert (row.equivalent, row.verdict == "equivalent") == (equivalent, equivalent)
+
+
+def test_looks_are_read_from_what_the_runs_were_asked_for() -> None:
+    extended = frame([0.0] * 24, most=[18] * 12 + [36] * 12)
+    assert looks_of.of_runs(extended) == Looks((6, 9, 12, 18, 24), (18, 18, 18, 36, 36))
+    assert looks_of.of_runs(frame([0.0] * 14)).blocks == (6, 9, 12, 14), "a report in between is one look more"
+    assert looks_of.of_runs(frame([0.0] * 14, until="fixed")) == FIXED
+    both = pd.concat([frame([0.0] * 12), frame([0.0] * 6, campaign="d")])
+    assert looks_of.of_runs(both) == after(3), "the looks with the widest intervals"
+    assert looks_of.of_runs(both.drop(columns="params.until")) == FIXED
+
+
+def test_what_is_left_ends_with_a_look() -> None:
+    shifts = np.random.default_rng(4).normal(0.05, 0.05, 6)
+    finding = judged(frame((shifts - shifts.mean() + 0.06).tolist()))
+    assert finding.plan is not None
+    assert finding.plan.blocks is not None
+    assert 6 + finding.plan.blocks in LADDER
+
+
+def t_campaigns(truth: float, sd: float, margin: float, count: int, most: int = 48) -> tuple[float, float, float]:
+    """Of so many campaigns the shares that ever show a difference, that an interval ever leaves the truth out, and that are
+    ever equivalent: plain t statistics of normal log-ratios, at every look."""
+    drawn = np.random.default_rng(7).normal(truth, sd, (count, most))
+    different, missed, alike = (np.zeros(count, dtype=bool) for _ in range(3))
+    for number, blocks in enumerate(schedule(6, most), start=1):
+        looks = after(number, most)
+        mean, error = drawn[:, :blocks].mean(axis=1), stats.sem(drawn[:, :blocks], axis=1)
+        half = stats.t.ppf((1 + looks.confidence) / 2, blocks - 1) * error
+        within = stats.t.isf(looks.level(2 * significance.ALPHA) / 2, blocks - 1) * error
+        different |= np.abs(mean) > half
+        missed |= np.abs(mean - truth) > half
+        alike |= np.abs(mean) + within < margin
+    return float(different.mean()), float(missed.mean()), float(alike.mean())
+
+
+def test_over_all_looks_together_the_promises_hold() -> None:
+    """20,000 campaigns each; three standard errors of a share of 5 % are 0.5 %. A t at a look's level is not quite exact."""
+    different, missed, _ = t_campaigns(0.0, 0.04, 0.03, 20_000)
+    assert different == missed
+    assert 0.045 <= different <= 0.058
+    assert t_campaigns(math.log1p(0.03), 0.04, math.log1p(0.03), 20_000)[2] <= 0.058
+
+
+def test_the_strictest_looks_have_the_widest_intervals() -> None:
+    assert sequential.strictest([FIXED, after(1), after(3), after(7)]) == after(3)
+    assert sequential.strictest([]) == FIXED
