@@ -16,7 +16,7 @@ from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion, natural
 from experiments.comparison.statistics import estimates, power, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
-from experiments.comparison.statistics.sequential import Looks
+from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.verdicts import busy, doubts, outlook, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
@@ -276,7 +276,7 @@ def _text(values: Iterable[object]) -> str:
     return "" if found is None else f"text instead of a number ('{plain.short(found)}')"
 
 
-def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats, had: Looks) -> Finding:
+def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats, had: Looks = FIXED) -> Finding:
     """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
     ratio = outcome.kind == "ratio"
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
