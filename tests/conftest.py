@@ -112,9 +112,10 @@ class Place:
         """`python -m experiments captioning` with the quick settings, to its end. The working folder keeps MLflow's artifacts."""
         return self.call(*self.command("captioning", **given))
 
-    def resume(self, journal: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """The last campaign of this place's journal, with nothing else said."""
+    def resume(self, journal: Path | None = None, **given: str) -> subprocess.CompletedProcess[str]:
+        """The last campaign of this place's journal, with nothing said that is not given."""
         options = [f"--cache={self.cache}", f"--journal={journal or self.journal}", "--resume=last"]
+        options += [f"--{name}={value}" for name, value in given.items()]
         return self.call(sys.executable, "-m", "experiments", "captioning", *options)
 
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:

@@ -428,25 +428,25 @@ def _rates(noise: Noise, told: Sequence[_Told], blocks: int, metrics: int) -> Ra
         campaigns=len(told),
         blocks=blocks,
         metrics=metrics,
-        false_alarm_rows=_share([one.false_alarm_rows for one in told]),
-        false_alarms=_share([one.false_alarm_rows > 0 for one in told]),
-        false_verdicts=_share([one.false_verdict for one in told]),
-        wrong_equivalent_rows=_share([one.wrong_equivalent_rows for one in told]),
-        wrong_equivalent=_share([one.wrong_equivalent_rows > 0 for one in told]),
-        wrong_beyond_rows=_share([one.wrong_beyond_rows for one in told]),
-        wrong_beyond=_share([one.wrong_beyond_rows > 0 for one in told]),
-        coverage=_share([one.covered for one in told]),
-        power=_share([one.power for one in told]),
-        power_in_report=_share([one.power_in_report for one in told]),
-        primary_false_alarms=_share([one.primary_false_alarm for one in told]),
-        exploratory_false_alarms=_share([one.exploratory_false_alarm for one in told]),
-        primary_power=_share([one.primary_power for one in told]),
-        steps_false_alarms=_share([one.steps_false_alarm for one in told]),
-        ordered_false_alarms=_share([one.ordered_false_alarm for one in told]),
+        false_alarm_rows=share([one.false_alarm_rows for one in told]),
+        false_alarms=share([one.false_alarm_rows > 0 for one in told]),
+        false_verdicts=share([one.false_verdict for one in told]),
+        wrong_equivalent_rows=share([one.wrong_equivalent_rows for one in told]),
+        wrong_equivalent=share([one.wrong_equivalent_rows > 0 for one in told]),
+        wrong_beyond_rows=share([one.wrong_beyond_rows for one in told]),
+        wrong_beyond=share([one.wrong_beyond_rows > 0 for one in told]),
+        coverage=share([one.covered for one in told]),
+        power=share([one.power for one in told]),
+        power_in_report=share([one.power_in_report for one in told]),
+        primary_false_alarms=share([one.primary_false_alarm for one in told]),
+        exploratory_false_alarms=share([one.exploratory_false_alarm for one in told]),
+        primary_power=share([one.primary_power for one in told]),
+        steps_false_alarms=share([one.steps_false_alarm for one in told]),
+        ordered_false_alarms=share([one.ordered_false_alarm for one in told]),
     )
 
 
-def _share(found: Sequence[float]) -> Share:
+def share(found: Sequence[float]) -> Share:
     """The mean of shares, one a campaign; the interval counts campaigns, since the intervals of one report are alike."""
     shares = np.asarray(found, dtype=float)
     value, spread = float(shares.mean()), float(shares.var())
@@ -477,11 +477,11 @@ def meets(rates: Sequence[Rates]) -> list[Claim]:
             promised.append((f"{shown} declared alone", LEAST_POWER, 1.0, one.power))
             promised.append((f"{shown} declared primary", LEAST_POWER, 1.0, one.primary_power))
         for claim, least, most, share in promised:
-            claims.append(Claim(claim, _limit(least, most), share, share.high >= least and share.low <= most))
+            claims.append(Claim(claim, limit(least, most), share, share.high >= least and share.low <= most))
     return claims
 
 
-def _limit(least: float, most: float) -> str:
+def limit(least: float, most: float) -> str:
     if least == 0:
         return f"≤ {100 * most:g} %"
     return f"≥ {100 * least:.0f} %" if most == 1 else f"{100 * least:.0f}–{100 * most:.0f} %"

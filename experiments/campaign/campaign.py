@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -36,15 +36,20 @@ class Campaign:
         self.runner.warnings = list(setup.prepared.warnings)
         self.treatments = {one.name: one for one in plan.treatments}
         self._frontier = Frontier(plan.along)
+        self.looks: tuple[int, ...] = ()
         self._display = display
 
     # ---- the whole
 
-    def run(self) -> bool:
-        """What comes before the blocks, then every cell that is not there yet. True if all ended well."""
+    def run(self, enough: Callable[[int, bool], bool]) -> bool:
+        """What comes before the blocks, then every cell that is not there yet. True if all ended well.
+
+        enough: whether a block was the last, from its number and whether any of its cells was run now.
+        """
         with self.runner.signals():
             self.runner.check_stop()
             ended = ended_cells(self.runner.folder)
+            self.looks = looks_so_far(self.runner.folder, self.runner.run)
             counted = {RunOutcome.OK, RunOutcome.OUT_OF_MEMORY} if self._frontier.along else {RunOutcome.OK}
             self._done = {key for key, end in ended.items() if end.outcome in counted}
             self._disturbed = {key: end for key, end in ended.items() if end.outcome == RunOutcome.OK and end.disturbed}
@@ -58,13 +63,17 @@ class Campaign:
                 if job.framework == self.settings.frameworks[0] and not results[-1]:
                     raise EvenhandError("the baseline's feature extraction failed, which all cells need; the reason stands above")
             self.runner.warn(self._after_extraction())
-            for _, block in itertools.groupby(cells, key=lambda cell: cell.block):
-                results += self._block(list(block))
+            for number, block in itertools.groupby(cells, key=lambda cell: cell.block):
+                inside = list(block)
+                fresh = not {cell.key for cell in inside} <= self._done
+                results += self._block(inside)
+                if enough(number, fresh):
+                    break
         return all(results)
 
     def _cells(self) -> list[Cell]:
         rng = np.random.default_rng([self.settings.seed, 1])
-        return design.blocks(treatments.groups(self.treatments.values()), self.settings.blocks, rng)
+        return design.blocks(treatments.groups(self.treatments.values()), self.settings.most_blocks, rng)
 
     def _after_extraction(self) -> tuple[str, ...]:
         prepare = importlib.import_module(f"experiments.workloads.{self.setup.module.WORKLOAD}.prepare")
@@ -111,6 +120,7 @@ class Campaign:
             "idle": str(self.runner.idle),
             **({"control": treatment.control} if treatment.control else {}),
             **({"repeats": repeats} if repeats else {}),
+            **({"looks": _listed(self.looks)} if self.looks else {}),
         }
         name, tags = f"{treatment.name} · block {cell.block}", {**tags, "cell": cell.key}
         inputs = self.prepared.of_treatment.get(treatment.name, self.prepared.inputs)
@@ -129,6 +139,12 @@ class Campaign:
             return bool(self._frontier.along)
         return ended.outcome == RunOutcome.OK
 
+    def note_look(self, block: int) -> None:
+        """Records that the runs up to this block have been judged, before anything is known of it."""
+        if block not in self.looks:
+            self.looks = tuple(sorted({*self.looks, block}))
+            self.runner.write(Tags(self.runner.run, {"looks": _listed(self.looks)}))
+
     def _remember_what_did_not_fit(self, cells: Iterable[Cell], ended: Mapping[str, Ended]) -> None:
         for cell in cells:
             treatment: Treatment | None = self.treatments[cell.treatment]
@@ -145,6 +161,17 @@ def extract(runner: Runner, setup: Setup, job: Job) -> bool:
     treatment = Treatment(job.framework, job.framework, job.stage)
     work = Work(treatment, f"extraction-{job.framework}", f"features · {job.framework}", tags, job.inputs)
     return runner.measure(setup, work).outcome == RunOutcome.OK
+
+
+def _listed(looks: Iterable[int]) -> str:
+    return ",".join(map(str, looks))
+
+
+def looks_so_far(folder: Path, campaign: str) -> tuple[int, ...]:
+    """The blocks after which a campaign that goes on until it is settled has been judged."""
+    tags = (record for record in journal.read_all(folder) if isinstance(record, Tags) and record.run == campaign)
+    found = [text for one in tags if (text := one.values.get("looks"))]
+    return tuple(map(int, found[-1].split(","))) if found else ()
 
 
 def ended_cells(folder: Path) -> dict[str, Ended]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from experiments import studies
+from experiments.campaign import finished
 from experiments.campaign.campaign import Campaign
+from experiments.campaign.looking import Looking
 from experiments.campaign.opening import announce
 from experiments.campaign.runner import Runner
 from experiments.cell.contract import Progress
@@ -16,11 +16,11 @@ from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, R
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
+from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.planning.length import is_rate
-from tracking import journal
 from tracking.errors import WrongCall
-from tracking.records import Artifact, Metrics, RunClosed, RunKind, RunOpened, RunOutcome, StoredRun, Tags
+from tracking.records import RunOutcome
 from tracking.store import Unreachable, note
 
 
@@ -45,7 +45,9 @@ def run(campaign: Campaign, progress: Progress) -> Conclusion:
     """Every cell, then the report. Whatever happens, the campaign's run ends with its reason. Raises Interrupted."""
     runner = campaign.runner
     try:
-        return conclude(campaign, progress, all_ok=campaign.run())
+        looking = Looking(campaign, _spec(campaign))
+        all_ok = campaign.run(looking)
+        return conclude(campaign, progress, all_ok=all_ok, stopped=looking.stopped)
     except Interrupted as error:
         runner.close(RunOutcome.INTERRUPTED, str(error))
         raise
@@ -57,8 +59,11 @@ def run(campaign: Campaign, progress: Progress) -> Conclusion:
         raise
 
 
-def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool) -> Conclusion:
-    """Compares, writes the report into the journal and the campaign's run, describes that run, and closes it."""
+def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool, stopped: str) -> Conclusion:
+    """Compares, writes the report into the journal and the campaign's run, describes that run, and closes it.
+
+    stopped: why there are no more blocks, where their number was not fixed; else empty.
+    """
     runner = campaign.runner
     try:
         found = _answer(campaign, progress)
@@ -70,6 +75,7 @@ def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool) -> Conclus
             runner.keep_file(found.report.parent)
     except WrongCall as error:  # only one framework was asked for, or only one of them ended well
         found, sentences = None, [f"No verdict: {error}."]
+    sentences = [*sentences, *filter(None, [stopped])]
     tags = {"verdict": " ".join(sentences)[:1_000], **note(_description(campaign, sentences))}
     outcome, reason = (RunOutcome.OK, "") if all_ok else (RunOutcome.FAILED, "some cells failed; resume runs them again")
     delivered = runner.close(outcome, reason, tags)
@@ -81,10 +87,24 @@ def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool) -> Conclus
 def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
     settings, plan, runner, study = campaign.settings, campaign.plan, campaign.runner, campaign.setup.module
     online = runner.deliver()
-    runs = runner.store.children(runner.run_id, runner.experiment) if online else from_journal(runner.folder)
+    runs = runner.store.children(runner.run_id, runner.experiment) if online else finished.from_journal(runner.folder)
+    also = getattr(study, "also", None)
+    options = ReportOptions(
+        f"{plan.title} · {settings.preset}",
+        study.PUBLISHED,
+        study.SOURCE,
+        also=(lambda comparison: also(settings, comparison, progress)) if also else None,
+    )
+    steps = partial(raw.fetch, runner.store) if online else partial(raw.from_files, paths=finished.values(runner.folder))
+    return answer(_spec(campaign), table(list(runs)), runner.folder / "report", options, steps)
+
+
+def _spec(campaign: Campaign) -> ComparisonSpec:
+    """What is asked of the campaign's runs, at every look and at the end."""
+    settings, plan, study = campaign.settings, campaign.plan, campaign.setup.module
     outcomes = [one for one in studies.outcomes(study, settings) if is_rate(one.metric) or not plan.rates_only]
     asked = {one.metric for one in outcomes}
-    spec = ComparisonSpec(
+    return ComparisonSpec(
         factor=plan.factor,
         baseline=plan.baseline,
         outcomes=outcomes,
@@ -93,54 +113,6 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
         strata=plan.strata,
         allowed_to_differ=(*plan.allowed_to_differ, *settings_.immaterial(settings)),
         protocol=settings.protocol,
-    )
-    also = getattr(study, "also", None)
-    options = ReportOptions(
-        f"{plan.title} · {settings.preset}",
-        study.PUBLISHED,
-        study.SOURCE,
-        also=(lambda comparison: also(settings, comparison, progress)) if also else None,
-    )
-    steps = partial(raw.fetch, runner.store) if online else partial(raw.from_files, paths=_values(runner.folder))
-    return answer(spec, table(list(runs)), runner.folder / "report", options, steps)
-
-
-def _values(folder: Path) -> dict[str, Path]:
-    """The steps of every run in the journal's own folder."""
-    files = (record for record in journal.read_all(folder) if isinstance(record, Artifact))
-    return {one.run: folder / one.path for one in files if one.path.endswith(f"/{raw.VALUES}")}
-
-
-def from_journal(folder: Path) -> Iterable[StoredRun]:
-    """The runs below the campaign as its journal holds them, for when the server is away."""
-    opened: dict[str, RunOpened] = {}
-    closed: dict[str, RunClosed] = {}
-    tags: dict[str, dict[str, str]] = {}
-    metrics: dict[str, dict[str, tuple[int, float]]] = {}
-    for record in journal.read_all(folder):
-        if isinstance(record, RunOpened):
-            opened[record.run] = record
-            tags[record.run], metrics[record.run] = {**record.tags, **tags.get(record.run, {})}, metrics.get(record.run, {})
-        elif isinstance(record, Tags):
-            tags.setdefault(record.run, {}).update(record.values)
-        elif isinstance(record, RunClosed):
-            closed[record.run] = record
-        elif isinstance(record, Metrics):
-            latest = metrics.setdefault(record.run, {})
-            for point in record.points:
-                if point.key not in latest or point.step >= latest[point.key][0]:
-                    latest[point.key] = (point.step, point.value)
-    for run, first in opened.items():
-        if first.tags.get("kind") != RunKind.CAMPAIGN:
-            values = {key: value for key, (_, value) in metrics[run].items()}
-            yield _as_stored(first, closed.get(run), tags[run], values)
-
-
-def _as_stored(first: RunOpened, end: RunClosed | None, tags: dict[str, str], metrics: dict[str, float]) -> StoredRun:
-    ended = {"outcome": end.outcome, "outcome_reason": end.reason} if end else {}
-    status = (end.status or RunOutcome(end.outcome).status) if end else "RUNNING"
-    return StoredRun(
-        first.run, first.name, status, first.time_ms, end.time_ms if end else None, first.params, metrics, {**tags, **ended}
     )
 
 
@@ -157,10 +129,14 @@ def _description(campaign: Campaign, found: list[str]) -> str:
     return "\n\n".join(
         [
             f"**{campaign.plan.title}**, preset `{settings.preset}`: {', '.join(f'`{name}`' for name in settings.frameworks)} in "
-            f"{settings.blocks} random blocks of fresh processes on `{', '.join(campaign.devices)}`.",
+            f"{_blocks(settings)} random blocks of fresh processes on `{', '.join(campaign.devices)}`.",
             f"Data: `{info.name}` ({counts}).",
             "\n".join(f"- ⚠ {line}" for line in campaign.runner.warnings),
             "### Found\n" + "\n".join(f"- {line}" for line in found),
             f"The whole report is the artifact `report.html`. Every cell is a run of its own: {_cells(campaign.runner)}.",
         ]
     )
+
+
+def _blocks(settings: CampaignSettings) -> str:
+    return f"{settings.blocks} to {settings.max_blocks}" if settings.until_settled else str(settings.blocks)

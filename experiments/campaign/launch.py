@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import studies
-from experiments.campaign import equality, readiness
-from experiments.campaign.campaign import Campaign
+from experiments.campaign import equality, looking, readiness
+from experiments.campaign.campaign import Campaign, looks_so_far
 from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
 from experiments.campaign.preflight import on_a_common_device
 from experiments.campaign.readiness import MachineState
@@ -67,10 +67,13 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     """A campaign with the settings it began with. Raises WrongCall if it is not to be found or other settings are given."""
     folder = find(study, wanted, root)
     kept = journal.read_campaign(folder)
-    settings = same_settings(study, kept["settings"], given)
+    settings = extended(same_settings(study, kept["settings"], given), kept["settings"], folder, kept["run"])
     ready = make_ready(study, settings, display, plan_.from_values(kept["plan"]) if "plan" in kept else None)
     records = Journal(folder)
     reopen_parent(ready.store, kept, records)
+    if settings.until_settled:
+        now = {"max_blocks": settings.max_blocks, "budget": settings.budget}
+        journal.write_campaign(folder, {**kept, "settings": {**kept["settings"], **now}})
     return Campaign(ready.setup, ready.plan, records, display)
 
 
@@ -79,12 +82,28 @@ def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str])
     module = studies.load(study)
     settings: CampaignSettings = settings_.from_values(module.Settings, kept)
     wanted_now = settings_.parse(module.Settings, module.PRESETS, given)
-    for name in set(given) - settings_.silent(settings):
+    open_ended = {"max_blocks", "budget"} if settings.until_settled else set[str]()
+    for name in set(given) - settings_.silent(settings) - open_ended:
         before, now = getattr(settings, name), getattr(wanted_now, name)
         if before != now:
             was = settings_.to_text(before)
             raise WrongCall(f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew")
-    return dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in set(given) & {"cache", "journal"}})
+    changed = set(given) & {"cache", "journal", *open_ended}
+    return dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in changed})
+
+
+def extended(settings: CampaignSettings, before: Mapping[str, Any], folder: Path, run: str) -> CampaignSettings:
+    """The settings, if the blocks that they allow can still be judged: what looks have spent of the error rate is gone."""
+    looks = looks_so_far(folder, run)
+    if settings.until_settled and looks and settings.max_blocks != before["max_blocks"]:
+        if looks[-1] >= before["max_blocks"]:
+            raise WrongCall(
+                f"resume: max_blocks was {before['max_blocks']}, and the last look has spent all of the error rate; "
+                f"start anew with max_blocks={settings.max_blocks}"
+            )
+        if settings.max_blocks <= looks[-1]:
+            raise WrongCall(f"max_blocks={settings.max_blocks}: {looks[-1]} blocks have been judged; choose more")
+    return settings
 
 
 def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
@@ -140,6 +159,7 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
         if missing := frameworks.missing(name):
             raise WrongCall(missing)
     memory.size(settings.memory_limit)
+    looking.check(settings)
     studies.primary(module, settings)  # raises for what it does not judge
     for folder in (settings.journal, settings.cache):
         settings_.require_writable(Path(folder), "journal=DIR, cache=DIR")

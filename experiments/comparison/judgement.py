@@ -86,7 +86,7 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
     """
     with ThreadPoolExecutor(1) as meanwhile:
         fetching = meanwhile.submit(_steps, steps, spec, runs)
-        comparison = compare(runs, **{name: value for name, value in vars(spec).items() if name != "protocol"})
+        comparison = judged(spec, runs)
         shown, missing = fetching.result()
     if spec.protocol == "paper":
         comparison = replace(comparison, papers=papers.rows(comparison, shown))
@@ -115,6 +115,11 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
     except OSError as error:
         return ComparisonResult(comparison, found, None, extra, f"No report: {error.strerror}: {folder}")
     return ComparisonResult(comparison, found, path, extra)
+
+
+def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
+    """The verdicts alone. Raises WrongCall where there is nothing to compare."""
+    return compare(runs, **{name: value for name, value in vars(spec).items() if name != "protocol"})
 
 
 def _steps(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[list[RawRun], list[str]]:

@@ -33,6 +33,8 @@ MOST_RATE = 1_000
 # More than this of all CPUs, used by others, is seen in the times: of two CPUs it is a fifth of one, which a framework with a
 # thread for each waits for at every step, while one that needs a single thread may not notice it.
 OTHERS_LIMIT_PERCENT = 10.0
+MOST_BLOCKS = 10_000
+MAX_BLOCKS = 48
 
 
 def setting(
@@ -103,7 +105,31 @@ class CampaignSettings:
         6,
         "times that everything is repeated in fresh processes, in random order; a verdict needs 6",
         least=1,
-        most=10_000,
+        most=MOST_BLOCKS,
+        group="design",
+        material=False,
+        searchable=False,
+    )
+    until: str = setting(
+        "fixed",
+        "fixed: so many blocks as `blocks` says; settled: more, until every primary outcome has a verdict",
+        choices=("fixed", "settled"),
+        group="design",
+        material=False,
+        searchable=False,
+    )
+    max_blocks: int = setting(
+        MAX_BLOCKS,
+        "with until=settled, the most blocks; `blocks` is then the first look",
+        least=1,
+        most=MOST_BLOCKS,
+        group="design",
+        material=False,
+        searchable=False,
+    )
+    budget: str = setting(
+        "none",
+        "with until=settled, how long one launch may take, such as 90s, 30m or 2h; none: as long as it takes",
         group="design",
         material=False,
         searchable=False,
@@ -224,6 +250,16 @@ class CampaignSettings:
         ".evenhand/cache", "folder for data and features that need not be made twice", path=True, group="records", silent=True
     )
     resume: str = setting("", "a campaign's run id, or last: run only what is missing", group="records", silent=True)
+
+    @property
+    def until_settled(self) -> bool:
+        """Whether the number of blocks is not fixed."""
+        return self.until == "settled"
+
+    @property
+    def most_blocks(self) -> int:
+        """The most blocks there can be."""
+        return self.max_blocks if self.until_settled else self.blocks
 
 
 def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:

@@ -52,9 +52,10 @@ def of(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
 
 def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
     """Raises WrongCall where every combination of the factors' levels, in every block, is more than a campaign can hold."""
-    count = math.prod(map(len, factors)) * settings.blocks
+    blocks = settings.most_blocks
+    count = math.prod(map(len, factors)) * blocks
     if count > MOST_CELLS:
-        raise WrongCall(f"{count:,} cells are asked for, every combination in {settings.blocks:,} blocks; at most {MOST_CELLS:,}")
+        raise WrongCall(f"{count:,} cells are asked for, every combination in {blocks:,} blocks; at most {MOST_CELLS:,}")
 
 
 def require_single_steps(settings: CampaignSettings, study: str) -> None:

@@ -10,6 +10,7 @@ from experiments.comparison.report import remarks, wording
 from experiments.comparison.report.sections import Cell, Column, Header, Line, Section
 from experiments.comparison.runs.environment import medians
 from experiments.comparison.runs.raw import WINDOWS, RawRun
+from experiments.comparison.statistics import sequential
 from experiments.comparison.verdicts import survival
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.decision import Decision
@@ -179,6 +180,26 @@ def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
     bounds = (found.low, found.high)
     known = all(map(math.isfinite, bounds)) and (found.low > 0 or finding.row.kind == "difference")
     return wording.number(found.value, 4), " to ".join(wording.number(one, 4) for one in bounds) if known else NONE
+
+
+def looks(comparison: Comparison) -> list[Section]:
+    """When it was looked, and how strictly, where the campaign went on until it was settled."""
+    names = ("after blocks", "of at most", "error rate spent", "level of the test", "level of its interval")
+    rows: list[Line] = [
+        (
+            *(one.stratum, str(one.blocks), str(one.max_blocks)),
+            *(f"{100 * one.spent:.2f} %", f"{100 * one.level:.2f} %", f"{100 * one.confidence:.2f} %"),
+        )
+        for one in comparison.looks
+    ]
+    caption = (
+        "The number of blocks was not fixed: the campaign went on until its primary outcomes were settled. Every look may err, "
+        f"so the error rate of 5 % is spent over all of them, {sequential.SPENDING}. Every interval and p of this report, and "
+        "every equivalence test, is that of its last look: repeated confidence intervals, which together hold the truth in 95 % "
+        "(Jennison and Turnbull 2000). “95 % interval” means these. Limits of batch sizes, learning curves and rankings are "
+        "not corrected for the looks."
+    )
+    return [Section("Looks", caption, ("stratum", *map(number, names)), rows)] if rows else []
 
 
 def across_strata(comparison: Comparison) -> list[Section]:

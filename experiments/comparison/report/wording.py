@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.comparison.runs.pairing import NAMED
+from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
+from experiments.config import durations
 from experiments.config.outcomes import Outcome, place
 
 DASH, MINUS, NONE = "–", "−", "—"
@@ -371,6 +373,19 @@ def _brief(finding: Finding) -> str:
     doubt = ", in doubt" if any(one.said for one in finding.doubts) else ""
     doubt = doubt if finding.judged else f", {row.verdict}"
     return f"{name} {effect(finding)}" + (f" ({effect_interval(finding)}{doubt})" if effect_interval(finding) else doubt)
+
+
+def at_a_look(finding: Finding, block_seconds: float) -> str:
+    """A line on an outcome while its campaign goes on; block_seconds: how long one more block takes."""
+    row, plan, share = finding.row, finding.plan, outlook.narrower(finding)
+    seen = f"{named(finding)}, {row.b} against {row.a}: {effect(finding)} (95 % CI {effect_interval(finding) or NONE})"
+    if finding.judged or finding.decision is Decision.NOT_COMPARABLE:
+        return f"{seen}: {row.verdict}"
+    narrow = f"; settled at {share:.2g} of that width" if share else ""
+    if plan is None or plan.blocks is None:
+        return f"{seen}, margin {margin(finding)}: open{narrow}"
+    more = f"about {plan.blocks:,} more block{'s' * (plan.blocks > 1)}, {durations.told(plan.blocks * block_seconds)}"
+    return f"{seen}, margin {margin(finding)}: open{narrow}; {more}"
 
 
 def joined(texts: Sequence[str]) -> str:

@@ -88,6 +88,7 @@ def _body(
         *tables.glance(comparison),
         *(tables.verdicts(comparison), tables.second_opinions(comparison)),
         *own,
+        *tables.looks(comparison),
         *tables.across_strata(comparison),
         *([Section("Figures", "", (), ())] if drawn else []),
         *drawn,
@@ -142,6 +143,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             for one in comparison.controls
         ],
         "primary": list(comparison.primary),
+        "looks": [dataclasses.asdict(look) for look in comparison.looks],
     }
 
 

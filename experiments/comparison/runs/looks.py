@@ -6,15 +6,15 @@ import pandas as pd
 
 from experiments.comparison.statistics.sequential import FIXED, Looks, schedule, strictest
 
-UNTIL, FIRST, MOST = "params.until", "params.blocks", "params.max_blocks"
+UNTIL, FIRST, MOST, LOOKS = "params.until", "params.blocks", "params.max_blocks", "tags.looks"
 SETTLED = "settled"
 
 
 def of_runs(frame: pd.DataFrame) -> Looks:
     """What was looked at up to the last block of these runs; of several campaigns the looks with the widest intervals.
 
-    A campaign looks when it is planned to, so its settings and its blocks tell all of it; a report that is asked for in between
-    is one look more.
+    A campaign looks when it is planned to, as its settings say; a look besides, where its budget was used, is told by the runs
+    that came after it. A report that is asked for in between is one look more.
     """
     if not {UNTIL, FIRST, MOST, "block"} <= set(frame.columns):
         return FIXED
@@ -29,7 +29,13 @@ def _of_campaign(runs: pd.DataFrame) -> Looks:
     """The most blocks that were planned may have grown: a look has what the block before it was run with."""
     numbers = runs[["block", FIRST, MOST]].apply(pd.to_numeric).sort_values("block", kind="stable")
     blocks, most = numbers["block"].to_numpy(), numbers[MOST].to_numpy()
-    last, first = int(blocks[-1]), int(numbers[FIRST].iloc[0])
-    looks = sorted({*(at for at in schedule(first, int(most[-1])) if at < last), last})
-    planned = (int(most[blocks <= at][-1]) if (blocks <= at).any() else int(most[0]) for at in looks)
-    return Looks(tuple(looks), tuple(planned))
+    last, planned = int(blocks[-1]), schedule(int(numbers[FIRST].iloc[0]), int(most[-1]))
+    looks = sorted({*(at for at in (*planned, *_told(runs)) if at < last), last})
+    limits = (int(most[blocks <= at][-1]) if (blocks <= at).any() else int(most[0]) for at in looks)
+    return Looks(tuple(looks), tuple(limits))
+
+
+def _told(runs: pd.DataFrame) -> set[int]:
+    """The looks that the runs know of, all of which came before them."""
+    texts = runs[LOOKS].dropna().astype(str).unique() if LOOKS in runs.columns else ()
+    return {int(look) for text in texts for look in text.split(",") if look}

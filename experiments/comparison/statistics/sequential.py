@@ -72,6 +72,10 @@ class Looks:
         """The same from a one-sided p."""
         return self.p(2 * np.asarray(nominal, dtype=float)) / 2 if self.blocks else np.asarray(nominal)
 
+    def one_by_one(self) -> tuple[Looks, ...]:
+        """Every look with those before it."""
+        return tuple(Looks(self.blocks[:count], self.planned[:count]) for count in range(1, len(self.blocks) + 1))
+
     def ahead(self) -> tuple[Looks, ...]:
         """The looks to come, each with those before it."""
         found, most = [self], self.planned[-1] if self.planned else 0

@@ -253,6 +253,16 @@ class Comparison:
     training_ends: tuple[Value, ...] = ()
 
     @property
+    def looks(self) -> tuple[Look, ...]:
+        """When it was looked, stratum by stratum, where the number of blocks was not fixed."""
+        by_stratum = {one.row.stratum: one.looks for one in self.findings if one.looks.blocks}
+        return tuple(
+            Look(stratum, now.blocks[-1], now.planned[-1], ALPHA * now.spent[-1], now.level(ALPHA), now.confidence)
+            for stratum, looks in by_stratum.items()
+            for now in looks.one_by_one()
+        )
+
+    @property
     def rows(self) -> tuple[Row, ...]:
         """The verdict table, as in `comparison.json`."""
         return tuple(finding.row for finding in self.findings)
@@ -272,6 +282,22 @@ class Comparison:
     def has_verdict(self) -> bool:
         """Whether any row could be judged."""
         return any(finding.judged for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class Look:
+    """After how many blocks a campaign was judged, and how strictly.
+
+    max_blocks: the most there could be. spent: of the error rate of 5 %, up to here. level: two-sided, of the test; confidence:
+    of the interval, such that those of all looks together hold the truth in 95 %.
+    """
+
+    stratum: str
+    blocks: int
+    max_blocks: int
+    spent: float
+    level: float
+    confidence: float
 
 
 @dataclass(frozen=True)

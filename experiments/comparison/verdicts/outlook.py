@@ -10,6 +10,7 @@ from experiments.comparison.statistics.power import Plan
 from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.reasons import Family
+from experiments.config import durations
 
 OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
 
@@ -45,6 +46,14 @@ def _plan(finding: Finding, tests: int) -> Plan:
     return power.blocks_to_settle(mean, sd, n, finding.row.bound, tests=tests, alpha=last.level(ALPHA))
 
 
+def narrower(finding: Finding) -> float | None:
+    """The share of its width at which the interval would settle it if its middle stayed; None where it is narrow enough."""
+    row = finding.row
+    low, high = row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
+    share = abs(abs(row.on_test_scale(row.estimate)) - row.bound) / ((high - low) / 2) if high > low else math.inf
+    return share if share < 1 else None
+
+
 def as_effect(shift: float, kind: str) -> float:
     """A shift on the scale of the test as a share (0.03 is 3 %) or in the metric's unit."""
     return math.expm1(min(shift, 700.0)) if kind == "ratio" else shift
@@ -56,12 +65,5 @@ def _told(plan: Plan, block_seconds: float | None) -> str:
     blocks = f"about {plan.blocks:,} more block{'s' if plan.blocks > 1 else ''} would settle it if the truth is what was seen"
     most = "more than can be paid" if plan.most is None else f"{plan.most:,}"
     spread = f"{plan.fewest:,} to {most}, as the spread is known"
-    cost = f"; {_duration(plan.blocks * block_seconds)} of machine time" if block_seconds else ""
+    cost = f"; {durations.told(plan.blocks * block_seconds)} of machine time" if block_seconds else ""
     return f"{blocks} ({spread}{cost})"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{max(1.0, seconds):.0f} s"

@@ -63,7 +63,7 @@ def test_spending_gives_the_published_boundaries(spent: object, published: list[
 def test_uneven_looks_spend_what_they_are_to() -> None:
     looks = LADDER[:4]
     spent = [0.05 * blocks / 48 for blocks in looks]
-    assert spent_by(looks, boundary(looks, spent)) == pytest.approx(spent, abs=1e-6)
+    assert spent_by(looks, boundary(looks, spent)) == pytest.approx(spent, abs=1e-5)
 
 
 def test_a_look_that_spends_nothing_shows_nothing_and_the_next_has_all() -> None:

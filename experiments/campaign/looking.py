@@ -1,0 +1,97 @@
+"""When a campaign that goes on until it is settled stops: looks are planned, judged as the report is, and kept."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from experiments.campaign.campaign import Campaign
+from experiments.campaign.finished import from_journal
+from experiments.comparison.judgement import ComparisonSpec, judged
+from experiments.comparison.report import wording
+from experiments.comparison.runs.query import table
+from experiments.comparison.statistics.sequential import schedule
+from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS, Decision
+from experiments.comparison.verdicts.findings import Comparison, Finding
+from experiments.config import durations
+from experiments.config.settings import MAX_BLOCKS, CampaignSettings
+from tracking.errors import WrongCall
+
+
+def check(settings: CampaignSettings) -> None:
+    """Raises WrongCall for settings that do not go together."""
+    durations.seconds("budget", settings.budget)
+    if not settings.until_settled:
+        for name, given, default in (("max_blocks", settings.max_blocks, MAX_BLOCKS), ("budget", settings.budget, "none")):
+            if given != default:
+                raise WrongCall(f"{name}={given} is for campaigns that stop when they know; add until=settled")
+    elif settings.blocks < MINIMUM_BLOCKS:
+        raise WrongCall(f"until=settled: blocks={settings.blocks}, the first look, is too few; at least {MINIMUM_BLOCKS}")
+    elif settings.max_blocks < settings.blocks:
+        raise WrongCall(
+            f"max_blocks={settings.max_blocks} is fewer than blocks={settings.blocks}, the first look; at least {settings.blocks}"
+        )
+
+
+@dataclass
+class Looking:
+    """Called after every block of a launch: whether it was the last. stopped: why no further block was run, as a sentence."""
+
+    campaign: Campaign
+    spec: ComparisonSpec
+    stopped: str = ""
+    _seconds: list[float] = field(default_factory=list)
+    _began: float = field(default_factory=time.monotonic)
+    _last: float = field(default_factory=time.monotonic)
+
+    def __call__(self, block: int, fresh: bool) -> bool:
+        """block: its number. fresh: whether any of its cells was run now, and not before a resumption."""
+        settings = self.campaign.settings
+        if not settings.until_settled:
+            return False
+        now = time.monotonic()
+        self._seconds += [now - self._last] if fresh else []
+        self._last = now
+        planned = block in schedule(settings.blocks, settings.max_blocks)
+        over = fresh and now - self._began + self._a_block > durations.seconds("budget", settings.budget)
+        if planned or over or block in self.campaign.looks:
+            self._look(block, over)
+        return bool(self.stopped)
+
+    @property
+    def _a_block(self) -> float:
+        """How long a block takes, in the middle of those of this launch."""
+        return statistics.median(self._seconds) if self._seconds else 0.0
+
+    def _look(self, block: int, over: bool) -> None:
+        settings, say = self.campaign.settings, self.campaign.runner.display.say
+        self.campaign.note_look(block)
+        runs = table(list(from_journal(self.campaign.runner.folder)))
+        try:
+            found = judged(self.spec, runs[pd.to_numeric(runs["block"]) <= block])
+        except WrongCall as error:
+            say(f"look after {block} blocks: nothing to judge: {error}")
+            asked, left = [], []
+        else:
+            asked = _asked(found)
+            left = [one for one in asked if not one.judged and one.decision is not Decision.NOT_COMPARABLE]
+            say(f"look after {block} of at most {settings.max_blocks} blocks: {len(asked) - len(left)} of {len(asked)} settled")
+            for one in asked:
+                say(f"  {wording.at_a_look(one, self._a_block)}")
+        if asked and not left:
+            self.stopped = f"Stopped after {block} blocks: settled."
+        elif block == settings.max_blocks:
+            self.stopped = f"Stopped after {block} blocks, the most allowed: not settled."
+        elif over:
+            self.stopped = f"Stopped after {block} blocks: the budget of {settings.budget} is used, and it is not settled."
+
+
+def _asked(comparison: Comparison) -> list[Finding]:
+    """The findings that are to be settled: of the primary outcomes, or, where none were declared, all."""
+    return [one for one in comparison.findings if one.primary] or list(comparison.findings)
+
+
+__all__ = ["Looking", "check"]

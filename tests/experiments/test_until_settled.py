@@ -1,0 +1,201 @@
+"""Campaigns that go on until it is settled: real processes of the toy framework, and looks at journals with known runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.campaign import launch, looking
+from experiments.campaign.campaign import Campaign, looks_so_far
+from experiments.campaign.looking import Looking
+from experiments.comparison.judgement import ComparisonSpec
+from experiments.config import durations
+from experiments.config.settings import CampaignSettings
+from tests.conftest import Place
+from tests.experiments.comparison.campaigns import STEP
+from tracking import journal
+from tracking.errors import WrongCall
+from tracking.journal import Journal
+from tracking.records import Metrics, Point, RunClosed, RunOpened, Tags
+from tracking.store import Store
+
+TOYS = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "inference_requests": "2"}
+TOYS |= {"epochs": "1", "steps_per_epoch": "12", "bleu_images": "1", "others_limit_percent": "100"}
+SETTLED = {"until": "settled", "blocks": "6", "primary": "train/examples_per_second"}
+
+
+def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"step": 0.01}, "toy+twin": {"step": 0.03}}))
+    begun = place.run(**TOYS, **SETTLED, max_blocks="9", budget="1s")
+    assert begun.returncode == 3, begun.stdout + begun.stderr
+    assert "the budget of 1s is used, and it is not settled." in begun.stdout
+    folder = next(place.journal.iterdir())
+    early = json.loads((folder / "report" / "comparison.json").read_text())["looks"]
+    assert early[-1]["blocks"] < 6
+
+    done = place.resume(budget="none", max_blocks="12")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "look after 6 of at most 12 blocks: 1 of 1 settled" in done.stdout
+    assert "Stopped after 6 blocks: settled." in done.stdout
+    assert journal.read_campaign(folder)["settings"]["max_blocks"] == 12
+
+    runs = Store(place.uri).runs("captioning")
+    cells = [run for run in runs if run.tags["kind"] == "cell"]
+    campaign = Store(place.uri).run(folder.name)
+    assert campaign is not None
+    assert {run.tags["block"] for run in cells} == set("123456")
+    looks = [*(one["blocks"] for one in early), 6]
+    assert campaign.tags["looks"] == ",".join(map(str, looks))
+    report = json.loads((folder / "report" / "comparison.json").read_text())
+    assert [one["blocks"] for one in report["looks"]] == looks
+    assert [one["max_blocks"] for one in report["looks"]] == [9] * len(early) + [12]
+    row = next(one for one in report["rows"] if one["family"] == "primary")
+    assert row["verdict"] in ("slower", "lower")
+    assert "Jennison and Turnbull" in (folder / "report" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"budget": "2h"}, "budget=2h is for campaigns that stop when they know; add until=settled"),
+        ({"max_blocks": 40}, "max_blocks=40 is for campaigns that stop when they know; add until=settled"),
+        ({"until": "settled", "blocks": 5}, "until=settled: blocks=5, the first look, is too few; at least 6"),
+        ({"until": "settled", "blocks": 60}, "max_blocks=48 is fewer than blocks=60, the first look; at least 60"),
+        ({"until": "settled", "budget": "2"}, "budget=2 is not a duration; write 90s, 30m, 2h or none"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_one_line(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(WrongCall, match=f"^{said}$"):
+        looking.check(replace(CampaignSettings(), **given))
+
+
+def test_settings_that_go_together_pass() -> None:
+    looking.check(CampaignSettings())
+    looking.check(replace(CampaignSettings(), until="settled", budget="2h", max_blocks=96, blocks=12))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1_800), ("1.5h", 5_400), ("2d", 172_800), ("none", math.inf)])
+def test_durations(text: str, seconds: float) -> None:
+    assert durations.seconds("budget", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "-1h", "2 hours", "1e3s", "nan", "999d", "h"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(WrongCall, match="is not a duration"):
+        durations.seconds("budget", text)
+
+
+def kept(folder: Path, shifts: Sequence[float]) -> Iterator[int]:
+    """Writes a campaign's journal block by block: of every block its number, once its runs are there."""
+    records = Journal(folder)
+    for block, shift in enumerate(shifts, start=1):
+        for order, level in enumerate("ab" if block % 2 else "ba"):
+            run = f"{level}{block}"
+            tags = {"kind": "cell", "campaign": "run:c", "framework": level, "block": str(block), "order_in_block": str(order)}
+            tags |= {"machine": "box", "settings_hash": "h"}
+            looks = ",".join(map(str, looks_so_far(folder, "c")))
+            params = {"until": "settled", "blocks": "6", "max_blocks": "18"}
+            began = 60_000 * block + 1_000 * order
+            records.append(RunOpened(run, began, "e", run, {**tags, **({"looks": looks} if looks else {})}, params))
+            value = math.exp(0.02 * block + (shift if level == "b" else 0.0))
+            records.append(Metrics(run, (Point(STEP, value, 0, began),)))
+            records.append(RunClosed(run, began + 900, "ok"))
+        yield block
+
+
+class KnownCampaign:
+    """What `Looking` asks of a campaign, over a journal of its own; `said`: what it prints."""
+
+    def __init__(self, folder: Path, **given: Any) -> None:
+        self.settings = replace(CampaignSettings(), until="settled", max_blocks=18, **given)
+        self.said: list[str] = []
+        self.looks: tuple[int, ...] = ()
+        display = SimpleNamespace(say=self.said.append)
+        self.runner = SimpleNamespace(folder=folder, run="c", display=display, write=self.write)
+        self.folder = folder
+
+    def write(self, record: Tags) -> None:
+        with (self.folder / journal.RECORDS).open("ab") as file:
+            file.write(journal._line(record))
+
+    note_look = Campaign.note_look
+
+    def looking(self) -> Looking:
+        return Looking(self, ComparisonSpec(baseline="a", outcomes=[STEP]))  # type: ignore[arg-type]
+
+
+def stops(folder: Path, shifts: Sequence[float], **given: Any) -> tuple[int, Looking, KnownCampaign]:
+    campaign = KnownCampaign(folder, **given)
+    look = campaign.looking()
+    for block in kept(folder, shifts):
+        if look(block, fresh=True):
+            return block, look, campaign
+    raise AssertionError("it never stops")
+
+
+def noise(sd: float, mean: float = 0.0) -> list[float]:
+    """Eighteen log-ratios; the first six, nine, … have this mean and much this SD."""
+    drawn = np.random.default_rng(5).permuted(np.tile([-1.0, 0.0, 1.0], (6, 1)), axis=1).ravel()
+    return [mean + sd * float(one) for one in drawn]
+
+
+def test_a_clear_case_stops_at_the_first_look(tmp_path: Path) -> None:
+    block, look, campaign = stops(tmp_path, noise(0.02, mean=0.3))
+    assert (block, look.stopped, campaign.looks) == (6, "Stopped after 6 blocks: settled.", (6,))
+    assert campaign.said[0] == "look after 6 of at most 18 blocks: 1 of 1 settled"
+    assert campaign.said[1].startswith("  median training step, b against a: 1.35× slower (95 % CI ")
+
+
+def test_a_close_case_goes_on_and_tells_what_is_left(tmp_path: Path) -> None:
+    block, look, campaign = stops(tmp_path, noise(0.035))
+    assert 6 < block < 18
+    assert look.stopped.endswith("settled.")
+    assert campaign.looks == tuple(at for at in (6, 9, 12, 18) if at <= block)
+    assert looks_so_far(tmp_path, "c") == campaign.looks, "as the journal has it"
+    assert "margin 3 %: open; settled at 0." in campaign.said[1]
+    assert " of that width; about " in campaign.said[1]
+    assert campaign.said[-1].endswith(": equivalent")
+
+
+def test_a_hopeless_case_ends_with_the_most_blocks(tmp_path: Path) -> None:
+    block, look, campaign = stops(tmp_path, noise(0.2))
+    assert (block, campaign.looks) == (18, (6, 9, 12, 18))
+    assert look.stopped == "Stopped after 18 blocks, the most allowed: not settled."
+
+
+def test_what_a_look_decides_is_what_a_report_says(tmp_path: Path) -> None:
+    """Looked at again after a resumption, when there are more runs: a look counts those up to its block."""
+    shifts = noise(0.035)
+    block, _, first = stops(tmp_path / "a", shifts)
+    campaign = KnownCampaign(tmp_path / "b")
+    for _ in kept(tmp_path / "b", shifts):
+        pass
+    look = campaign.looking()
+    assert next(at for at in range(1, 19) if look(at, fresh=False)) == block
+    assert campaign.said == [line.replace(line.rpartition(", ")[2], "1 s") if "about" in line else line for line in first.said]
+
+
+def test_error_that_is_spent_is_not_spent_again(tmp_path: Path) -> None:
+    _, _, campaign = stops(tmp_path, noise(0.2))
+    before = {"max_blocks": 18}
+    with pytest.raises(WrongCall, match="max_blocks was 18, and the last look has spent all of the error rate; start anew with"):
+        launch.extended(replace(campaign.settings, max_blocks=40), before, tmp_path, "c")
+    with pytest.raises(WrongCall, match="max_blocks=12: 18 blocks have been judged; choose more"):
+        launch.extended(replace(campaign.settings, max_blocks=12), {"max_blocks": 24}, tmp_path, "c")
+    assert launch.extended(campaign.settings, before, tmp_path, "c") == campaign.settings, "the report may be written again"
+
+
+def test_only_what_a_campaign_leaves_open_may_be_given_when_it_is_resumed() -> None:
+    settings = {"until": "settled", "max_blocks": 18, "budget": "1h"}
+    resumed = launch.same_settings("captioning", settings, {"max_blocks": "40", "budget": "2h"})
+    assert (resumed.max_blocks, resumed.budget, resumed.until) == (40, "2h", "settled")
+    with pytest.raises(WrongCall, match="resume: max_blocks was 48 at the beginning and cannot become 40; start anew"):
+        launch.same_settings("captioning", {}, {"max_blocks": "40"})
