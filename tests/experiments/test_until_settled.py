@@ -160,7 +160,7 @@ def test_a_close_case_goes_on_and_tells_what_is_left(tmp_path: Path) -> None:
     assert look.stopped.endswith("settled.")
     assert campaign.looks == tuple(at for at in (6, 9, 12, 18) if at <= block)
     assert looks_so_far(tmp_path, "c") == campaign.looks, "as the journal has it"
-    assert "margin 3 %: open; settled at 0." in campaign.said[1]
+    assert "margin ±3 %: open; settled at 0." in campaign.said[1]
     assert " of that width; about " in campaign.said[1]
     assert campaign.said[-1].endswith(": equivalent")
 
