@@ -33,7 +33,7 @@ SETTLED = {"until": "settled", "blocks": "6", "primary": "train/examples_per_sec
 
 
 def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"step": 0.01}, "toy+twin": {"step": 0.03}}))
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"step": 0.003}, "toy+twin": {"step": 0.06}}))
     begun = place.run(**TOYS, **SETTLED, max_blocks="9", budget="1s")
     assert begun.returncode == 3, begun.stdout + begun.stderr
     assert "the budget of 1s is used, and it is not settled." in begun.stdout
@@ -43,20 +43,23 @@ def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place,
 
     done = place.resume(budget="none", max_blocks="12")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "look after 6 of at most 12 blocks: 1 of 1 settled" in done.stdout
-    assert "Stopped after 6 blocks: settled." in done.stdout
+    # at the first look, unless whatever else the machine does hides a difference as large as this
+    last = int(done.stdout.partition("Stopped after ")[2].partition(" ")[0])
+    assert last in (6, 9, 12)
+    assert f"look after {last} of at most 12 blocks: 1 of 1 settled" in done.stdout
+    assert f"Stopped after {last} blocks: settled." in done.stdout
     assert journal.read_campaign(folder)["settings"]["max_blocks"] == 12
 
     runs = Store(place.uri).runs("captioning")
     cells = [run for run in runs if run.tags["kind"] == "cell"]
     campaign = Store(place.uri).run(folder.name)
     assert campaign is not None
-    assert {run.tags["block"] for run in cells} == set("123456")
-    looks = [*(one["blocks"] for one in early), 6]
+    assert {run.tags["block"] for run in cells} == set(map(str, range(1, last + 1)))
+    looks = [*(one["blocks"] for one in early), *(at for at in (6, 9, 12) if at <= last)]
     assert campaign.tags["looks"] == ",".join(map(str, looks))
     report = json.loads((folder / "report" / "comparison.json").read_text())
     assert [one["blocks"] for one in report["looks"]] == looks
-    assert [one["max_blocks"] for one in report["looks"]] == [9] * len(early) + [12]
+    assert [one["max_blocks"] for one in report["looks"]] == [9] * len(early) + [12] * (len(looks) - len(early))
     row = next(one for one in report["rows"] if one["family"] == "primary")
     assert row["verdict"] in ("slower", "lower")
     assert "Jennison and Turnbull" in (folder / "report" / "report.html").read_text()

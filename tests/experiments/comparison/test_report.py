@@ -133,7 +133,7 @@ def test_json_follows_the_schema(written):
     comparison, folder, _ = written
     found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     keys = ("rows", "excluded", "environment", "summaries", "frontier", "rests_on", "controls")
-    assert list(found) == ["schema_version", *keys, "primary"]
+    assert list(found) == ["schema_version", *keys, "primary", "looks"]
     assert found["schema_version"] == 1
     assert all(list(row) == KEYS for row in found["rows"])
     assert [row["estimate"] for row in found["rows"]] == [row.estimate for row in comparison.rows]
