@@ -331,16 +331,16 @@ def test_a_tool_that_never_sees_anything_breaks_the_promise(monkeypatch):
 
 def test_the_interval_of_a_share_is_wilsons():
     """Newcombe 1998, table I: 15 of 148 gives .0624 to .1605."""
-    found = calibration._share([1.0] * 15 + [0.0] * 133)
+    found = calibration.share([1.0] * 15 + [0.0] * 133)
     assert (found.value, found.low, found.high) == pytest.approx((15 / 148, 0.0624, 0.1605), abs=5e-5)
-    assert calibration._share([0.0] * 40).low == 0
-    assert 0 < calibration._share([0.0] * 40).high < 0.1
-    assert calibration._share([1.0] * 40).high == pytest.approx(1)
+    assert calibration.share([0.0] * 40).low == 0
+    assert 0 < calibration.share([0.0] * 40).high < 0.1
+    assert calibration.share([1.0] * 40).high == pytest.approx(1)
 
 
 def test_intervals_of_one_report_do_not_count_as_independent():
     """Ten campaigns that hold all or nothing say less than a hundred independent ones of the same mean."""
-    clustered, even = calibration._share([1.0] * 9 + [0.0]), calibration._share([0.9, 0.88, 0.92, 0.9, 0.91, 0.89] * 2)
+    clustered, even = calibration.share([1.0] * 9 + [0.0]), calibration.share([0.9, 0.88, 0.92, 0.9, 0.91, 0.89] * 2)
     assert clustered.value == pytest.approx(even.value)
     assert clustered.high - clustered.low > 3 * (even.high - even.low)
 
