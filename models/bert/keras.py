@@ -43,7 +43,9 @@ class Bert(keras.Model):  # type: ignore[misc]
         x = sum(self.parts[f"embeddings.{name}_embeddings"](indices) for name, indices in given.items())
         x = self._dropped("embeddings", self.parts["embeddings.LayerNorm"](x), training)
         for path in self.blocks:
-            x = self._output(f"{path}.attention.output", self._attention(f"{path}.attention.self", x, seen, training), x, training)
+            x = self._output(
+                f"{path}.attention.output", self._attention(f"{path}.attention.self", x, seen, training), x, training
+            )
             x = self._output(f"{path}.output", gelu(self.parts[f"{path}.intermediate.dense"](x)), x, training)
         pooled = ops.tanh(self.parts["pooler.dense"](x[:, 0]))
         if self.spec.classes is None:
