@@ -19,6 +19,7 @@ from tracking.errors import EvenhandError
 
 QUICK = {"size": "tiny", "models": "deepspeech2", "batch_size": "4", "steps": "9", "blocks": "1", "threads": "1"}
 
+
 def test_both_frameworks_train_the_same_speech_and_stand_beside_the_published_table(place: Place) -> None:
     settings = QUICK | {"lengths": "varying", "frameworks": "pytorch,tensorflow", "others_limit_percent": "100"}
     settings |= {"cache": str(place.cache), "journal": str(place.journal)}

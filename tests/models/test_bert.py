@@ -211,7 +211,7 @@ assert {name: tuple(tensor.shape) for name, tensor in whole.items()} == bert.sha
 """
 
 
-@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed: pip install -e '.[references]'")
 def test_it_is_the_bert_of_transformers() -> None:
     """The same names, and the same pooled vectors, in float64."""
     run_python("-c", REFERENCE)
