@@ -118,6 +118,9 @@ def _arrays(layer: Any) -> Iterator[tuple[str, Any, Layout]]:
         yield "bias", layer.beta, AS_IS
         yield "running_mean", layer.moving_mean, AS_IS
         yield "running_var", layer.moving_variance, AS_IS
+    elif isinstance(layer, layers.LayerNormalization):
+        yield "weight", layer.gamma, AS_IS
+        yield "bias", layer.beta, AS_IS
     elif layer.weights and not isinstance(layer, layers.Dropout):  # Dropout's only weight is its seed
         raise ModelError(f"layer {layer.name!r}: no rule moves the weights of a {type(layer).__name__}")
 

@@ -44,11 +44,11 @@ def load(source: str, model: str, spec: Any, seed: int = 0) -> Weights:
         drawn: Weights = module.initial_weights(spec, np.random.default_rng(seed))
         return drawn
     found = _read(imagenet(model) if source == "imagenet" else Path(source))
-    weights = renamed(model, found)
     shapes = module.shapes(spec)
-    if source == "imagenet":  # it has a classifier, whether or not the network wants one
-        weights = {name: array for name, array in weights.items() if name in shapes or not name.startswith("classifier.")}
     try:
+        weights = renamed(model, found)
+        if source == "imagenet":  # it has a classifier, whether or not the network wants one
+            weights = {name: array for name, array in weights.items() if name in shapes or not name.startswith("classifier.")}
         check_weights(weights, shapes)
         _check_floats(weights)
     except ModelError as error:
@@ -63,10 +63,19 @@ def _check_floats(weights: Weights) -> None:
 
 
 def renamed(model: str, found: Mapping[str, Array]) -> Weights:
-    """A published file's arrays by our names, without those that the network does not have: counters, auxiliary heads."""
+    """A published file's arrays by our names, without those that the network does not have: counters, auxiliary heads.
+
+    Raises ModelError where two of its names are one of ours.
+    """
     rename = getattr(models.spec(model), "checkpoint_name", str)
-    named = {rename(name): array for name, array in found.items() if not name.endswith("num_batches_tracked")}
-    return {name: array for name, array in named.items() if name is not None}
+    names: dict[str, str] = {}
+    for theirs in found:
+        ours = None if theirs.endswith("num_batches_tracked") else rename(theirs)
+        if ours in names:
+            raise ModelError(f"weights: {names[ours]!r} and {theirs!r} are both {ours!r}")
+        if ours is not None:
+            names[ours] = theirs
+    return {ours: found[theirs] for ours, theirs in names.items()}
 
 
 def digest(weights: Mapping[str, Array]) -> str:

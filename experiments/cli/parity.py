@@ -159,9 +159,8 @@ def _key(row: Row) -> str:
 
 
 def _as_csv(found: Sequence[Row]) -> str:
-    header = ("model", "framework", "reference", "quantity", "tensor", "error", "limit", "compared", "equal")
-    rows = ((r.model, r.framework, r.reference, r.quantity, r.tensor, r.error, r.limit, r.compared, r.equal) for r in found)
-    return spreadsheet.as_csv([header, *rows])
+    header = ("model", "framework", "reference", "quantity", "tensor", "error", "limit", "compared", "vanishing", "equal")
+    return spreadsheet.as_csv([header, *([getattr(row, name) for name in header] for row in found)])
 
 
 def _now_ms() -> int:

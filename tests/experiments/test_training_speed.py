@@ -13,7 +13,7 @@ from experiments.campaign import launch
 from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.studies import training_speed
-from experiments.workloads.training_speed import inputs
+from experiments.workloads.training_speed import inputs, prepare
 from tests.conftest import Place
 from tracking.errors import EvenhandError
 
@@ -37,11 +37,13 @@ def test_both_frameworks_train_the_same_speech_and_stand_beside_the_published_ta
         assert metrics["train/epoch_seconds"] * metrics["train/examples_per_second"] >= 9 * 4
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert "| deepspeech2 | 0.696 steps/s | 0.735 steps/s | 0.947× | tensorflow over pytorch |" in report
+    assert "| bert | 1.73 steps/s | 1.77 steps/s | 0.977× | not measured here |" in report
     assert "| vgg16 | 150.32 images/s | 131.54 images/s | 1.143× | not measured here |" in report
 
 
-def test_lengths_that_vary_come_in_few_shapes_and_the_same_to_every_framework() -> None:
-    module = models.spec("deepspeech2")
+@pytest.mark.parametrize("model", ["deepspeech2", "bert"])
+def test_lengths_that_vary_come_in_few_shapes_and_the_same_to_every_framework(model: str) -> None:
+    module = models.spec(model)
     spec = inputs.sizes(module, "tiny", "scan")
     drawn = [
         inputs.batches(module, spec, "tiny", rows=6, varying=varying, rng=np.random.default_rng([0, 1]))
@@ -57,9 +59,15 @@ def test_lengths_that_vary_come_in_few_shapes_and_the_same_to_every_framework() 
     assert {tuple(set(batch.inputs[1])) for batch in fixed} == {(fixed[0].inputs[0].shape[1],)}
 
 
+def test_every_network_gets_the_batch_that_the_paper_gives_it() -> None:
+    settings = training_speed.Settings(size="tiny")
+    counts = prepare.prepare(settings, lambda *_: None).dataset.counts
+    assert counts == {f"batch of {name}": rows for name, rows in zip(settings.models, (64, 64, 64, 32, 20, 32, 32), strict=True)}
+
+
 def test_networks_of_images_take_the_papers_batches_and_pictures() -> None:
     settings = training_speed.Settings()
-    assert [training_speed.rows(settings, name) for name in settings.models] == [64, 64, 64, 32, 20, 32]
+    assert [training_speed.rows(settings, name) for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]
     for name, shape in (("resnet50", (1, 224, 224, 3)), ("lenet", (1, 28, 28, 1))):
         module = models.spec(name)
         (batch, _) = inputs.batches(

@@ -281,6 +281,87 @@ def rate_that_stays() -> Iterator[None]:
         yield
 
 
+def tanh_gelu() -> AbstractContextManager[Any]:
+    """Keras' approximation, which differs in the fourth digit."""
+    from keras import ops
+
+    return replaced("bert", "gelu", lambda _, x: ops.gelu(x, approximate=True))
+
+
+def layer_norm_epsilon() -> AbstractContextManager[Any]:
+    """One of five, 1e-6 instead of 1e-12."""
+    return rebuilt("bert", lambda network: setattr(network.parts["encoder.layer.0.output.LayerNorm"], "epsilon", 1e-6))
+
+
+def attention_scale() -> AbstractContextManager[Any]:
+    return rebuilt("bert", lambda network: setattr(network, "scale", 1.0))
+
+
+def attention_dropout_rate() -> AbstractContextManager[Any]:
+    return halved("bert", "encoder.layer.1.attention.self.dropout")
+
+
+@contextmanager
+def attention_mask() -> Iterator[None]:
+    """Padding is seen like words."""
+    from models.bert.keras import Bert
+
+    right = Bert._attention
+
+    def faulty(self: Any, path: str, x: Any, seen: Any, training: bool) -> Any:
+        return right(self, path, x, seen | ~seen, training)
+
+    with patch.object(Bert, "_attention", faulty):
+        yield
+
+
+@contextmanager
+def sub_layer_dropout_place() -> Iterator[None]:
+    """After the sum and its LayerNorm instead of before them."""
+    from models.bert.keras import Bert
+
+    def faulty(self: Any, path: str, x: Any, before: Any, training: bool) -> Any:
+        return self._dropped(path, self.parts[f"{path}.LayerNorm"](self.parts[f"{path}.dense"](x) + before), training)
+
+    with patch.object(Bert, "_output", faulty):
+        yield
+
+
+def pooler_activation() -> AbstractContextManager[Any]:
+    """None."""
+    from keras import ops
+
+    return patch.object(models.load("bert", "keras"), "ops", SimpleNamespace(**{**vars(ops), "tanh": lambda x: x}))
+
+
+def no_key_bias() -> AbstractContextManager[Any]:
+    """No output of BERT depends on it."""
+    from keras import layers
+
+    from models.transfer import layer_name
+
+    def faulty(right: Any, path: str, shape: tuple[int, ...]) -> Any:
+        if path.endswith("self.key"):
+            return layers.Dense(shape[0], use_bias=False, name=layer_name(path))
+        return right(path, shape)
+
+    return replaced("bert", "_part", faulty)
+
+
+@contextmanager
+def key_bias_at_the_values() -> Iterator[None]:
+    """Where its gradient is not zero."""
+    from models.bert.keras import Bert
+
+    right = Bert._attention
+
+    def faulty(self: Any, path: str, x: Any, seen: Any, training: bool) -> Any:
+        return right(self, path, x, seen, training) + self.parts[f"{path}.key"].bias
+
+    with patch.object(Bert, "_attention", faulty):
+        yield
+
+
 # Each with the model that it is planted in.
 FAULTS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
     "nothing": ("lenet", nothing),
@@ -305,6 +386,15 @@ FAULTS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
     "pooled_padding": ("inception_v3", pooled_padding),
     "label_shift": ("lenet", label_shift),
     "transposed_kernel": ("densenet201", transposed_kernel),
+    "tanh_gelu": ("bert", tanh_gelu),
+    "layer_norm_epsilon": ("bert", layer_norm_epsilon),
+    "attention_scale": ("bert", attention_scale),
+    "attention_mask": ("bert", attention_mask),
+    "attention_dropout_rate": ("bert", attention_dropout_rate),
+    "sub_layer_dropout_place": ("bert", sub_layer_dropout_place),
+    "pooler_activation": ("bert", pooler_activation),
+    "no_key_bias": ("bert", no_key_bias),
+    "key_bias_at_the_values": ("bert", key_bias_at_the_values),
 }
 
 

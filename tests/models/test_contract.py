@@ -17,7 +17,16 @@ QUICK = ("pytorch", "tensorflow", "keras-torch")
 ZOO = tuple(name for name in models.available() if name not in SOME and name != "resnet152")  # its small version is resnet50's
 
 # Layers that drop in the small versions, counted in the papers' figures; densenet201, resnet18, resnet50 and lenet have none.
-DROPPING = {"efficientnet_b4": 7, "inception_v3": 1, "mobilenet_v2": 1, "vgg16": 2, "vgg16_cifar": 4}
+DROPPING = {
+    "bert": 8,
+    "efficientnet_b4": 7,
+    "gnmt": 6,
+    "inception_v3": 1,
+    "mobilenet_v2": 1,
+    "tacotron2": 10,
+    "vgg16": 2,
+    "vgg16_cifar": 4,
+}
 
 
 @pytest.fixture(params=[name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in available()])

@@ -40,8 +40,19 @@ CAUGHT: dict[str, tuple[set[str], str]] = {
     "pooled_padding": (FUNCTION | {"statistics", "place"}, "forward of outputs"),
     "label_shift": ({"loss", "gradient", "step"}, "loss of mean differs by"),
     "transposed_kernel": (FUNCTION | {"statistics"}, "forward of outputs"),
+    "tanh_gelu": (FUNCTION | {"place"}, "forward of outputs"),
+    "layer_norm_epsilon": (FUNCTION | {"place"}, "forward of outputs"),
+    "attention_scale": (FUNCTION | {"place"}, "forward of outputs"),
+    "attention_mask": (FUNCTION | {"place"}, "forward of outputs"),
+    "attention_dropout_rate": ({"mask", "dropout"}, "dropout of encoder.layer.1.attention.self.dropout differs by 5e-02"),
+    "sub_layer_dropout_place": ({"place"}, "place of encoder.layer."),
+    "pooler_activation": (FUNCTION | {"place"}, "place of dropout"),
+    "key_bias_at_the_values": (FUNCTION | {"place"}, "gradient of encoder.layer."),
 }
-ENDED = {"one_bias_more": "weights: 'conv1_1.bias' is missing"}
+ENDED = {
+    "one_bias_more": "weights: 'conv1_1.bias' is missing",
+    "no_key_bias": "weights: 'encoder.layer.0.attention.self.key.bias' is superfluous",
+}
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +92,24 @@ def test_compare_measures_relative_l2() -> None:
     assert errors == {"a": pytest.approx(0.1), "b": 0.0, "c": np.inf, "d": np.inf, "e": np.inf}
 
 
+def test_gradients_that_are_zero_but_for_rounding_are_compared_with_the_largest() -> None:
+    """Those of noise on both sides alone: whatever is larger on one side, missing, misshapen or not finite is refused."""
+    large, noise = np.array([3.0, 4.0]), np.array([1e-18, -2e-18])
+
+    def judged(other: np.ndarray | None) -> parity.Row:
+        sides = [{"gradient/weight": large, **({} if bias is None else {"gradient/bias": bias})} for bias in (noise, other)]
+        rows = parity.judge("bert", ("reference", sides[0]), ("other", sides[1]))
+        return next(row for row in rows if row.quantity == "gradient")
+
+    for zero in (-noise, np.zeros(2), np.array([4e-12, 0])):
+        row = judged(zero)
+        assert (row.equal, row.compared, row.vanishing) == (True, 2, 1)
+        assert row.error == pytest.approx(np.linalg.norm(zero - noise) / 5)
+    for other in (np.array([6e-12, 0]), np.array([np.nan, 0]), np.zeros(3), None):
+        row = judged(other)
+        assert (row.equal, row.vanishing, row.tensor) == (False, 0, "bias")
+
+
 def test_rates_are_judged_by_what_chance_explains() -> None:
     """Against the intervals as quantiles of the beta distribution, and against pairs drawn at one rate and at half of it."""
     for pair in ([(500_000, 10**6), (250_000, 10**6)], [(1, 1000), (50, 1000)], [(40, 100), (60, 150)]):
@@ -106,7 +135,7 @@ def test_the_gate_runs_each_side_in_a_process() -> None:
 
 
 def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(ModelError, match="no model 'captions'; have caption_decoder, densenet201"):
+    with pytest.raises(ModelError, match=r"no model 'captions'; have bert, caption_decoder, .*densenet201"):
         parity.gate(ParityRequest("captions"), ["pytorch"])
     with pytest.raises(ModelError, match="no framework 'pytorhc'; did you mean pytorch"):
         parity.gate(ParityRequest("caption_decoder"), ["pytorhc"])

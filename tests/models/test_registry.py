@@ -29,7 +29,7 @@ def test_models_are_folders() -> None:
 @pytest.mark.parametrize("architecture", ["keras", "pytorch"])
 def test_no_such_model(architecture: str) -> None:
     with pytest.raises(
-        ModelError, match=f"^no {architecture} model 'lenett'; have caption_decoder, densenet201, .*, resnet18, .*"
+        ModelError, match=f"^no {architecture} model 'lenett'; have bert, caption_decoder, .*densenet201, .*, resnet18, .*"
     ):
         models.load("lenett", architecture)
     with pytest.raises(ModelError, match=r"^no model '\.\./models'"):

@@ -27,6 +27,9 @@ lstm.bias_hh_l0.data.zero_()
 norm = torch.nn.BatchNorm2d(4).eval()
 for tensor in norm.state_dict().values():
     tensor.copy_(torch.rand(tensor.shape) + 0.5)
+layer_norm = torch.nn.LayerNorm(4)
+for tensor in layer_norm.state_dict().values():
+    tensor.copy_(torch.rand(4) + 0.5)
 pairs = [
     (layers.Conv2D(6, (3, 2)), torch.nn.Conv2d(4, 6, (3, 2)), image, on_image),
     (layers.DepthwiseConv2D((3, 2), depth_multiplier=2), depthwise, image, on_image),
@@ -34,6 +37,7 @@ pairs = [
     (layers.Embedding(5, 3), torch.nn.Embedding(5, 3), tokens, lambda m: m(tokens)),
     (layers.LSTM(6, return_sequences=True), lstm, rows, lambda m: m(rows)[0]),
     (layers.BatchNormalization(epsilon=1e-5), norm, image, on_image),
+    (layers.LayerNormalization(epsilon=1e-5), layer_norm, rows, lambda m: m(rows)),
 ]
 for layer, module, inputs, expected in pairs:
     layer.name = "the-layer"

@@ -1,0 +1,104 @@
+"""BERT in PyTorch; keras.py is its twin."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.bert.spec import EPSILON, NEVER, Spec
+
+
+class Embeddings(nn.Module):  # type: ignore[misc]
+    """forward(tokens, types (n, length)) -> (n, length, width)."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(spec.vocabulary, spec.width)
+        self.position_embeddings = nn.Embedding(spec.positions, spec.width)
+        self.token_type_embeddings = nn.Embedding(spec.types, spec.width)
+        self.LayerNorm = nn.LayerNorm(spec.width, EPSILON)
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def forward(self, tokens: Tensor, types: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.word_embeddings(tokens) + self.token_type_embeddings(types) + self.position_embeddings(positions)
+        return self.dropout(self.LayerNorm(x))
+
+
+class SelfAttention(nn.Module):  # type: ignore[misc]
+    """forward(x (n, length, width), seen (n · heads, 1, length)) -> what each position takes from those that are seen."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.heads, self.scale = spec.heads, 1 / sqrt(spec.width // spec.heads)
+        self.query = nn.Linear(spec.width, spec.width)
+        self.key = nn.Linear(spec.width, spec.width)
+        self.value = nn.Linear(spec.width, spec.width)
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+        query, key, value = (self._split(projected(x)) for projected in (self.query, self.key, self.value))
+        scores = (query @ key.transpose(1, 2) * self.scale).masked_fill(~seen, NEVER)
+        taken = self.dropout(scores.softmax(2)) @ value
+        return taken.unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(n · heads, length, size of a head)"""
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
+
+
+class Output(nn.Module):  # type: ignore[misc]
+    """The end of a sub-layer: forward(x (n, length, inputs), before (n, length, width)) -> (n, length, width)."""
+
+    def __init__(self, spec: Spec, inputs: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(inputs, spec.width)
+        self.LayerNorm = nn.LayerNorm(spec.width, EPSILON)
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        return self.LayerNorm(self.dropout(self.dense(x)) + before)
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """forward(x (n, length, width), seen (n · heads, 1, length)) -> (n, length, width)."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.attention = nn.ModuleDict({"self": SelfAttention(spec), "output": Output(spec, spec.width)})
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(spec.width, spec.intermediate)})
+        self.output = Output(spec, spec.intermediate)
+
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+        x = self.attention["output"](self.attention["self"](x, seen), x)
+        return self.output(functional.gelu(self.intermediate["dense"](x)), x)
+
+
+class Bert(nn.Module):  # type: ignore[misc]
+    """forward(tokens (n, length), lengths (n,), types (n, length)) -> logits (n, classes), or pooled vectors (n, width)."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.heads = spec.heads
+        self.embeddings = Embeddings(spec)
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(spec) for _ in range(spec.layers))})
+        self.pooler = nn.ModuleDict({"dense": nn.Linear(spec.width, spec.width)})
+        if spec.classes is not None:
+            self.dropout = nn.Dropout(spec.dropout)
+            self.classifier = nn.Linear(spec.width, spec.classes)
+
+    def forward(self, tokens: Tensor, lengths: Tensor, types: Tensor) -> Tensor:
+        inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+        seen = inside.repeat_interleave(self.heads, 0)[:, None]
+        x = self.embeddings(tokens, types)
+        for layer in self.encoder["layer"]:
+            x = layer(x, seen)
+        pooled = self.pooler["dense"](x[:, 0]).tanh()
+        return self.classifier(self.dropout(pooled)) if hasattr(self, "classifier") else pooled
+
+
+def build(spec: Spec) -> nn.Module:
+    return Bert(spec)
