@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from experiments.campaign.campaign import ended_cells
-from experiments.campaign.conclude import from_journal
+from experiments.campaign.finished import from_journal
 from experiments.cli import main as command_line
 from tests.conftest import ROOT, wait_for
 from tracking import journal
