@@ -71,7 +71,7 @@ def frames_left(frames: Any) -> Any:
     return (frames + 1) // 2
 
 
-def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
+def shapes(spec: Spec) -> Shapes:
     """Name -> shape of every weight and running statistic, PyTorch's names and layouts. One bias vector per LSTM gate."""
     found, gates = Shapes(), 4 * spec.width
     for index, kernel in enumerate(KERNELS):
@@ -90,9 +90,7 @@ def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
 
 def parameters(spec: Spec) -> tuple[int, int]:
     """Expected (trainable, non-trainable) parameters: running statistics are not trained."""
-    sizes = {name: prod(shape) for name, shape in shapes(spec).items()}
-    running = sum(size for name, size in sizes.items() if ".running_" in name)
-    return sum(sizes.values()) - running, running
+    return shapes(spec).parameters
 
 
 def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:

@@ -30,6 +30,13 @@ class Shapes(dict[str, tuple[int, ...]]):
         self[f"{path}.weight"] = (outputs, inputs)
         self[f"{path}.bias"] = (outputs,)
 
+    @property
+    def parameters(self) -> tuple[int, int]:
+        """(trainable, non-trainable)."""
+        sizes = {name: prod(shape) for name, shape in self.items()}
+        running = sum(size for name, size in sizes.items() if ".running_" in name)
+        return sum(sizes.values()) - running, running
+
 
 def pair(size: Size) -> tuple[int, int]:
     """(height, width) of a size that may be given once for both."""
@@ -79,9 +86,7 @@ def shapes(spec: ImageSpec) -> Shapes:
 
 def parameters(spec: ImageSpec) -> tuple[int, int]:
     """Expected (trainable, non-trainable) parameters: running statistics are not trained."""
-    sizes = {name: prod(shape) for name, shape in spec.shapes().items()}
-    running = sum(size for name, size in sizes.items() if ".running_" in name)
-    return sum(sizes.values()) - running, running
+    return spec.shapes().parameters
 
 
 def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:

@@ -68,7 +68,7 @@ def sized(size: str, **_: str) -> Spec:
     return SIZES[size]
 
 
-def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
+def shapes(spec: Spec) -> Shapes:
     """Name -> shape of every weight and running statistic, PyTorch's names and layouts. One bias vector per LSTM gate."""
     found = Shapes({"embedding.weight": (spec.characters, spec.width)})
     for index in range(CONVOLUTIONS):
@@ -99,9 +99,7 @@ def _lstm(found: Shapes, path: str, suffix: str, inputs: int, width: int) -> Non
 
 def parameters(spec: Spec) -> tuple[int, int]:
     """Expected (trainable, non-trainable) parameters: running statistics are not trained."""
-    sizes = {name: prod(shape) for name, shape in shapes(spec).items()}
-    running = sum(size for name, size in sizes.items() if ".running_" in name)
-    return sum(sizes.values()) - running, running
+    return shapes(spec).parameters
 
 
 def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
