@@ -21,7 +21,7 @@ import numpy as np
 
 import models
 from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Weights
-from models.frameworks import missing, open_framework
+from models.frameworks import lean_import, missing, open_framework
 
 STEPS, DROPPED_AFTER = 5, 3
 # Values drawn of a layer that drops, and the probability at which chance makes a measured share of them lie outside its interval.
@@ -101,7 +101,8 @@ def rule(name: str, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiz
 def compute(asked: ParityRequest, framework: str, threads: int = 1) -> dict[str, Array]:
     """What the gate compares, by `quantity/tensor`: the model's probe with seeded weights."""
     module = models.spec(asked.model)
-    adapter = open_framework(framework, device="cpu", threads=threads, precision="float64", seed=asked.seed)
+    with lean_import(framework):
+        adapter = open_framework(framework, device="cpu", threads=threads, precision="float64", seed=asked.seed)
     rng = np.random.default_rng(asked.seed)
     spec, batch = module.probe(rng, full=asked.full)
     network = adapter.build(asked.model, spec)

@@ -83,14 +83,15 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
     """Does the stage; every way it can end becomes an outcome with its reason."""
     try:
         memory.bound(memory.size(spec.settings.get("memory_limit", "none")))
-        framework = frameworks.open_framework(
-            spec.framework,
-            device=spec.device,
-            threads=spec.threads,
-            precision=spec.settings["precision"],
-            seed=spec.settings["seed"] * 1_000 + spec.block,
-            conv_algorithm=spec.settings["conv_algorithm"],
-        )
+        with frameworks.lean_import(spec.framework):
+            framework = frameworks.open_framework(
+                spec.framework,
+                device=spec.device,
+                threads=spec.threads,
+                precision=spec.settings["precision"],
+                seed=spec.settings["seed"] * 1_000 + spec.block,
+                conv_algorithm=spec.settings["conv_algorithm"],
+            )
         stage = importlib.import_module(f"experiments.workloads.{spec.workload}.{spec.stage}")
         with _autologging(spec):
             stage.run(spec, framework, output)

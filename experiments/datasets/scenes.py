@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets.files import new_folder
+from experiments.datasets.handwritten import handwritten
 from tracking.errors import WrongCall
 
 CAPTIONS_PER_IMAGE = 5
@@ -97,11 +98,8 @@ def write(folder: Path, *, images: int, seed: int, side: int = 64) -> None:
 
 def _handwritten() -> dict[str, NDArray[np.uint8]]:
     """The 8x8 pictures of each digit, ink 255 on 0."""
-    from sklearn.datasets import load_digits
-
-    loaded = load_digits()
-    ink = np.round(loaded.images * (255 / 16)).astype(np.uint8)
-    return {name: ink[loaded.target == value] for value, name in enumerate(_DIGITS)}
+    ink, targets = handwritten()
+    return {name: ink[targets == value] for value, name in enumerate(_DIGITS)}
 
 
 def _scene(rng: np.random.Generator) -> tuple[list[_Thing], str]:

@@ -7,7 +7,9 @@ Such a folder may also be a package of another distribution, which names it as a
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -110,6 +112,22 @@ def open_framework(
     given: dict[str, Any] = {"device": device, "threads": threads, "precision": precision, "seed": seed}
     framework: Framework = module.Adapter(name, **given, conv_algorithm=conv_algorithm)
     return framework
+
+
+@contextmanager
+def lean_import(name: str) -> Iterator[None]:
+    """A framework that is opened in this block does not find what it `imports_if_there`; what is imported already stays.
+
+    MLflow brings packages for plots and tables, which Keras imports wherever they are installed: it would be charged with their
+    memory and their start.
+    """
+    hidden = [package for package in described(name).imports_if_there if package not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: "not installed", to an import
+    try:
+        yield
+    finally:
+        for package in hidden:
+            del sys.modules[package]
 
 
 def loop(name: str, which: str) -> ModuleType:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -97,3 +99,17 @@ def test_initial_weights_are_drawn_once_and_follow_their_seed() -> None:
     bound = 1 / np.sqrt(1920)
     assert 0.99 * bound < np.abs(first["image.weight"]).max() <= bound  # uniform over 491,520 draws reaches its bound
     assert first["embedding.weight"].std() == pytest.approx(1, abs=0.01)  # standard error 0.002
+
+
+def test_what_is_hidden_from_a_framework_is_there_again_afterwards() -> None:
+    import json  # imported already: stays as it is
+
+    one = replace(frameworks.described("tensorflow"), imports_if_there=("json", "colorsys"))
+    sys.modules.pop("colorsys", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frameworks, "described", lambda _: one)
+        with frameworks.lean_import("tensorflow"):
+            assert sys.modules["json"] is json
+            with pytest.raises(ImportError):
+                import_module("colorsys")
+    assert import_module("colorsys").rgb_to_hsv(0, 0, 0) == (0, 0, 0)

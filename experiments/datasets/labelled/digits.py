@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-import numpy as np
-
+from experiments.datasets.handwritten import handwritten
 from experiments.datasets.labelled.raw import Pictures, held_out, of_arrays
 
 EMBEDDED = True  # asked for by its name, `data=digits`
@@ -13,10 +12,7 @@ NUMERALS = True
 
 
 def read() -> Pictures:
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    images = np.round(found.images * (255 / 16)).astype(np.uint8)
-    names = tuple(str(name) for name in found.target_names)
-    key = hashlib.sha256(images.tobytes() + found.target.tobytes()).hexdigest()
-    return Pictures("digits", "scikit-learn", key, names, found.target, held_out(found.target), lambda: of_arrays([images]))
+    images, targets = handwritten()
+    names = tuple(map(str, range(10)))
+    key = hashlib.sha256(images.tobytes() + targets.tobytes()).hexdigest()
+    return Pictures("digits", "scikit-learn", key, names, targets, held_out(targets), lambda: of_arrays([images]))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from models.variant import Variant
 
+# Keras has wrappers for these, and draws with them. JAX needs SciPy itself.
+COMPANY = ("matplotlib", "pandas", "scipy", "sklearn")
+
 
 def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool = True) -> Variant:
     return Variant(
         architecture="keras",
         packages=("keras", backend),
+        imports_if_there=tuple(package for package in COMPANY if (backend, package) != ("jax", "scipy")),
         distributions=("keras", *distributions),
         extra=extra,
         has_pipeline=has_pipeline,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from models.frameworks.keras import COMPANY
 from models.variant import Variant
 
 _ANY = Variant(
     architecture="keras",
     packages=("keras", "tensorflow"),
+    imports_if_there=COMPANY,
     distributions=("keras", "tensorflow"),
     has_pipeline=True,
 )

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_digits
 
+from experiments.datasets.handwritten import handwritten
 from experiments.datasets.labelled import batches, mnist
 from experiments.datasets.labelled.data import Labelled, prepare
 from tests.models.children import ROOT, run_in
@@ -126,6 +128,13 @@ def write_pictures(folder: Path, count: int = 7, size: tuple[int, int] = (40, 30
         (folder / name).mkdir(parents=True, exist_ok=True)
         for at in range(count):
             Image.new("RGB", size, (80 * colour, 10 * at, 128)).save(folder / name / f"{at}.png")
+
+
+def test_the_handwritten_digits_are_those_of_scikit_learn() -> None:
+    images, targets = handwritten()
+    theirs = load_digits()
+    np.testing.assert_array_equal(images, np.round(theirs.images * 255 / 16))
+    np.testing.assert_array_equal(targets, theirs.target)
 
 
 def test_the_embedded_digits(tmp_path: Path) -> None:
@@ -574,6 +583,7 @@ NATIVE = """
 import sys
 from pathlib import Path
 import numpy as np
+from experiments.datasets.handwritten import handwritten
 from experiments.datasets.labelled import batches, mnist
 from experiments.datasets.labelled.data import Labelled
 from models.frameworks import open_framework
