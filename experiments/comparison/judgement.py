@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.comparison import compare
-from experiments.comparison.report import remarks, tables, wording, writing
+from experiments.comparison.report import drawing, remarks, tables, wording, writing
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
@@ -18,6 +18,7 @@ from experiments.comparison.verdicts import batch_sizes, busy, learning, papers
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.config.console import Table
 from experiments.config.outcomes import Outcome
+from tracking.cpus import cpus
 from tracking.errors import EvenhandError
 
 Steps = Callable[[Sequence[ShownRun]], list[RawRun]]
@@ -84,6 +85,14 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
 
     steps: fetches what lies behind the metrics, for the few runs that figures show.
     """
+    # it starts before the verdicts are worked out, so that it has imported what it needs when they are
+    with drawing.hands(second=len(runs) > raw.VERY_MANY and cpus().usable > 1) as begin:
+        return _answer(spec, runs, folder, options, steps, begin)
+
+
+def _answer(
+    spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: ReportOptions, steps: Steps, begin: drawing.Begin
+) -> ComparisonResult:
     with ThreadPoolExecutor(1) as meanwhile:
         fetching = meanwhile.submit(_steps, steps, spec, runs)
         comparison = judged(spec, runs)
@@ -109,6 +118,7 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
             notes=[*alike, *extra.sentences, *missing],
             raw=shown,
             sections=[*extra.sections, *tables.times_to_accuracy(comparison), *tables.profiles(comparison, runs)],
+            begin=begin,
         )
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")

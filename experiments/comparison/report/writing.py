@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.comparison.report import rendering, tables, wording
+from experiments.comparison.report import drawing, rendering, tables, wording
 from experiments.comparison.report.rendering import Card, Document
 from experiments.comparison.report.sections import Section
 from experiments.comparison.report.wording import sentences
@@ -47,6 +47,7 @@ def write(
     published_source: str = "",
     raw: Sequence[RawRun] = (),
     sections: Sequence[Section] = (),
+    begin: drawing.Begin = drawing.here,
 ) -> Path:
     """Writes report.html, report.md, comparison.csv, comparison.json and figures/ into the folder; returns the HTML file's path.
 
@@ -54,19 +55,23 @@ def write(
     notes are told quietly, at the end.
     published: mappings with `what`, `published` and `metric` (may be empty).
     raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
+    begin: who draws the figures.
     """
     from experiments.comparison.report import figures
 
     curves = batch_sizes.curves(comparison, first_batch_size(runs, raw))
-    drawn = figures.draw(comparison, raw, curves)
+    finish = begin(figures.drawings(comparison, raw, curves))
+    beside = tables.published([_beside(comparison, one, runs) for one in published], published_source)
+    above, below = _above(comparison, sections), _below(comparison, curves, raw, beside)
+    as_text = json.dumps(as_json(comparison), indent=1, allow_nan=False, ensure_ascii=False)
+    drawn = finish()
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for figure in drawn:
         (folder / "figures" / f"{figure.name}.svg").write_text(_standalone(figure.svg), encoding="utf-8")
         (folder / "figures" / f"{figure.name}.png").write_bytes(figure.png)
-    beside = tables.published([_beside(comparison, one, runs) for one in published], published_source)
-    body = _body(comparison, drawn, curves, raw, sections, beside)
+    heading = [Section("Figures", "", (), ())] if drawn else []
+    body: list[Section | Figure] = [*above, *heading, *drawn, *below]
     document = _document(comparison, title, body, [*tables.unread(raw), *_missing(comparison), *notes])
-    as_text = json.dumps(as_json(comparison), indent=1, allow_nan=False, ensure_ascii=False)
     (folder / "report.html").write_text(rendering.page(document), encoding="utf-8")
     (folder / "report.md").write_text(rendering.markdown(document), encoding="utf-8")
     (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
@@ -74,24 +79,22 @@ def write(
     return folder / "report.html"
 
 
-def _body(
-    comparison: Comparison,
-    drawn: Sequence[Figure],
-    curves: Sequence[Curve],
-    raw: Sequence[RawRun],
-    own: Sequence[Section],
-    published: Sequence[Section],
-) -> list[Section | Figure]:
-    place = {level: at for at, level in enumerate(comparison.levels)}
-    rested = steadiness.of_runs(sorted(raw, key=lambda run: place.get(run.level, len(place))))
+def _above(comparison: Comparison, own: Sequence[Section]) -> list[Section]:
+    """The sections before the figures."""
     return [
         *tables.glance(comparison),
         *(tables.verdicts(comparison), tables.second_opinions(comparison)),
         *own,
         *tables.looks(comparison),
         *tables.across_strata(comparison),
-        *([Section("Figures", "", (), ())] if drawn else []),
-        *drawn,
+    ]
+
+
+def _below(comparison: Comparison, curves: Sequence[Curve], raw: Sequence[RawRun], published: Sequence[Section]) -> list[Section]:
+    """The sections after the figures."""
+    place = {level: at for at, level in enumerate(comparison.levels)}
+    rested = steadiness.of_runs(sorted(raw, key=lambda run: place.get(run.level, len(place))))
+    return [
         *tables.memory_limits(comparison),
         *tables.batch_limits(comparison, curves),
         *tables.steadiness(comparison, rested),

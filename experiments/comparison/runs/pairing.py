@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -259,8 +260,8 @@ def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
     return settings_.immaterial(settings_.CampaignSettings) | {"framework", *(one.removeprefix("params.") for one in lists)}
 
 
-def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion]]:
-    """Runs of a and of b, row by row from the same block, and what found no partner.
+def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion], str]:
+    """Runs of a and of b, row by row from the same block, what found no partner, and why no pair is left, where none is.
 
     Machine, environment and commit are those of the block, unless they differ by the factor's nature.
     """
@@ -273,7 +274,7 @@ def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFram
         alone = [frame.iloc[row] for label, row in at[level].items() if label not in at[other]]
         excluded += [_exclusion(run, f"block {run['block_label']} has no usable run of {other}") for run in alone]
     first, second = (np.array([at[level][label] for label in common], dtype=int) for level in (a, b))
-    alike = np.ones(len(common), dtype=bool)
+    alike, differing = np.ones(len(common), dtype=bool), dict[str, list[str]]()
     by_nature = nature.differs_by(factor, frame.columns)
     for column, what in INSIDE_A_BLOCK:
         if column not in frame.columns or column in by_nature:
@@ -285,11 +286,32 @@ def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFram
             if alike[block] and known[one] and known[two] and values[one] != values[two]
         ]
         for block in unlike:
-            both = f"{_as_text(values[first[block]])}, {_as_text(values[second[block]])}"
-            reason = f"{what} differ inside the block ({both})"
+            one, two = _told_apart(values[first[block]], values[second[block]])
+            reason = f"{what} differ inside the block ({one}, {two})"
+            differing.setdefault(what, []).append(f"{a} {one}, {b} {two}")
             excluded += [_exclusion(frame.iloc[side[block]], reason) for side in (first, second)]
         alike[unlike] = False
-    return frame.iloc[first[alike]], frame.iloc[second[alike]], excluded
+    why = "" if alike.any() else _unpaired(a, b, differing)
+    return frame.iloc[first[alike]], frame.iloc[second[alike]], excluded, why
+
+
+def _told_apart(one: Any, two: Any) -> tuple[str, ...]:
+    """Two texts that differ; commits as short as Git shows them, as long as that tells them apart."""
+    whole = (_as_text(one), _as_text(two))
+    short = tuple(re.sub(r"^([0-9a-f]{7})[0-9a-f]{33}(?![0-9a-f])", r"\1", text) for text in whole)
+    return short if short[0] != short[1] else whole
+
+
+def _unpaired(a: str, b: str, differing: Mapping[str, Sequence[str]]) -> str:
+    """differing: what differs inside blocks -> how, a text a block."""
+    if not differing:
+        return f"no block holds both {a} and {b}; runs of one campaign are paired by block"
+    told = []
+    for what, blocks in differing.items():
+        how = Counter(blocks).most_common()
+        more = f" and {len(how) - 1} more" if len(how) > 1 else ""
+        told.append(f"{what} differ inside {len(blocks)} block{'' if len(blocks) == 1 else 's'} ({how[0][0]}{more})")
+    return f"no block holds both {a} and {b} under the same conditions: {'; '.join(told)}"
 
 
 def inside_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFrame], list[Exclusion]]:

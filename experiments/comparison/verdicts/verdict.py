@@ -167,9 +167,8 @@ def _compare(frame: pd.DataFrame, a: str, b: str, outcomes: Sequence[Outcome], a
 
 def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked: _Asked) -> _Compared:
     """One pair of levels in one stratum."""
-    first, second, excluded = pairing.pairs(runs, a, b, asked.factor)
-    if not len(first):
-        why = f"no block holds both {a} and {b} on one machine in one environment; runs of one campaign are paired by block"
+    first, second, excluded, why = pairing.pairs(runs, a, b, asked.factor)
+    if why:
         return _Compared([_refused(one, why) for one in blank], excluded)
     ran = None if runs["apart"].any() else order.of_pairs(first, second)
     if ran and ran.refused:

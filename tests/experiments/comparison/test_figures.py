@@ -163,7 +163,7 @@ def test_a_title_stands_clear_of_its_axes_and_of_a_power_of_ten_above_them(top: 
         found[0].plot([0, 1], [0, top])
         found[0].set_title("a title")
 
-    canvas.made("name", "title", "", 2.0, paint)
+    canvas.made(canvas.Drawing("name", "title", "", 2.0, paint))
     power = found[0].yaxis.get_offset_text()
     assert bool(power.get_text()) == (top > 1e6)
     (title,) = found[0].findobj(lambda one: getattr(one, "get_text", str)() == "a title")

@@ -200,6 +200,34 @@ def test_a_block_on_two_machines_or_environments_is_left_out(column, word):
     assert all(word in e.reason for e in found.excluded)
 
 
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ("5e6f7a8b" + "0" * 32 + "+changes", "commits differ inside 8 blocks (pytorch 1a2b3c4, tensorflow 5e6f7a8+changes)"),
+        ("1a2b3c4d" + "1" * 32, f"(pytorch 1a2b3c4d{'0' * 32}, tensorflow 1a2b3c4d{'1' * 32})"),  # seven letters are too few
+    ],
+)
+def test_pairs_of_two_commits_are_not_comparable_and_the_reason_names_both(other, told):
+    table = frame()
+    table["tags.commit"] = np.where(table["framework"] == "pytorch", "1a2b3c4d" + "0" * 32, other)
+    found = row(compare(table))
+    assert found.verdict == "not comparable"
+    assert found.reason.startswith("no block holds both pytorch and tensorflow under the same conditions: commits differ inside ")
+    assert told in found.reason
+
+
+def test_a_reason_names_everything_that_differs_inside_blocks():
+    table = frame()
+    b = table["framework"] == "tensorflow"
+    table["tags.commit"] = np.where(b, table["block"].map(lambda block: f"new {block % 2}"), "old")
+    table.loc[b & (table["block"] == 3), "tags.environment"] = "other"
+    assert row(compare(table)).reason == (
+        "no block holds both pytorch and tensorflow under the same conditions: "
+        "environments differ inside 1 block (pytorch e, tensorflow other); "
+        "commits differ inside 7 blocks (pytorch old, tensorflow new 0 and 1 more)"
+    )
+
+
 def test_settings_that_differ_apart_from_the_factor_are_not_pooled():
     table = pd.concat([frame(seed=1), frame(seed=2, campaign="c2", params={"batch_size": "64"})])
     found = compare(table)

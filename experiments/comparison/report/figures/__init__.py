@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.comparison.report.figures import intervals, learning, runs, steps, tradeoffs
-from experiments.comparison.report.figures.canvas import Figure, Scene, colours_of
+from experiments.comparison.report.figures.canvas import Drawing, Figure, Scene, colours_of, made
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison
@@ -16,13 +16,18 @@ MAKERS = (
 )
 
 
-def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> list[Figure]:
-    """Every figure that there is something to show in.
+def drawings(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> list[Drawing]:
+    """Every figure that there is something to show in, yet to be drawn.
 
     raw: the runs whose steps and sensors are shown; curves: `batches.curves`.
     """
     scene = Scene(comparison, colours_of(comparison.levels), raw, curves)
-    return [figure for maker in MAKERS if (figure := maker(scene)) is not None]
+    return [drawing for maker in MAKERS if (drawing := maker(scene)) is not None]
 
 
-__all__ = ["Figure", "draw"]
+def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> list[Figure]:
+    """The same, drawn."""
+    return list(map(made, drawings(comparison, raw, curves)))
+
+
+__all__ = ["Drawing", "Figure", "draw", "drawings", "made"]

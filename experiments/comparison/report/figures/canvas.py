@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import matplotlib as mpl
@@ -68,6 +69,17 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A figure that is yet to be drawn. paint: a function of a module and its arguments, which can go to another process."""
+
+    name: str
+    title: str
+    caption: str
+    height_inches: float
+    paint: Callable[[Canvas], None]
+
+
+@dataclass(frozen=True)
 class Scene:
     """All that figures are drawn from."""
 
@@ -91,10 +103,11 @@ def colours_of(levels: Sequence[str]) -> Colours:
     }
 
 
-def made(name: str, title: str, caption: str, height_inches: float, paint: Callable[[Canvas], None]) -> Figure:
+def made(drawing: Drawing) -> Figure:
+    name, title = drawing.name, drawing.title
     with mpl.rc_context({**STYLE, "svg.hashsalt": hashlib.sha256(name.encode()).hexdigest()}):
-        canvas = Canvas(figsize=(WIDTH_INCHES, height_inches), dpi=DOTS_AN_INCH, layout="constrained")
-        paint(canvas)
+        canvas = Canvas(figsize=(WIDTH_INCHES, drawing.height_inches), dpi=DOTS_AN_INCH, layout="constrained")
+        drawing.paint(canvas)
         _fix_titles(canvas)
         # laid out once, then printed by the backends themselves: `savefig` would lay out and draw again for each file
         layout = canvas.get_layout_engine()
@@ -108,7 +121,7 @@ def made(name: str, title: str, caption: str, height_inches: float, paint: Calla
         FigureCanvasSVG(canvas).print_svg(  # type: ignore[no-untyped-call]
             svg, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
-    return Figure(name, title, caption, _element(svg.getvalue(), name, title), png.getvalue())
+    return Figure(name, title, drawing.caption, _element(svg.getvalue(), name, title), png.getvalue())
 
 
 def _fix_titles(canvas: Canvas) -> None:
@@ -147,20 +160,20 @@ def paneled(
     panel_inches: float = 1.9,
     a_row: int = PANELS_A_ROW,
     maximum: int = MAXIMUM_PANELS,
-) -> Figure | None:
+) -> Drawing | None:
     """Small multiples with one legend; None without a panel. What is left out is told."""
     if not panels:
         return None
     shown = panels if len(panels) <= maximum else panels[: min(EXAMPLES, maximum)]
     rows = -(-len(shown) // a_row)
-
-    def on(canvas: Canvas) -> None:
-        for place, paint in enumerate(shown, 1):
-            paint(canvas.add_subplot(rows, a_row, place))
-        legend(canvas, colours)
-
     left_out = f" The first {len(shown)} of {len(panels)} panels." if len(panels) > len(shown) else ""
-    return made(name, title, caption + left_out, 0.6 + panel_inches * rows, on)
+    return Drawing(name, title, caption + left_out, 0.6 + panel_inches * rows, partial(_paint, shown, rows, a_row, colours))
+
+
+def _paint(panels: Sequence[Callable[[Axes], None]], rows: int, a_row: int, colours: Colours, canvas: Canvas) -> None:
+    for place, paint in enumerate(panels, 1):
+        paint(canvas.add_subplot(rows, a_row, place))
+    legend(canvas, colours)
 
 
 def frame(axes: Axes, title: str, stratum: str, unit: str, *, margin: float = 0.12) -> None:

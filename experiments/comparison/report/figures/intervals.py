@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -18,10 +19,9 @@ from experiments.comparison.report.figures.canvas import (
     NEUTRAL,
     SOFT,
     Colours,
-    Figure,
+    Drawing,
     Scene,
     label,
-    made,
     plain_ticks,
     shortened,
 )
@@ -32,47 +32,49 @@ Bounds = tuple[float | None, float | None, float | None]
 MAXIMUM_LINES = 40
 
 
-def forest(scene: Scene) -> Figure | None:
+def forest(scene: Scene) -> Drawing | None:
     shown, left_out = _most_telling(scene, "ratio")
     if not shown:
         return None
     margin = max(finding.row.margin for finding in shown)
-
-    def paint(canvas: Canvas) -> None:
-        axes = canvas.add_subplot()
-        axes.set_xscale("log")
-        axes.axvspan(1 / (1 + margin), 1 + margin, color=BAND, zorder=0)
-        axes.axvline(1, color=SOFT, linewidth=0.8, zorder=1)
-        _intervals(axes, shown, [(f.row.estimate, f.row.ci_low, f.row.ci_high) for f in shown], scene.colours)
-        low, high = axes.get_xlim()
-        axes.set_xlim(min(low, 0.9), max(high, 1.1))
-        _ratio_ticks(axes)
-        axes.set_xlabel(_against(shown, "ratio of {b} to {a}"))
-
     caption = (
         "A dot is the geometric mean ratio over paired blocks, a line its 95 % interval, the band the margin "
         f"(±{wording.percent(margin)}). Green: better than the baseline; red: worse; grey: no difference shown that matters, "
         f"or neither way is better. A hollow dot has no verdict.{left_out}"
     )
-    return made("forest", "Ratios to the baseline", caption, _height(shown), paint)
+    paint = partial(_paint_ratios, shown, margin, scene.colours)
+    return Drawing("forest", "Ratios to the baseline", caption, _height(shown), paint)
 
 
-def differences(scene: Scene) -> Figure | None:
+def _paint_ratios(shown: Sequence[Finding], margin: float, colours: Colours, canvas: Canvas) -> None:
+    axes = canvas.add_subplot()
+    axes.set_xscale("log")
+    axes.axvspan(1 / (1 + margin), 1 + margin, color=BAND, zorder=0)
+    axes.axvline(1, color=SOFT, linewidth=0.8, zorder=1)
+    _intervals(axes, shown, [(f.row.estimate, f.row.ci_low, f.row.ci_high) for f in shown], colours)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, 0.9), max(high, 1.1))
+    _ratio_ticks(axes)
+    axes.set_xlabel(_against(shown, "ratio of {b} to {a}"))
+
+
+def differences(scene: Scene) -> Drawing | None:
     shown, left_out = _most_telling(scene, "difference")
     if not shown:
         return None
-
-    def paint(canvas: Canvas) -> None:
-        axes = canvas.add_subplot()
-        axes.axvspan(-1, 1, color=BAND, zorder=0)
-        axes.axvline(0, color=SOFT, linewidth=0.8, zorder=1)
-        _intervals(axes, shown, [_in_margins(finding) for finding in shown], scene.colours)
-        low, high = axes.get_xlim()
-        axes.set_xlim(min(low, -1.5), max(high, 1.5))
-        axes.set_xlabel(_against(shown, "{b} minus {a}, in margins"))
-
     caption = "Outcomes with units of their own, each divided by its margin: inside the band a difference is too small to matter."
-    return made("differences", "Differences from the baseline", caption + left_out, _height(shown), paint)
+    paint = partial(_paint_differences, shown, scene.colours)
+    return Drawing("differences", "Differences from the baseline", caption + left_out, _height(shown), paint)
+
+
+def _paint_differences(shown: Sequence[Finding], colours: Colours, canvas: Canvas) -> None:
+    axes = canvas.add_subplot()
+    axes.axvspan(-1, 1, color=BAND, zorder=0)
+    axes.axvline(0, color=SOFT, linewidth=0.8, zorder=1)
+    _intervals(axes, shown, [_in_margins(finding) for finding in shown], colours)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -1.5), max(high, 1.5))
+    axes.set_xlabel(_against(shown, "{b} minus {a}, in margins"))
 
 
 def _most_telling(scene: Scene, kind: str) -> tuple[list[Finding], str]:
@@ -162,23 +164,24 @@ def _ratio_ticks(axes: Axes) -> None:
 # ---- average ranks
 
 
-def ranks(scene: Scene) -> Figure | None:
+def ranks(scene: Scene) -> Drawing | None:
     found = rankings(scene.comparison, [finding.row.metric for finding in wording.headlines(scene.comparison)])
     if not found:
         return None
     rows = -(-len(found[0].levels) // 2)
     inches = 0.8 + 0.2 * rows + 0.09 * max(len(one.groups) for one in found)
-
-    def paint(canvas: Canvas) -> None:
-        for axes, one in zip(canvas.subplots(len(found), 1, squeeze=False).flat, found, strict=True):
-            _ranks(axes, one, scene.colours)
-
     caption = (
         f"Mean rank over {found[0].n_workloads} workloads; 1, on the left, is best. Thick bars join levels that are not shown to "
         "differ: their ranks lie within the critical difference (CD, Nemenyi, 5 %), or Friedman’s test finds no difference at "
         f"all. {' '.join(map(_told, found))}"
     )
-    return made("ranks", "Critical differences of mean ranks", caption, 0.2 + inches * len(found), paint)
+    paint = partial(_paint_ranks, found, scene.colours)
+    return Drawing("ranks", "Critical differences of mean ranks", caption, 0.2 + inches * len(found), paint)
+
+
+def _paint_ranks(found: Sequence[Ranking], colours: Colours, canvas: Canvas) -> None:
+    for axes, one in zip(canvas.subplots(len(found), 1, squeeze=False).flat, found, strict=True):
+        _ranks(axes, one, colours)
 
 
 def _told(one: Ranking) -> str:

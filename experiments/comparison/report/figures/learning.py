@@ -9,14 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from experiments.comparison.report.figures.canvas import Colours, Figure, Scene, frame, paneled
+from experiments.comparison.report.figures.canvas import Colours, Drawing, Scene, frame, paneled
 from experiments.comparison.statistics.estimates import Floats
 from experiments.comparison.verdicts import learning, survival
 from experiments.comparison.verdicts.survival import Reached
 from experiments.config.outcomes import outcome
 
 
-def curves(scene: Scene) -> Figure | None:
+def curves(scene: Scene) -> Drawing | None:
     panels = [
         partial(_curves, runs=learning.of_runs(scene.raw, metric, stratum), colours=scene.colours, metric=metric, stratum=stratum)
         for metric, stratum in learning.shown_curves(scene.raw)
@@ -38,7 +38,7 @@ def _curves(axes: Axes, runs: Mapping[str, Mapping[str, Floats]], colours: Colou
     frame(axes, outcome(metric).label, stratum, outcome(metric).unit)
 
 
-def times(scene: Scene) -> Figure | None:
+def times(scene: Scene) -> Drawing | None:
     found = survival.reached(scene.comparison)
     panels = [
         partial(

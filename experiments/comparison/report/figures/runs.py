@@ -16,7 +16,7 @@ from experiments.comparison.report.figures.canvas import (
     MAXIMUM_PANELS,
     PANELS_A_ROW,
     Colours,
-    Figure,
+    Drawing,
     Scene,
     frame,
     paneled,
@@ -36,7 +36,7 @@ MANY = 200
 MAXIMUM_BLOCKS = 30
 
 
-def by_level(scene: Scene) -> Figure | None:
+def by_level(scene: Scene) -> Drawing | None:
     blocks = _most(len({(value.block, value.group) for value in values}) for values in _by_stratum(scene.comparison))
     caption = (
         "A dot is a run; the box holds the middle half of a level’s runs, its line is their median (from "
@@ -50,7 +50,7 @@ def by_level(scene: Scene) -> Figure | None:
     )
 
 
-def in_order(scene: Scene) -> Figure | None:
+def in_order(scene: Scene) -> Drawing | None:
     caption = "The same runs in the order in which they ran. A slope is the machine's drift; random order lets it meet all alike."
     metrics = _headlines(scene.comparison)[:PANELS_A_ROW]
     return _values("order", "Every run, in order of time", caption, scene, metrics, _paint_order)
@@ -78,7 +78,7 @@ def _most(counts: Iterable[int]) -> int:
     return max(counts, default=0)
 
 
-def _values(name: str, title: str, caption: str, scene: Scene, metrics: Sequence[str], paint: Painter) -> Figure | None:
+def _values(name: str, title: str, caption: str, scene: Scene, metrics: Sequence[str], paint: Painter) -> Drawing | None:
     """One panel an outcome and stratum that was asked for; its campaigns share it."""
     comparison = scene.comparison
     outcomes = {finding.row.metric: finding.outcome for finding in comparison.findings}

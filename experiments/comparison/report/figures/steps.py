@@ -18,7 +18,7 @@ from experiments.comparison.report.figures.canvas import (
     MAXIMUM_PANELS,
     PANELS_A_ROW,
     Colours,
-    Figure,
+    Drawing,
     Scene,
     frame,
     log_ticks,
@@ -38,7 +38,7 @@ WIDE = 3.0
 SHARES = (0.01, 0.1, 0.5, 0.9, 0.95, 0.99)
 
 
-def latencies(scene: Scene) -> Figure | None:
+def latencies(scene: Scene) -> Drawing | None:
     panels = [
         partial(_ecdf, runs=runs, size=size, colours=scene.colours, stratum=stratum)
         for stratum in sorted({run.stratum for run in scene.raw}, key=natural)
@@ -109,7 +109,7 @@ def _latency_axis(axes: Axes, unit: str) -> None:
 # ---- sensors
 
 
-def sensors(scene: Scene) -> Figure | None:
+def sensors(scene: Scene) -> Drawing | None:
     """A row of panels a sensor, a panel a level; all panels of a sensor have one scale."""
     keys = sorted({key for run in scene.raw for key, series in run.sensors.items() if len(series.values) > 1}, key=_order)
     groups = _groups(scene, len(keys))

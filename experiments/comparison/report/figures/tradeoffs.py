@@ -14,7 +14,7 @@ from experiments.comparison.report.figures.canvas import (
     INK,
     JOIN,
     Colours,
-    Figure,
+    Drawing,
     Scene,
     frame,
     log_ticks,
@@ -32,7 +32,7 @@ SPREAD = 0.2
 ALL_RUNS = "all runs"
 
 
-def batches(scene: Scene) -> Figure | None:
+def batches(scene: Scene) -> Drawing | None:
     groups = dict.fromkeys((curve.what, curve.stratum) for curve in scene.curves)
     order = list(scene.colours)
     levels = sorted({curve.level for curve in scene.curves}, key=lambda level: order.index(level) if level in order else -1)
@@ -89,7 +89,7 @@ def _line(axes: Axes, xs: Sequence[float], estimates: Sequence[Estimate], factor
         axes.vlines(at, lows, highs, colors=colour, linewidth=2.4, alpha=0.5, capstyle="projecting", zorder=2)
 
 
-def frontier(scene: Scene) -> Figure | None:
+def frontier(scene: Scene) -> Drawing | None:
     edges = scene.comparison.frontier
     if not edges:
         return None
@@ -121,7 +121,7 @@ def _edges(axes: Axes, edges: Sequence[Edge], colours: Colours, stratum: str) ->
     axes.set_xlabel("batch size")
 
 
-def memory(scene: Scene) -> Figure | None:
+def memory(scene: Scene) -> Drawing | None:
     found = tradeoffs(scene.comparison)
     panels = [partial(_front, tradeoff=one, colours=scene.colours) for one in found]
     caption = (
