@@ -52,6 +52,7 @@ QUICK = {
     "inference_words": "4",
     "sensor_seconds": "0.1",
     "others_limit_percent": "100",  # the machine that tests run on need not be free
+    "figures": "false",
 }
 
 

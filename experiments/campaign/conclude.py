@@ -94,6 +94,7 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
         study.PUBLISHED,
         study.SOURCE,
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
+        figures=settings.figures,
     )
     steps = partial(raw.fetch, runner.store) if online else partial(raw.from_files, paths=finished.values(runner.folder))
     return answer(_spec(campaign), table(list(runs)), runner.folder / "report", options, steps)

@@ -81,9 +81,10 @@ def _judged(settings: Compare, store: Store, runs: Sequence[StoredRun], progress
         all_pairs=settings.all_pairs,
         protocol=settings.protocol,
     )
+    options = ReportOptions(f"Comparison: {_title(settings)}", figures=settings.figures)
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
     steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
-    return answer(spec, table(runs), folder, ReportOptions(f"Comparison: {_title(settings)}"), steps)
+    return answer(spec, table(runs), folder, options, steps)
 
 
 def _title(settings: Compare) -> str:

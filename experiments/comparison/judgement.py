@@ -56,12 +56,16 @@ class Extra:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How a report is headed, and what it sets beside the verdicts. `also`: what a study has to add to them."""
+    """How a report is headed, and what it sets beside the verdicts. `also`: what a study has to add to them.
+
+    figures: whether there are any.
+    """
 
     title: str
     published: Sequence[Mapping[str, str]] = ()
     source: str = ""
     also: Callable[[Comparison], Extra] | None = None
+    figures: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,9 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
     steps: fetches what lies behind the metrics, for the few runs that figures show.
     """
     # it starts before the verdicts are worked out, so that it has imported what it needs when they are
-    with drawing.hands(second=len(runs) > raw.VERY_MANY and cpus().usable > 1) as begin:
-        return _answer(spec, runs, folder, options, steps, begin)
+    second = options.figures and len(runs) > raw.VERY_MANY and cpus().usable > 1
+    with drawing.hands(second=second) as begin:
+        return _answer(spec, runs, folder, options, steps, begin if options.figures else drawing.nobody)
 
 
 def _answer(
@@ -107,6 +112,7 @@ def _answer(
     found = [*loud, *wording.sentences(comparison), *tested, *alike, *extra.sentences]
     if spec.factor.rpartition(".")[2] == "batch_size":
         found += remarks.on_batches(batch_sizes.curves(comparison))
+    unasked = [] if options.figures else ["Without figures, as asked for (figures=false)."]
     try:
         path = writing.write(
             comparison,
@@ -115,7 +121,7 @@ def _answer(
             runs=runs,
             published=options.published,
             published_source=options.source,
-            notes=[*alike, *extra.sentences, *missing],
+            notes=[*alike, *extra.sentences, *missing, *unasked],
             raw=shown,
             sections=[*extra.sections, *tables.times_to_accuracy(comparison), *tables.profiles(comparison, runs)],
             begin=begin,

@@ -39,6 +39,7 @@ class Compare:
     format: str = setting(
         "table", "what is printed; the report has all of them", choices=("table", "markdown", "csv", "json"), group="output"
     )
+    figures: bool = setting(True, "draw the report's figures; without them it is there sooner", group="output")
     team: str = setting("", "whose comparison this is (tag team)", group="output")
     output: str = setting(".evenhand/comparisons", "folder that gets the report, beside MLflow", path=True, group="output")
 

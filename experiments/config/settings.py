@@ -242,6 +242,9 @@ class CampaignSettings:
         material=False,
         searchable=False,
     )
+    figures: bool = setting(
+        True, "draw the report's figures; without them it is there sooner", group="records", material=False, searchable=False
+    )
     team: str = setting("", "whose runs these are (tag team)", group="records", material=False, searchable=False)
     journal: str = setting(
         ".evenhand/journal", "folder that keeps every record before the server does", path=True, group="records", silent=True

@@ -41,7 +41,7 @@ def finished(
     (folder / "cache").mkdir()  # of its own, so that the features are extracted here; what is proven once is proven
     (folder / "cache" / "parity").symlink_to(shared_cache / "parity")
     place = Place(folder, folder / "cache", f"sqlite:///{folder}/mlflow.db")
-    return place, place.run(blocks="1", inference_requests="80", team="vision")
+    return place, place.run(blocks="1", inference_requests="80", team="vision", figures="true")
 
 
 @pytest.fixture(scope="module")

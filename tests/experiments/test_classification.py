@@ -25,7 +25,7 @@ from tests.faults.test_campaign import wait_for_epochs
 from tracking.errors import WrongCall
 
 QUICK = {"threads": "1", "inference_requests": "8", "sensor_seconds": "0.1", "frameworks": "pytorch,keras-torch"}
-QUICK |= {"others_limit_percent": "100"}
+QUICK |= {"others_limit_percent": "100", "figures": "false"}
 
 
 def run(place: Place, study: str = "lenet", **given: str) -> subprocess.CompletedProcess[str]:

@@ -31,6 +31,7 @@ from tracking.store import Store
 
 QUICK = {
     "threads": "1",
+    "figures": "false",
     "models": "mobilenet_v2",
     "batch_sizes": "1,3",
     "image_sizes": "64",

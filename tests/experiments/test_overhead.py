@@ -32,7 +32,14 @@ from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
 from tracking.errors import WrongCall
 
-QUICK = {"threads": "1", "models": "lenet", "seconds": "0.05", "sensor_seconds": "0.1", "others_limit_percent": "100"}
+QUICK = {
+    "threads": "1",
+    "figures": "false",
+    "models": "lenet",
+    "seconds": "0.05",
+    "sensor_seconds": "0.1",
+    "others_limit_percent": "100",
+}
 
 
 def run(place: Place, **given: str) -> subprocess.CompletedProcess[str]:

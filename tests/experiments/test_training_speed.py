@@ -17,7 +17,15 @@ from experiments.workloads.training_speed import inputs, prepare
 from tests.conftest import Place
 from tracking.errors import EvenhandError
 
-QUICK = {"size": "tiny", "models": "deepspeech2", "batch_size": "4", "steps": "9", "blocks": "1", "threads": "1"}
+QUICK = {
+    "size": "tiny",
+    "models": "deepspeech2",
+    "batch_size": "4",
+    "steps": "9",
+    "blocks": "1",
+    "threads": "1",
+    "figures": "false",
+}
 
 
 def test_both_frameworks_train_the_same_speech_and_stand_beside_the_published_table(place: Place) -> None:

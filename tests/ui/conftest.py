@@ -106,7 +106,9 @@ def campaign(
     assert browser.is_connected()  # without one there is nothing to measure for
     folder = tmp_path_factory.mktemp("campaign")
     own = {"frameworks": ",".join(frameworks), "blocks": "2", "journal": str(folder / "journal"), "cache": str(folder / "cache")}
-    done = newcomer.call("dana", "captioning", *(f"--{name}={text}" for name, text in {**QUICK, **own}.items()), cwd=folder)
+    done = newcomer.call(
+        "dana", "captioning", *(f"--{name}={text}" for name, text in {**QUICK, **own, "figures": "true"}.items()), cwd=folder
+    )
     assert done.returncode in (0, 3), done.stdout + done.stderr
     named = {"experiment_name": "images/captioning"}
     found = newcomer.ask("dana", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=named).json()["experiment"][

@@ -31,6 +31,11 @@ def here(drawings: Sequence[Drawing]) -> Finish:
     return lambda: list(map(figures.made, drawings))
 
 
+def nobody(_: Sequence[Drawing]) -> Finish:
+    """No figures."""
+    return list
+
+
 @contextmanager
 def hands(*, second: bool) -> Iterator[Begin]:
     """Who draws until the context ends. second: a second process too.

@@ -125,3 +125,11 @@ def test_very_many_runs_take_a_second_process_and_the_report_is_the_same(blocks:
     assert children == [int(second)]
     for one in figures.draw(found.comparison):
         assert (tmp_path / "figures" / f"{one.name}.png").read_bytes() == one.png
+
+
+def test_a_report_without_figures_says_so(tmp_path: Path) -> None:
+    spec, without = ComparisonSpec(outcomes=[STEP]), ReportOptions("", figures=False)
+    found = answer(spec, frame(blocks=6), tmp_path, without, lambda _: [])
+    assert found.report is not None
+    assert not list((tmp_path / "figures").glob("*"))
+    assert "figures=false" in found.report.read_text()
