@@ -54,7 +54,7 @@ def cells(place: Place) -> list[mlflow.entities.Run]:
 
 
 def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place) -> None:
-    done = run(place, frameworks="pytorch,tensorflow", models="lenet", image_sizes="28")
+    done = run(place, frameworks="pytorch,tensorflow", models="lenet", image_sizes="28", figures="true")
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
     found = cells(place)
     assert len(found) == 4
