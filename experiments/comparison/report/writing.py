@@ -135,7 +135,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     """The content of comparison.json: rows as `Row`, unbounded or unknown numbers as null."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "rows": [dataclasses.asdict(row) for row in comparison.rows],
+        "rows": [{**vars(row)} for row in comparison.rows],
         "excluded": [dataclasses.asdict(exclusion) for exclusion in comparison.excluded],
         "environment": {level: dict(facts) for level, facts in comparison.environment.items()},
         "summaries": [_summary_as_json(summary) for summary in comparison.summaries],
@@ -161,7 +161,7 @@ def _summary_as_json(summary: Finding) -> dict[str, Any]:
 def as_csv(comparison: Comparison) -> str:
     """The rows, one line each, with the fields of `Row` as columns."""
     names = [field.name for field in dataclasses.fields(Row)]
-    return spreadsheet.as_csv([names, *(dataclasses.astuple(row) for row in comparison.rows)])
+    return spreadsheet.as_csv([names, *(tuple(vars(row).values()) for row in comparison.rows)])
 
 
 def _beside(comparison: Comparison, one: Mapping[str, str], runs: pd.DataFrame | None) -> tuple[str, str, str]:

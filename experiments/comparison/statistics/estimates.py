@@ -33,7 +33,7 @@ class Estimate:
 def numbers(values: ArrayLike, *, minimum: int = 1) -> Floats:
     """A finite one-dimensional float array. Raises WrongCall on NaN, infinities or fewer than `least` values."""
     found = np.asarray(values, dtype=np.float64).ravel()
-    if not np.isfinite(found).all():
+    if not np.logical_and.reduce(np.isfinite(found)):  # `all` takes twice as long for so few
         raise WrongCall("values hold NaN or infinities; leave those runs out")
     if len(found) < minimum:
         raise WrongCall(f"{len(found)} values where at least {minimum} are needed")
@@ -64,11 +64,21 @@ def is_constant(values: ArrayLike, scale: float = 1.0) -> bool:
 def mean(values: ArrayLike, confidence: float = 0.95) -> Estimate:
     """Mean with its t interval; unbounded for one value, a single point for constant values."""
     found = numbers(values)
-    centre = math.fsum(found) / len(found)
+    middle = centre(found)
     if len(found) == 1:
-        return Estimate(centre, -math.inf, math.inf)
+        return Estimate(middle, -math.inf, math.inf)
     half = t_quantile((1 + confidence) / 2, len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
-    return Estimate(centre, centre - half, centre + half)
+    return Estimate(middle, middle - half, middle + half)
+
+
+def centre(values: Floats) -> float:
+    """Mean without an interval, from an exact sum."""
+    return math.fsum(values) / len(values)
+
+
+def geometric_mean(values: Floats) -> float:
+    """Of positive values."""
+    return float(np.exp(centre(np.log(values))))
 
 
 @lru_cache(maxsize=1024)

@@ -68,7 +68,7 @@ def hull(first: Estimate, *others: Estimate) -> Estimate:
 
 
 def weighed(finding: Finding, decision: Decision, bare: Decision) -> Finding:
-    """The finding with its doubts marked that are to be said, and with what is said beside the verdict.
+    """The finding with its decision, with its doubts marked that are to be said, and with what is said beside the verdict.
 
     bare: what would be decided without doubts; a doubt about what nobody claims is not said.
     """
@@ -79,7 +79,7 @@ def weighed(finding: Finding, decision: Decision, bare: Decision) -> Finding:
     if finding.across is None and finding.row.n_blocks >= BLOCKS_FOR_SECOND_OPINIONS:
         remarks += _second_opinion(finding)
         remarks += _hinges(finding, bare)
-    return replace(finding, doubts=said, remarks=tuple(remarks))
+    return replace(finding, decision=decision, doubts=said, remarks=tuple(remarks))
 
 
 def _words(doubt: Doubt, finding: Finding, bare: Decision) -> str:

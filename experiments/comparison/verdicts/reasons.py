@@ -98,10 +98,9 @@ def _weighed(finding: Finding) -> tuple[Finding, bool]:
     """The finding with its decision and what is said beside it, and whether doubts took a verdict away."""
     decision = _decision(finding)
     bare = _decision(replace(finding, doubts=())) if finding.doubts else decision
-    decided = replace(finding, decision=decision)
     if decision in (Decision.NOT_COMPARABLE, Decision.TOO_FEW) or finding.row.p is None:
-        return decided, False
-    return doubts.weighed(decided, decision, bare), decision is not bare and not decision.is_verdict
+        return replace(finding, decision=decision), False
+    return doubts.weighed(finding, decision, bare), decision is not bare and not decision.is_verdict
 
 
 def _decision(finding: Finding) -> Decision:

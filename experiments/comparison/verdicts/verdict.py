@@ -153,16 +153,19 @@ def _compare(frame: pd.DataFrame, a: str, b: str, outcomes: Sequence[Outcome], a
     """One pair of levels in every stratum of what was asked for; in one, where nothing can be compared."""
     both = frame[frame["level"].isin([a, b])]
     group = str(frame["group"].iloc[0])
-    blank = [Finding(_blank(outcome, asked.factor, a, b, asked.margin, group), outcome) for outcome in outcomes]
+
+    def blank(stratum: str) -> list[Finding]:
+        return [Finding(_blank(outcome, asked.factor, a, b, asked.margin, stratum), outcome) for outcome in outcomes]
+
     if why := _missing_side(both, a, b) or pairing.incomparable(both, asked.factor, asked.allowed_to_differ):
-        yield _Compared([_refused(one, why) for one in blank], [])
+        yield _Compared([_refused(one, why) for one in blank(group)], [])
         return
     parts, alone = pairing.inside_strata(both, a, b)
     yield _Compared([], alone)
     for part in parts:
         names = part["stratum"].unique()
         stratum = str(names[0]) if len(names) == 1 else group
-        yield _inside(part, a, b, [replace(one, row=replace(one.row, stratum=stratum)) for one in blank], asked)
+        yield _inside(part, a, b, blank(stratum), asked)
 
 
 def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked: _Asked) -> _Compared:
@@ -291,7 +294,7 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
     second = estimates.hodges_lehmann(shifts, had.confidence)
     in_time = shifts[np.argsort([pair.sequence for pair in pairs], kind="stable")]
     superior = estimates.a12(a, b)
-    a_value, b_value = (_back(estimates.mean(np.log(side) if ratio else side), ratio).value for side in (a, b))
+    a_value, b_value = (estimates.geometric_mean(side) if ratio else estimates.centre(side) for side in (a, b))
     return Finding(
         replace(
             row,
