@@ -252,6 +252,12 @@ class CampaignSettings:
     cache: str = setting(
         ".evenhand/cache", "folder for data and features that need not be made twice", path=True, group="records", silent=True
     )
+    dry_run: bool = setting(
+        False,
+        "print the cells, what earlier ones took and what they could tell; measure and write nothing",
+        group="design",
+        silent=True,
+    )
     resume: str = setting("", "a campaign's run id, or last: run only what is missing", group="records", silent=True)
 
     @property
