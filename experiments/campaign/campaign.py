@@ -47,7 +47,8 @@ class Campaign:
 
         enough: whether a block was the last, from its number and whether any of its cells was run now.
         """
-        with self.runner.signals():
+        pinned = devices.placement(self.settings).parent  # empty without pin=auto
+        with self.runner.signals(), devices.staying_on(pinned):
             self.runner.check_stop()
             ended = ended_cells(self.runner.folder)
             self.looks = looks_so_far(self.runner.folder, self.runner.run)
@@ -115,6 +116,7 @@ class Campaign:
             "block": str(cell.block),
             "order_in_block": str(cell.order_in_block),
             "idle": str(self.runner.idle),
+            **self.runner.idle.tags,
             **({"control": treatment.control} if treatment.control else {}),
             **({"repeats": repeats} if repeats else {}),
             **({"looks": _listed(self.looks)} if self.looks else {}),

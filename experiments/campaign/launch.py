@@ -101,7 +101,7 @@ def _open_ended(settings: CampaignSettings) -> set[str]:
 
 def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
     """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
-    devices.cpus_of_cells(settings.reserve_cores)  # raises where none is left
+    devices.placement(settings)  # raises where no CPU is left to the cells
     look = readiness.MachineProbe(devices.of(settings)[0])
     prepared = prepare(study, settings, display)
     store = Store()
@@ -278,6 +278,8 @@ def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]
         "model": ",".join(treatments.models_of(setup.module, setup.settings)),
         **origin_tags(setup.study, setup.settings),
         **setup.prepared.tags,
+        **ready.idle.tags,
+        **{f"not_available.machine_{name}": why for name, why in ready.idle.untold.items()},
         **whereabouts.here(),
         **opening.tags,
     }

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import math
 import shutil
 import time
 import uuid
@@ -30,7 +31,7 @@ from experiments.config.stopping import STOP, Interrupted
 from experiments.planning.treatments import Treatment
 from models import frameworks
 from tracking import journal, provenance
-from tracking.cpus import cpus
+from tracking.cpus import quota
 from tracking.journal import Journal, JournalError
 from tracking.records import (
     BETWEEN_WARNINGS,
@@ -201,7 +202,7 @@ class Runner:
             checkpoint=str((self._journal.folder / "cells" / work.key / "checkpoint").resolve()),
             experiment=self.experiment,
             campaign=self.run_id,
-            cpus=devices.cpus_of_cells(settings.reserve_cores) if settings.reserve_cores else (),
+            cpus=devices.placement(settings).cells if devices.is_placed(settings) else (),
         )
 
     def _listen(
@@ -295,6 +296,7 @@ class Runner:
             "settings_hash": settings_hash(logged, settings_.immaterial(own)),
             **origin_tags(setup.study, setup.settings),
             **setup.prepared.tags,
+            **({} if setup.settings.pin == "none" else devices.placement(setup.settings).tags),
             **({"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}),
         }
         params = {**logged, "framework": spec.framework}
@@ -412,7 +414,8 @@ def origin_tags(study: str, settings: CampaignSettings) -> dict[str, str]:
 
 def threads_of_cells(settings: CampaignSettings) -> int:
     """The CPU threads of every framework alike: as many as were asked for, or one for each CPU that cells may use."""
-    return settings.threads or min(cpus().usable, len(devices.cpus_of_cells(settings.reserve_cores)))
+    limit, free = quota(), len(devices.placement(settings).cells)
+    return settings.threads or max(1, free if limit is None else min(free, math.floor(limit)))
 
 
 def device_of(settings: CampaignSettings, treatment: Treatment) -> str:

@@ -169,6 +169,12 @@ class CampaignSettings:
         most=1_023,
         group="machine",
     )
+    pin: str = setting(
+        "none",
+        "auto: cells stay on a fixed set of cores, one thread of each, and the parent on another where there are three",
+        choices=("none", "auto"),
+        group="machine",
+    )
     require_idle_machine: bool = setting(
         False,
         "refuse a machine on which others work, instead of warning",

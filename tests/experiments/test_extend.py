@@ -7,11 +7,13 @@ import shlex
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from experiments import studies
 from experiments.campaign import extending, launch
 from experiments.cli import arguments
 from experiments.cli.codes import WRONG_CALL
@@ -19,7 +21,9 @@ from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.runs import looks
 from experiments.comparison.verdicts import extended
+from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
+from experiments.planning import plan as plan_
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import frame
 from tests.experiments.test_until_settled import TOYS, KnownCampaign, kept, noise
@@ -211,3 +215,42 @@ def test_an_extension_of_a_settled_campaign_measures_what_was_asked_for(tmp_path
     look = campaign.looking(last_block=11)
     assert next(block for block in kept(tmp_path / "open", shifts) if look(block, fresh=block > 3)) == 6
     assert look.stopped == "Stopped after 6 blocks: settled."
+
+
+# ---- the command that is printed
+
+
+def advised(tmp_path: Path, blocks: int, looks: tuple[int, ...] = (), **given: object):
+    """What is advised to a campaign of the study `lenet` with these settings, after these looks."""
+    module = studies.load("lenet")
+    settings = settings_.parse(module.Settings, module.PRESETS, {name: str(value) for name, value in given.items()})
+    campaign = SimpleNamespace(
+        settings=settings,
+        setup=SimpleNamespace(study="lenet", module=module),
+        plan=plan_.of_study(module, settings),
+        looks=looks,
+        runner=SimpleNamespace(folder=tmp_path / "f00d", run_id="f00d"),
+    )
+    return settings, extending.advice(campaign, blocks)  # type: ignore[arg-type]
+
+
+def test_a_campaign_that_can_go_on_is_extended(tmp_path: Path) -> None:
+    for given, looks in (({}, ()), ({"until": "settled", "max_blocks": 18}, (6, 9))):
+        _, found = advised(tmp_path, 12, looks, **given)
+        assert found is not None
+        assert found.what == "12 more blocks"
+        words = shlex.split(found.command.partition("&& ")[2])
+        assert words[words.index("extend") :] == ["extend", "f00d", "--blocks=12", f"--journal={tmp_path}"]
+    assert advised(tmp_path, 20_000)[1] is None, "more than a campaign may have"
+
+
+def test_a_campaign_that_has_spent_its_error_rate_is_begun_anew(tmp_path: Path) -> None:
+    """The command that is printed makes the very same settings, but for the most blocks."""
+    given = {"until": "settled", "max_blocks": 18, "epochs": 3, "primary": "val/accuracy", "margin": 0.05}
+    settings, found = advised(tmp_path, 12, (6, 9, 12, 18), **given)
+    assert found is not None
+    assert found.what.startswith("A new campaign of at most 30 blocks, since the looks at this one have spent the error rate")
+    words = shlex.split(found.command.partition("&& ")[2])
+    module = studies.load("lenet")
+    options = arguments.options(words[words.index("lenet") + 1 :])
+    assert settings_.parse(module.Settings, module.PRESETS, options) == replace(settings, max_blocks=30)

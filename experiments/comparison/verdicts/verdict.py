@@ -89,7 +89,10 @@ def judge(
         values=environment.values(runs.frame, [outcome.metric for outcome in wanted]),
         unmeasured=unmeasured,
         missing_sensors=environment.missing_sensors(runs.frame),
-        warnings=(*environment.warnings(runs.frame), *extended.warnings(runs.frame), *order.warnings(orders)),
+        warnings=(
+            *(*environment.warnings(runs.frame), *extended.warnings(runs.frame)),
+            *(*busy.flagged(runs.frame), *order.warnings(orders)),
+        ),
         n_runs=len(runs.frame),
         summaries=summaries(findings),
         rests_on=environment.rests_on(runs.frame),
