@@ -178,7 +178,7 @@ def _detectable(asked: ComparisonSpec, settings: CampaignSettings, earlier: Iter
         except WrongCall:  # an earlier campaign that had one side alone
             continue
         for one in wording.headlines(comparison):
-            if len(one.pairs) > 1:
+            if len(one.pairs) > 1 and one.row.minimum_detectable != 0:  # what never varied has no spread
                 pooled.setdefault((one.row.metric, one.row.a, one.row.b, one.row.stratum), []).append(one)
     return [found for group in pooled.values() for found in _of_outcome(group, len(pooled), settings)]
 

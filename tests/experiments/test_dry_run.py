@@ -16,9 +16,11 @@ from experiments.cli import dry_run
 from experiments.cli.codes import DONE, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
+from experiments.comparison.judgement import ComparisonSpec
 from experiments.config import durations
 from experiments.config.settings import CampaignSettings
 from tests.conftest import Place
+from tests.experiments.comparison import campaigns
 from tests.experiments.comparison.campaigns import STEP, paired
 from tests.experiments.test_until_settled import TOYS
 from tracking.store import Store
@@ -145,3 +147,13 @@ def test_metrics_of_steps_stay_named() -> None:
     (one,) = forecast._of_outcome([first], 1, replace(CampaignSettings(), blocks=12))
     assert one.finding.row.metric == STEP
     assert dry_run._difference(one).startswith("median training step, b against a: ")
+
+
+def test_what_never_varied_asks_for_no_blocks() -> None:
+    """BLEU of synthetic captions is 0 in every run: it has no spread, and shares no error rate."""
+    runs = list(campaigns.runs(blocks=5))
+    asked = ComparisonSpec(outcomes=[STEP, "val/bleu4"])
+    found = forecast._detectable(asked, replace(CampaignSettings(), blocks=12), [runs])
+    assert [one.finding.row.metric for one in found] == [STEP]
+    (alone,) = forecast._of_outcome([found[0].finding], 1, replace(CampaignSettings(), blocks=12))
+    assert found[0].value == alone.value

@@ -235,8 +235,8 @@ def advised(tmp_path: Path, blocks: int, looks: tuple[int, ...] = (), **given: o
 
 
 def test_a_campaign_that_can_go_on_is_extended(tmp_path: Path) -> None:
-    for given, looks in (({}, ()), ({"until": "settled", "max_blocks": 18}, (6, 9))):
-        _, found = advised(tmp_path, 12, looks, **given)
+    for given, seen in (({}, ()), ({"until": "settled", "max_blocks": 18}, (6, 9))):
+        _, found = advised(tmp_path, 12, seen, **given)
         assert found is not None
         assert found.what == "12 more blocks"
         words = shlex.split(found.command.partition("&& ")[2])
