@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from experiments import studies
+from experiments.cli import arguments
 from experiments.config import settings as settings_
 from experiments.config.commands import COMMANDS
 from experiments.planning import treatments
@@ -75,7 +76,7 @@ def check(words: list[str]) -> None:
         case ["mlflow", command, *_]:
             assert command in ("server", "ui", "experiments")
         case ["python", "-m", "experiments", name, *options] | ["evenhand", name, *options] if not name.startswith("--"):
-            check_experiment(name, _of_the_command_line(options))
+            check_experiment(name, _of_the_command_line(arguments.spelled(name, options)))
         case ["python", "-m", "deploy.native", *options]:
             from deploy.native.__main__ import _parser
 

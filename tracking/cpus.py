@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,22 @@ def cpus(root: Path = Path("/")) -> Cpus:
     cores = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     return Cpus(cores, affinity, quota(root))
+
+
+def cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple[int, ...]]:
+    """CPUs by the physical core that they are threads of, as far as the kernel tells: in order, each among `numbers`."""
+    wanted, found = set(numbers), dict[int, tuple[int, ...]]()
+    for number in sorted(wanted):
+        folder = root / "sys/devices/system/cpu" / f"cpu{number}" / "topology"
+        siblings = _numbers(text(folder / "thread_siblings_list")) & wanted
+        found[number] = tuple(sorted(siblings | {number}))
+    return list(dict.fromkeys(found.values()))
+
+
+def _numbers(listed: str) -> set[int]:
+    """The numbers of a list as the kernel writes it: `0,4-6`."""
+    parts = [part.partition("-") for part in listed.strip().split(",") if part]
+    return {number for low, dash, high in parts for number in range(int(low), int(high if dash else low) + 1)}
 
 
 def quota(root: Path = Path("/")) -> float | None:

@@ -14,6 +14,7 @@ from experiments.campaign.runner import Ended, Runner, Setup, Work
 from experiments.cell.contract import Job
 from experiments.config import devices
 from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
 from experiments.planning import design, treatments
 from experiments.planning.design import Cell
 from experiments.planning.frontier import Frontier
@@ -46,14 +47,15 @@ class Campaign:
 
         enough: whether a block was the last, from its number and whether any of its cells was run now.
         """
-        with self.runner.signals():
+        pinned = devices.placement(self.settings).parent  # empty without pin=auto
+        with self.runner.signals(), devices.staying_on(pinned):
             self.runner.check_stop()
             ended = ended_cells(self.runner.folder)
             self.looks = looks_so_far(self.runner.folder, self.runner.run)
             counted = {RunOutcome.OK, RunOutcome.OUT_OF_MEMORY} if self._frontier.along else {RunOutcome.OK}
             self._done = {key for key, end in ended.items() if end.outcome in counted}
             self._disturbed = {key: end for key, end in ended.items() if end.outcome == RunOutcome.OK and end.disturbed}
-            cells = self._cells()
+            cells = cells_of(self.plan, self.settings)
             self._remember_what_did_not_fit(cells, ended)
             self.runner.warn(self.prepared.warnings)
             self._display.expect(len(self.prepared.before) + len({cell.key for cell in cells} - self._done))
@@ -70,10 +72,6 @@ class Campaign:
                 if enough(number, fresh):
                     break
         return all(results)
-
-    def _cells(self) -> list[Cell]:
-        rng = np.random.default_rng([self.settings.seed, 1])
-        return design.blocks(treatments.groups(self.treatments.values()), self.settings.most_blocks, rng)
 
     def _after_extraction(self) -> tuple[str, ...]:
         prepare = importlib.import_module(f"experiments.workloads.{self.setup.module.WORKLOAD}.prepare")
@@ -118,6 +116,7 @@ class Campaign:
             "block": str(cell.block),
             "order_in_block": str(cell.order_in_block),
             "idle": str(self.runner.idle),
+            **self.runner.idle.tags,
             **({"control": treatment.control} if treatment.control else {}),
             **({"repeats": repeats} if repeats else {}),
             **({"looks": _listed(self.looks)} if self.looks else {}),
@@ -143,7 +142,7 @@ class Campaign:
         """Records that the runs up to this block have been judged, before anything is known of it."""
         if block not in self.looks:
             self.looks = tuple(sorted({*self.looks, block}))
-            self.runner.write(Tags(self.runner.run, {"looks": _listed(self.looks)}))
+            self.runner.write(looks_tag(self.runner.run, self.looks))
 
     def _remember_what_did_not_fit(self, cells: Iterable[Cell], ended: Mapping[str, Ended]) -> None:
         for cell in cells:
@@ -153,6 +152,12 @@ class Campaign:
                 if end and end.outcome == RunOutcome.OUT_OF_MEMORY:
                     self._frontier.note(treatment, end.phase)
                 treatment = self._frontier.alone(treatment)
+
+
+def cells_of(plan: Plan, settings: CampaignSettings) -> list[Cell]:
+    """Every cell there can be, in the order in which they run."""
+    rng = np.random.default_rng([settings.seed, 1])
+    return design.blocks(treatments.groups(plan.treatments), settings.most_blocks, rng)
 
 
 def extract(runner: Runner, setup: Setup, job: Job) -> bool:
@@ -167,8 +172,13 @@ def _listed(looks: Iterable[int]) -> str:
     return ",".join(map(str, looks))
 
 
+def looks_tag(campaign: str, looks: Iterable[int]) -> Tags:
+    """The record of the blocks after which a campaign has been judged."""
+    return Tags(campaign, {"looks": _listed(looks)})
+
+
 def looks_so_far(folder: Path, campaign: str) -> tuple[int, ...]:
-    """The blocks after which a campaign that goes on until it is settled has been judged."""
+    """The blocks after which a campaign has been judged, though more were or may be to come."""
     tags = (record for record in journal.read_all(folder) if isinstance(record, Tags) and record.run == campaign)
     found = [text for one in tags if (text := one.values.get("looks"))]
     return tuple(map(int, found[-1].split(","))) if found else ()

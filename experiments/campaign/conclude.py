@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 
 from experiments import studies
-from experiments.campaign import finished
+from experiments.campaign import extending, finished
 from experiments.campaign.campaign import Campaign
 from experiments.campaign.looking import Looking
 from experiments.campaign.opening import announce
 from experiments.campaign.runner import Runner
 from experiments.cell.contract import Progress
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
+from experiments.comparison.report.remarks import Advice
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.planning.length import is_rate
+from experiments.planning.plan import Plan
 from tracking.errors import WrongCall
 from tracking.records import RunOutcome
 from tracking.store import Unreachable, note
@@ -41,11 +44,15 @@ class Conclusion:
         return self.answer is not None and self.answer.comparison.has_verdict
 
 
-def run(campaign: Campaign, progress: Progress) -> Conclusion:
-    """Every cell, then the report. Whatever happens, the campaign's run ends with its reason. Raises Interrupted."""
+def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusion:
+    """Every cell, then the report. Whatever happens, the campaign's run ends with its reason. Raises Interrupted.
+
+    last_block: of an extension, see `Looking`.
+    """
     runner = campaign.runner
     try:
-        looking = Looking(campaign, _spec(campaign))
+        asked = question(campaign.settings, campaign.plan, campaign.setup.module)
+        looking = Looking(campaign, asked, last_block)
         all_ok = campaign.run(looking)
         return conclude(campaign, progress, all_ok=all_ok, stopped=looking.stopped)
     except Interrupted as error:
@@ -76,7 +83,7 @@ def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool, stopped: s
     except WrongCall as error:  # only one framework was asked for, or only one of them ended well
         found, sentences = None, [f"No verdict: {error}."]
     sentences = [*sentences, *filter(None, [stopped])]
-    tags = {"verdict": " ".join(sentences)[:1_000], **note(_description(campaign, sentences))}
+    tags = {"verdict": " ".join(sentences)[:1_000], **note(_description(campaign, sentences, found.advice if found else None))}
     outcome, reason = (RunOutcome.OK, "") if all_ok else (RunOutcome.FAILED, "some cells failed; resume runs them again")
     delivered = runner.close(outcome, reason, tags)
     if found and delivered:
@@ -95,14 +102,14 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
         study.SOURCE,
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
         figures=settings.figures,
+        more_blocks=partial(extending.advice, campaign),
     )
     steps = partial(raw.fetch, runner.store) if online else partial(raw.from_files, paths=finished.values(runner.folder))
-    return answer(_spec(campaign), table(list(runs)), runner.folder / "report", options, steps)
+    return answer(question(settings, plan, study), table(list(runs)), runner.folder / "report", options, steps)
 
 
-def _spec(campaign: Campaign) -> ComparisonSpec:
-    """What is asked of the campaign's runs, at every look and at the end."""
-    settings, plan, study = campaign.settings, campaign.plan, campaign.setup.module
+def question(settings: CampaignSettings, plan: Plan, study: ModuleType) -> ComparisonSpec:
+    """What is asked of a campaign's runs, at every look and at the end."""
     outcomes = [one for one in studies.outcomes(study, settings) if is_rate(one.metric) or not plan.rates_only]
     asked = {one.metric for one in outcomes}
     return ComparisonSpec(
@@ -124,7 +131,7 @@ def _cells(runner: Runner) -> str:
         return f"tag `campaign = {runner.run_id}`"
 
 
-def _description(campaign: Campaign, found: list[str]) -> str:
+def _description(campaign: Campaign, found: list[str], advice: Advice | None) -> str:
     settings, info = campaign.settings, campaign.prepared.dataset
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info.counts.items())
     return "\n\n".join(
@@ -134,6 +141,7 @@ def _description(campaign: Campaign, found: list[str]) -> str:
             f"Data: `{info.name}` ({counts}).",
             "\n".join(f"- ⚠ {line}" for line in campaign.runner.warnings),
             "### Found\n" + "\n".join(f"- {line}" for line in found),
+            *([f"{advice.what}:\n\n    {advice.command}"] if advice else []),
             f"The whole report is the artifact `report.html`. Every cell is a run of its own: {_cells(campaign.runner)}.",
         ]
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import studies
-from experiments.campaign import equality, looking, readiness
-from experiments.campaign.campaign import Campaign, looks_so_far
+from experiments.campaign import equality, extending, looking, readiness
+from experiments.campaign.campaign import Campaign, looks_tag
 from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
 from experiments.campaign.preflight import on_a_common_device
 from experiments.campaign.readiness import MachineState
@@ -67,13 +67,16 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     """A campaign with the settings it began with. Raises WrongCall if it is not to be found or other settings are given."""
     folder = find(study, wanted, root)
     kept = journal.read_campaign(folder)
-    settings = extended(same_settings(study, kept["settings"], given), kept["settings"], folder, kept["run"])
+    before = kept["settings"]
+    settings = extending.allowed(same_settings(study, before, given), before, folder, kept["run"])
     ready = make_ready(study, settings, display, plan_.from_values(kept["plan"]) if "plan" in kept else None)
     records = Journal(folder)
     reopen_parent(ready.store, kept, records)
-    if settings.until_settled:
-        now = {"max_blocks": settings.max_blocks, "budget": settings.budget}
-        journal.write_campaign(folder, {**kept, "settings": {**kept["settings"], **now}})
+    now = {name: getattr(settings, name) for name in _open_ended(settings)}
+    if {**before, **now} != before:
+        if not settings.until_settled and (looks := extending.seen(folder, kept["run"], before["blocks"])):
+            records.append(looks_tag(kept["run"], looks))
+        journal.write_campaign(folder, {**kept, "settings": {**before, **now}})
     return Campaign(ready.setup, ready.plan, records, display)
 
 
@@ -82,33 +85,23 @@ def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str])
     module = studies.load(study)
     settings: CampaignSettings = settings_.from_values(module.Settings, kept)
     wanted_now = settings_.parse(module.Settings, module.PRESETS, given)
-    open_ended = {"max_blocks", "budget"} if settings.until_settled else set[str]()
-    for name in set(given) - settings_.silent(settings) - open_ended:
+    for name in set(given) - settings_.silent(settings) - _open_ended(settings):
         before, now = getattr(settings, name), getattr(wanted_now, name)
         if before != now:
             was = settings_.to_text(before)
             raise WrongCall(f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew")
-    changed = set(given) & {"cache", "journal", *open_ended}
+    changed = set(given) & {"cache", "journal", *_open_ended(settings)}
     return dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in changed})
 
 
-def extended(settings: CampaignSettings, before: Mapping[str, Any], folder: Path, run: str) -> CampaignSettings:
-    """The settings, if the blocks that they allow can still be judged: what looks have spent of the error rate is gone."""
-    looks = looks_so_far(folder, run)
-    if settings.until_settled and looks and settings.max_blocks != before["max_blocks"]:
-        if looks[-1] >= before["max_blocks"]:
-            raise WrongCall(
-                f"resume: max_blocks was {before['max_blocks']}, and the last look has spent all of the error rate; "
-                f"start anew with max_blocks={settings.max_blocks}"
-            )
-        if settings.max_blocks <= looks[-1]:
-            raise WrongCall(f"max_blocks={settings.max_blocks}: {looks[-1]} blocks have been judged; choose more")
-    return settings
+def _open_ended(settings: CampaignSettings) -> set[str]:
+    """The settings that a resumption may change: how long it goes on."""
+    return {"max_blocks", "budget"} if settings.until_settled else {"blocks"}
 
 
 def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
     """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
-    devices.cpus_of_cells(settings.reserve_cores)  # raises where none is left
+    devices.placement(settings)  # raises where no CPU is left to the cells
     look = readiness.MachineProbe(devices.of(settings)[0])
     prepared = prepare(study, settings, display)
     store = Store()
@@ -152,7 +145,8 @@ def find(study: str, wanted: str, root: Path) -> Path:
     raise WrongCall(f"resume: no campaign {wanted} in {root}; have {', '.join(folder.name for folder in mine[-5:])}")
 
 
-def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepared:
+def check(study: str, settings: CampaignSettings) -> None:
+    """All that can be wrong with the settings alone. Raises WrongCall; writes nothing."""
     module = studies.load(study)
     for name in settings.frameworks:
         frameworks.check(name)
@@ -161,6 +155,11 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
     memory.size(settings.memory_limit)
     looking.check(settings)
     studies.primary(module, settings)  # raises for what it does not judge
+
+
+def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepared:
+    check(study, settings)
+    module = studies.load(study)
     for folder in (settings.journal, settings.cache):
         settings_.require_writable(Path(folder), "journal=DIR, cache=DIR")
     workload = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare")
@@ -174,12 +173,11 @@ def proven(
     study: str, settings: CampaignSettings, prepared: Prepared, compared: Sequence[Treatment], display: Display
 ) -> Prepared:
     """What is compared has passed the parity gate, or the report will say that it has not. Raises WrongCall."""
-    module = studies.load(study)
-    apart = module.strata(settings) if hasattr(module, "strata") else ()
-    if len(settings.frameworks) < 2 or "framework" in apart:  # else none is compared with another
+    names = models_to_prove(study, settings)
+    if not names:
         return prepared
     rules, found = _rules(settings, compared), []
-    for name in treatments.models_of(module, settings):
+    for name in names:
         display.begin(f"parity of {name}")
         asked = parity.ParityRequest(name, rules)
         found += equality.rows(asked, settings.frameworks, Path(settings.cache), display.step)
@@ -192,6 +190,13 @@ def proven(
         tags={**prepared.tags, "parity": "unequal" if different else "equal"},
         files={**prepared.files, "parity.json": equality.as_json(found)},
     )
+
+
+def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
+    """The models that go through the parity gate: none where no framework is compared with another."""
+    module = studies.load(study)
+    apart = module.strata(settings) if hasattr(module, "strata") else ()
+    return () if len(settings.frameworks) < 2 or "framework" in apart else treatments.models_of(module, settings)
 
 
 def _rules(settings: CampaignSettings, compared: Sequence[Treatment]) -> tuple[OptimizerConfig, ...]:
@@ -273,6 +278,8 @@ def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]
         "model": ",".join(treatments.models_of(setup.module, setup.settings)),
         **origin_tags(setup.study, setup.settings),
         **setup.prepared.tags,
+        **ready.idle.tags,
+        **{f"not_available.machine_{name}": why for name, why in ready.idle.untold.items()},
         **whereabouts.here(),
         **opening.tags,
     }

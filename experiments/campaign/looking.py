@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
 from experiments.campaign.campaign import Campaign
 from experiments.campaign.finished import from_journal
+from experiments.campaign.runner import now_ms
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
@@ -19,6 +23,10 @@ from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.config import durations
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
 from tracking.errors import WrongCall
+from tracking.records import Metrics, Point
+
+# MLflow takes letters, digits and _-. :/ in the name of a metric.
+NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
 def check(settings: CampaignSettings) -> None:
@@ -38,11 +46,16 @@ def check(settings: CampaignSettings) -> None:
 
 @dataclass
 class Looking:
-    """Called after every block of a launch: whether it was the last. stopped: why no further block was run, as a sentence."""
+    """Called after every block of a launch: whether it was the last. stopped: why no further block was run, as a sentence.
+
+    last_block: of an extension, which goes up to it though it was settled before; 0: as far as the settings say.
+    """
 
     campaign: Campaign
     spec: ComparisonSpec
+    last_block: int = 0
     stopped: str = ""
+    _settled_before: bool = False
     _seconds: list[float] = field(default_factory=list)
     _began: float = field(default_factory=time.monotonic)
     _last: float = field(default_factory=time.monotonic)
@@ -57,8 +70,8 @@ class Looking:
         self._last = now
         planned = block in schedule(settings.blocks, settings.max_blocks)
         over = fresh and now - self._began + self._a_block > durations.seconds("budget", settings.budget)
-        if planned or over or block in self.campaign.looks:
-            self._look(block, over)
+        if planned or over or block == self.last_block or block in self.campaign.looks:
+            self._look(block, fresh=fresh, over=over)
         return bool(self.stopped)
 
     @property
@@ -66,8 +79,9 @@ class Looking:
         """How long a block takes, in the middle of those of this launch."""
         return statistics.median(self._seconds) if self._seconds else 0.0
 
-    def _look(self, block: int, over: bool) -> None:
+    def _look(self, block: int, *, fresh: bool, over: bool) -> None:
         settings, say = self.campaign.settings, self.campaign.runner.display.say
+        first_time = block not in self.campaign.looks
         self.campaign.note_look(block)
         runs = table(list(from_journal(self.campaign.runner.folder)))
         try:
@@ -81,12 +95,39 @@ class Looking:
             say(f"look after {block} of at most {settings.max_blocks} blocks: {len(asked) - len(left)} of {len(asked)} settled")
             for one in asked:
                 say(f"  {wording.at_a_look(one, self._a_block)}")
-        if asked and not left:
-            self.stopped = f"Stopped after {block} blocks: settled."
-        elif block == settings.max_blocks:
-            self.stopped = f"Stopped after {block} blocks, the most allowed: not settled."
-        elif over:
-            self.stopped = f"Stopped after {block} blocks: the budget of {settings.budget} is used, and it is not settled."
+            if first_time:
+                self._keep(block, asked)
+        self._settled_before |= bool(asked and not left and self.last_block and not fresh)
+        self.stopped = self._why_stop(block, settled=bool(asked) and not left, over=over)
+
+    def _keep(self, block: int, asked: Sequence[Finding]) -> None:
+        """The intervals of this look as metrics of the campaign's run, by block: the fan of the report, while it grows."""
+        told = {key: value for one in asked for key, value in metrics_of_look(one).items()}
+        if told:
+            points = tuple(Point(key, value, block, now_ms()) for key, value in told.items())
+            self.campaign.runner.write(Metrics(self.campaign.runner.run, points))
+
+    def _why_stop(self, block: int, *, settled: bool, over: bool) -> str:
+        """A sentence; empty where more blocks are to come."""
+        settings, found = self.campaign.settings, "settled" if settled else "not settled"
+        if settled and not self._settled_before:
+            return f"Stopped after {block} blocks: settled."
+        if block == settings.max_blocks:
+            return f"Stopped after {block} blocks, the most allowed: {found}."
+        if block == self.last_block:
+            return f"Stopped after {block} blocks, as many as were asked for: {found}."
+        if over:
+            return f"Stopped after {block} blocks: the budget of {settings.budget} is used, and it is {found}."
+        return ""
+
+
+def metrics_of_look(finding: Finding) -> dict[str, float]:
+    """Names that MLflow takes -> the estimate and the bounds of its interval, as far as there are any."""
+    row = finding.row
+    parts = [row.metric, *filter(None, [row.stratum]), row.b]
+    place = "/".join(NOT_IN_A_KEY.sub(".", part) for part in parts)
+    found = {"estimate": row.estimate, "low": row.ci_low, "high": row.ci_high}
+    return {f"look/{place}/{name}": value for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
 def _asked(comparison: Comparison) -> list[Finding]:

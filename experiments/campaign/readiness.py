@@ -10,12 +10,15 @@ from typing import Any
 import psutil
 
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
+from tracking import tuning
 from tracking.sensors import Sensors, load
 
 LOOK_SECONDS = 0.5
 BASELINE_SECONDS = 2.0  # where there is a counter of energy; NVIDIA's move ten times a second or so
 BAND_CELSIUS = 3.0
 TEMPERATURE = "_temperature_celsius"
+# Of the time: with more of it, pages are written out and read back while something is timed.
+MEMORY_LIMIT_PERCENT = 10.0
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class MachineState:
     """State of the machine before the first cell.
 
     others_percent: of all CPUs, used by others; `busiest`: who used more than half of it. on_gpu: who computes there.
-    celsius, watts: by sensor; empty where there is none.
+    celsius, watts: by sensor; empty where there is none. set_up: governor, turbo and so on; untold: what of it the kernel does
+    not tell, and why. memory_pressure_percent: of the last ten seconds; None where the kernel does not count.
     """
 
     others_percent: float = 0.0
@@ -31,6 +35,9 @@ class MachineState:
     on_gpu: tuple[str, ...] = ()
     celsius: Mapping[str, float] = field(default_factory=dict)
     watts: Mapping[str, float] = field(default_factory=dict)
+    set_up: Mapping[str, str] = field(default_factory=dict)
+    untold: Mapping[str, str] = field(default_factory=dict)
+    memory_pressure_percent: float | None = None
 
     @property
     def troubles(self) -> tuple[str, ...]:
@@ -41,7 +48,16 @@ class MachineState:
             found.append(f"the CPU was not free at the start: others used {self.others_percent:.0f} % of all CPUs{who}")
         if self.on_gpu:
             found.append(f"the GPU was not free at the start: {', '.join(self.on_gpu)} computed there")
+        if (self.memory_pressure_percent or 0.0) > MEMORY_LIMIT_PERCENT:
+            found.append(
+                f"memory was short at the start: processes waited for it {self.memory_pressure_percent:.0f} % of the time"
+            )
         return tuple(found)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """How the machine was set up, for every run that is measured on it."""
+        return {f"machine.{name}": told for name, told in self.set_up.items()}
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -69,7 +85,9 @@ class MachineProbe:
         time.sleep(max(0.0, self._began.at + LOOK_SECONDS - time.monotonic()))
         found = load.between(self._began, load.look())
         on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in self._sensors.on_gpu())
-        return MachineState(found.others_percent, found.culprit(), on_gpu, celsius(self._sensors), self._watts())
+        told, untold = tuning.look()
+        others, heat, watts = found.others_percent, celsius(self._sensors), self._watts()
+        return MachineState(others, found.culprit(), on_gpu, heat, watts, told, untold, tuning.memory_pressure())
 
     def _watts(self) -> dict[str, float]:
         before, began = self._sensors.counters(), time.monotonic()

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import math
 import shutil
 import time
 import uuid
@@ -30,7 +31,7 @@ from experiments.config.stopping import STOP, Interrupted
 from experiments.planning.treatments import Treatment
 from models import frameworks
 from tracking import journal, provenance
-from tracking.cpus import cpus
+from tracking.cpus import quota
 from tracking.journal import Journal, JournalError
 from tracking.records import (
     BETWEEN_WARNINGS,
@@ -65,7 +66,7 @@ class Setup:
 
     @property
     def threads(self) -> int:
-        return self.settings.threads or min(cpus().usable, len(devices.cpus_of_cells(self.settings.reserve_cores)))
+        return threads_of_cells(self.settings)
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class Runner:
             workload=setup.module.WORKLOAD,
             stage=treatment.stage,
             framework=treatment.framework,
-            device=devices.resolve(treatment.settings.get("device", settings.device)),
+            device=device_of(settings, treatment),
             threads=setup.threads,
             block=work.block,
             settings={k: v for k, v in own.items() if k not in silent},
@@ -201,7 +202,7 @@ class Runner:
             checkpoint=str((self._journal.folder / "cells" / work.key / "checkpoint").resolve()),
             experiment=self.experiment,
             campaign=self.run_id,
-            cpus=devices.cpus_of_cells(settings.reserve_cores) if settings.reserve_cores else (),
+            cpus=devices.placement(settings).cells if devices.is_placed(settings) else (),
         )
 
     def _listen(
@@ -287,9 +288,7 @@ class Runner:
 
     def _opened(self, setup: Setup, spec: CellSpec, work: Work) -> RunOpened:
         own = dataclasses.replace(setup.settings, **work.treatment.settings)
-        silent = settings_.silent(own)
-        logged = {k: v for k, v in settings_.as_text(own).items() if k not in silent}
-        logged |= {"device": spec.device, "threads": str(setup.threads)}
+        logged = logged_settings(setup.settings, work.treatment)
         common = {
             "campaign": f"run:{self.run}",
             "model": getattr(own, "model", "") or setup.module.MODEL,
@@ -297,6 +296,7 @@ class Runner:
             "settings_hash": settings_hash(logged, settings_.immaterial(own)),
             **origin_tags(setup.study, setup.settings),
             **setup.prepared.tags,
+            **({} if setup.settings.pin == "none" else devices.placement(setup.settings).tags),
             **({"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}),
         }
         params = {**logged, "framework": spec.framework}
@@ -412,6 +412,25 @@ def origin_tags(study: str, settings: CampaignSettings) -> dict[str, str]:
     }
 
 
+def threads_of_cells(settings: CampaignSettings) -> int:
+    """The CPU threads of every framework alike: as many as were asked for, or one for each CPU that cells may use."""
+    limit, free = quota(), len(devices.placement(settings).cells)
+    return settings.threads or max(1, free if limit is None else min(free, math.floor(limit)))
+
+
+def device_of(settings: CampaignSettings, treatment: Treatment) -> str:
+    """The device that a treatment's cells compute on."""
+    return devices.resolve(treatment.settings.get("device", settings.device))
+
+
+def logged_settings(settings: CampaignSettings, treatment: Treatment) -> dict[str, str]:
+    """What the runs of a treatment's cells log of their settings, as text."""
+    own = dataclasses.replace(settings, **treatment.settings)
+    silent = settings_.silent(own)
+    told = {name: text for name, text in settings_.as_text(own).items() if name not in silent}
+    return {**told, "device": device_of(settings, treatment), "threads": str(threads_of_cells(settings))}
+
+
 def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:
     """Equal where all settings but the compared ones are: whatever does not change a measurement is left out."""
     kept = sorted((k, v) for k, v in logged.items() if k not in immaterial and k != "inject_delay")
@@ -427,10 +446,14 @@ def _dataset(run: str, prepared: Prepared) -> DatasetUsed:
 
 def _resume_command(kept: Mapping[str, Any], root: Path) -> str:
     """What continues the work that a description tells of, as a shell takes it. root: the folder of its journal's folder."""
-    own = [] if root.resolve() == Path(CampaignSettings.journal).resolve() else [f"--journal={root.resolve()}"]
     storage = kept["sweep"]["storage"] if "joined" in kept else ""
     shared = [f"--storage={storage}"] if storage and not shell.has_password(storage) else []
-    return shell.from_anywhere(kept["study"], f"--resume={kept['run_id']}", *own, *shared)
+    return shell.from_anywhere(kept["study"], f"--resume={kept['run_id']}", *journal_option(root), *shared)
+
+
+def journal_option(root: Path) -> list[str]:
+    """The option that names the folder of the journals, where it is not the default."""
+    return [] if root.resolve() == Path(CampaignSettings.journal).resolve() else [f"--journal={root.resolve()}"]
 
 
 def _in_phase(closed: RunClosed, phase: str) -> RunClosed:

@@ -14,10 +14,10 @@ from experiments import studies
 from experiments.cli.codes import DONE, FAILED, NO_VERDICT
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.config.commands import COMMANDS, Admin, Compare, Export, Parity, Replay, Sweep
+from experiments.config.commands import COMMANDS, Admin, Compare, Export, Extend, Parity, Replay, Sweep
 from experiments.config.stopping import STOP
 from tracking import plain
-from tracking.errors import EvenhandError
+from tracking.errors import EvenhandError, WrongCall
 
 if TYPE_CHECKING:
     from experiments.campaign.campaign import Campaign
@@ -37,6 +37,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
         "admin": _admin,
         "compare": _compare,
         "export": _export,
+        "extend": _extend,
         "import": _replay,
         "parity": _parity,
         "replay": _replay,
@@ -50,6 +51,8 @@ def study(name: str, given: Mapping[str, str]) -> int:
     module = studies.load(name)
     given = settings_.current(module.Settings, given)
     settings = settings_.parse(module.Settings, module.PRESETS, given)
+    if settings.dry_run:
+        return _forecast(name, settings)
     _end_in_order()
     from experiments.campaign import launch
     from experiments.config.console import Display
@@ -60,6 +63,17 @@ def study(name: str, given: Mapping[str, str]) -> int:
         else:
             campaign = launch.start(name, settings, display)
         return _concluded(campaign, display)
+
+
+def _forecast(name: str, settings: settings_.CampaignSettings) -> int:
+    from experiments.campaign.forecast import forecast
+    from experiments.cli import dry_run
+    from experiments.config.console import Display
+
+    with Display() as display:
+        for line in dry_run.lines(forecast(name, settings)):
+            display.say(line)
+    return DONE
 
 
 def _admin(settings: Admin) -> int:
@@ -84,6 +98,18 @@ def _export(settings: Export) -> int:
         again = shell.command("import", "--journal", str(folder))
         display.say(f"{count} runs are in {folder}; send them to another server: {again}")
     return DONE
+
+
+def _extend(settings: Extend) -> int:
+    _end_in_order()
+    from experiments.campaign import extending, launch
+    from experiments.config.console import Display
+
+    root = Path(settings.journal).resolve()
+    with Display() as display:
+        more = extending.asked(settings.run, settings.blocks, settings.budget, root)
+        campaign = launch.resume(more.study, more.run_id, more.given, root, display)
+        return _concluded(campaign, display, more.last_block)
 
 
 def _replay(settings: Replay) -> int:
@@ -131,6 +157,8 @@ def _compare(settings: Compare) -> int:
 
 
 def _sweep(settings: Sweep, given: Mapping[str, str]) -> int:
+    if settings_.convert("dry_run", given.get("dry_run", "false"), bool):
+        raise WrongCall("dry_run: a search chooses its cells as it goes; ask the experiment itself")
     _end_in_order()
     from experiments.config.console import Display
     from experiments.sweep import worker
@@ -171,13 +199,15 @@ def _by_runner() -> bool:
     return "MLFLOW_RUN_ID" in os.environ
 
 
-def _concluded(campaign: Campaign, display: Display) -> int:
+def _concluded(campaign: Campaign, display: Display, last_block: int = 0) -> int:
     from experiments.campaign.conclude import run
 
-    conclusion = run(campaign, display.step)
+    conclusion = run(campaign, display.step, last_block)
     display.rest()
     _tell_tables(conclusion, display)
     _tell_found(conclusion.sentences, campaign.runner.warnings, display)
+    if conclusion.answer and conclusion.answer.advice:
+        display.say(str(conclusion.answer.advice))
     path = conclusion.answer.report if conclusion.answer else None
     display.say("")
     display.say(f"report     {path or 'none: nothing to compare'}")

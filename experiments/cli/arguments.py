@@ -41,6 +41,12 @@ def options(words: Sequence[str], flags: Collection[str] = (), names: Mapping[st
     return found
 
 
+def spelled(name: str, words: Sequence[str]) -> list[str]:
+    """The words after a command, with the name of the setting that may be left out before its value: `extend last`."""
+    bare = COMMANDS[name].bare if name in COMMANDS else ""
+    return [f"--{bare}", *words] if bare and words and not words[0].startswith("-") else list(words)
+
+
 def flags(name: str) -> set[str]:
     """The settings of a command or experiment that are true or false; a search's are those of every experiment too."""
     return set().union(*map(settings.flags, _kinds(name)))

@@ -72,7 +72,7 @@ def _dispatch(words: Sequence[str]) -> int:
         return DONE
     if name not in COMMANDS:
         studies.load(name)  # raises for a name that is neither
-    given = arguments.options(rest, arguments.flags(name), arguments.of(name))
+    given = arguments.options(arguments.spelled(name, rest), arguments.flags(name), arguments.of(name))
     from experiments.cli import actions
 
     return actions.command(name, given) if name in COMMANDS else actions.study(name, given)

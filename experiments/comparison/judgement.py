@@ -11,10 +11,11 @@ import pandas as pd
 
 from experiments.comparison import compare
 from experiments.comparison.report import drawing, remarks, tables, wording, writing
+from experiments.comparison.report.remarks import Advice
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
-from experiments.comparison.verdicts import batch_sizes, busy, learning, papers
+from experiments.comparison.verdicts import batch_sizes, busy, learning, papers, precision
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.config.console import Table
 from experiments.config.outcomes import Outcome
@@ -58,7 +59,7 @@ class Extra:
 class ReportOptions:
     """How a report is headed, and what it sets beside the verdicts. `also`: what a study has to add to them.
 
-    figures: whether there are any.
+    figures: whether there are any. more_blocks: how so many more blocks are measured, where they can be.
     """
 
     title: str
@@ -66,17 +67,22 @@ class ReportOptions:
     source: str = ""
     also: Callable[[Comparison], Extra] | None = None
     figures: bool = True
+    more_blocks: Callable[[int], Advice | None] | None = None
 
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """What was found. `report`: the HTML file, None if it could not be written (`trouble` says why)."""
+    """What was found. `report`: the HTML file, None if it could not be written (`trouble` says why).
+
+    advice: how more blocks are measured, where some would settle what is open.
+    """
 
     comparison: Comparison
     sentences: list[str]
     report: Path | None
     extra: Extra
     trouble: str = ""
+    advice: Advice | None = None
 
     def text(self, form: str) -> str:
         """The report as `markdown`, `csv` or `json`."""
@@ -108,8 +114,11 @@ def _answer(
     loud = [*busy.warning(comparison.findings), *loud]
     comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
     extra = options.also(comparison) if options.also else Extra([])
+    limits = precision.of_findings(wording.headlines(comparison), shown)
+    advice = remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
     tested = map(remarks.on_control, comparison.controls)
-    found = [*loud, *wording.sentences(comparison), *tested, *alike, *extra.sentences]
+    found = [*loud, *wording.sentences(comparison), *filter(None, [remarks.on_precision(limits)])]
+    found += [*tested, *alike, *extra.sentences]
     if spec.factor.rpartition(".")[2] == "batch_size":
         found += remarks.on_batches(batch_sizes.curves(comparison))
     unasked = [] if options.figures else ["Without figures, as asked for (figures=false)."]
@@ -123,14 +132,16 @@ def _answer(
             published_source=options.source,
             notes=[*alike, *extra.sentences, *missing, *unasked],
             raw=shown,
+            advice=advice,
+            limits=limits,
             sections=[*extra.sections, *tables.times_to_accuracy(comparison), *tables.profiles(comparison, runs)],
             begin=begin,
         )
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        return ComparisonResult(comparison, found, None, extra, f"No report: {error.strerror}: {folder}")
-    return ComparisonResult(comparison, found, path, extra)
+        return ComparisonResult(comparison, found, None, extra, f"No report: {error.strerror}: {folder}", advice)
+    return ComparisonResult(comparison, found, path, extra, advice=advice)
 
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:

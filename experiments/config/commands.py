@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.config.settings import MOST_SEED, setting
+from experiments.config.settings import MOST_BLOCKS, MOST_SEED, CampaignSettings, setting
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,20 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Extend:
+    """Which campaign goes on, and how far."""
+
+    run: str = setting("last", "the campaign: its run id, or last", group="campaign")
+    blocks: int = setting(6, "how many more blocks are measured", least=1, most=MOST_BLOCKS, group="campaign")
+    budget: str = setting(
+        "none",
+        "of a campaign with until=settled, how long it may take, such as 90s, 30m or 2h; none: as long as it takes",
+        group="campaign",
+    )
+    journal: str = setting(CampaignSettings.journal, "folder that has the campaign's journal", path=True, group="records")
+
+
+@dataclass(frozen=True)
 class Admin:
     """What is done to the accounts of a shared server."""
 
@@ -154,16 +168,21 @@ class Replay:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the same name as its module. `settings`: its dataclass; of_experiment: it takes the experiment's too."""
+    """A command of the same name as its module. `settings`: its dataclass; of_experiment: it takes the experiment's too.
+
+    bare: the setting whose value may be the first word after the command, without its name.
+    """
 
     title: str
     settings: type[Any]
     of_experiment: bool = False
+    bare: str = ""
 
 
 COMMANDS = {
     "admin": Command("Teams, users and permissions of a shared tracking server", Admin),
     "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
+    "extend": Command("Measure more blocks of a campaign that has ended", Extend, bare="run"),
     "export": Command("Write runs of a server down as a journal, for another server", Export),
     "import": Command("Tell a tracking server what an export holds, once", Replay),
     "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),

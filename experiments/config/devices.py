@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from experiments.config.settings import CampaignSettings
-from tracking import provenance
+from tracking import cpus, provenance
 from tracking.errors import WrongCall
 
 
@@ -28,12 +33,72 @@ def on_the_cpu(settings: CampaignSettings) -> CampaignSettings:
     return dataclasses.replace(settings, device="cpu", **own)
 
 
-def cpus_of_cells(reserved: int) -> tuple[int, ...]:
-    """Numbers of the CPUs that cells run on: this process's without the first `reserved`. Raises WrongCall if none is left."""
-    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+@dataclass(frozen=True)
+class Placement:
+    """Numbers of the CPUs that cells run on, and those of the parent with its uploads; empty: as the system places it."""
+
+    cells: tuple[int, ...]
+    parent: tuple[int, ...] = ()
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What a run says of it."""
+        told = {"pinned.cell": self.cells, "pinned.parent": self.parent}
+        return {name: ",".join(map(str, numbers)) for name, numbers in told.items() if numbers}
+
+
+def placement(settings: CampaignSettings, mine: Sequence[int] = (), root: Path = Path("/")) -> Placement:
+    """Where a campaign's processes run. Raises WrongCall if no CPU is left to the cells.
+
+    mine: the CPUs that there are; none: those that this process was given. The first `reserve_cores` are not the cells'. With
+    pin=auto cells get one thread of each core, and the parent the reserved CPUs or, where there are three cores, the first core.
+    No core is shared by both. root: of the file system that holds `sys`.
+    """
+    mine, reserved = sorted(mine or own_cpus()), settings.reserve_cores
     if reserved >= len(mine):
         raise WrongCall(f"reserve_cores={reserved} leaves no CPU to the cells; this process may use {len(mine)}")
-    return tuple(mine[reserved:])
+    if settings.pin == "none":
+        return Placement(tuple(mine[reserved:]))
+    if not hasattr(os, "sched_setaffinity"):
+        raise WrongCall("pin=auto: this system lets no process choose its CPUs; leave it out")
+    cores = cpus.cores(mine, root)
+    parent = set(mine[:reserved]) or set(cores[0] if len(cores) > 2 else ())
+    cells = tuple(core[0] for core in cores if not parent & set(core))
+    if not cells:
+        raise WrongCall(f"pin=auto: reserve_cores={reserved} has a thread of every core; reserve fewer of {len(mine)}")
+    return Placement(cells, tuple(sorted(parent)))
+
+
+def is_placed(settings: CampaignSettings) -> bool:
+    """Whether cells run on some CPUs alone."""
+    return settings.pin != "none" or settings.reserve_cores > 0
+
+
+@cache
+def own_cpus() -> tuple[int, ...]:
+    """Numbers of the CPUs that this process was given, as they were when it was first asked: before it placed itself."""
+    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return tuple(sorted(mine))
+
+
+@contextmanager
+def staying_on(numbers: Collection[int]) -> Iterator[None]:
+    """Within it all threads of this process run on these CPUs alone; where none is named, as before.
+
+    What is started inherits it, unless it is placed itself.
+    """
+    before = os.sched_getaffinity(0) if numbers else set[int]()
+    _place(numbers)
+    try:
+        yield
+    finally:
+        _place(before)
+
+
+def _place(numbers: Collection[int]) -> None:
+    for thread in os.listdir("/proc/self/task") if numbers else ():
+        with suppress(ProcessLookupError):  # it has ended since
+            os.sched_setaffinity(int(thread), numbers)
 
 
 def resolve(device: str) -> str:

@@ -169,6 +169,12 @@ class CampaignSettings:
         most=1_023,
         group="machine",
     )
+    pin: str = setting(
+        "none",
+        "auto: cells stay on a fixed set of cores, one thread of each, and the parent on another where there are three",
+        choices=("none", "auto"),
+        group="machine",
+    )
     require_idle_machine: bool = setting(
         False,
         "refuse a machine on which others work, instead of warning",
@@ -251,6 +257,12 @@ class CampaignSettings:
     )
     cache: str = setting(
         ".evenhand/cache", "folder for data and features that need not be made twice", path=True, group="records", silent=True
+    )
+    dry_run: bool = setting(
+        False,
+        "print the cells, what earlier ones took and what they could tell; measure and write nothing",
+        group="design",
+        silent=True,
     )
     resume: str = setting("", "a campaign's run id, or last: run only what is missing", group="records", silent=True)
 

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from experiments.config.devices import cpus_of_cells
+from experiments.config.devices import placement
+from experiments.config.settings import CampaignSettings
 from tests.models.children import run_python
 from tracking.errors import WrongCall
 
@@ -45,8 +46,8 @@ def test_what_was_freed_before_the_first_step_and_between_epochs_is_no_peak() ->
 
 def test_reserved_cores_are_not_the_cells() -> None:
     mine = sorted(os.sched_getaffinity(0))
-    assert cpus_of_cells(0) == tuple(mine)
+    assert placement(CampaignSettings()).cells == tuple(mine)
     if len(mine) > 1:
-        assert cpus_of_cells(1) == tuple(mine[1:])
+        assert placement(CampaignSettings(reserve_cores=1)).cells == tuple(mine[1:])
     with pytest.raises(WrongCall, match=f"reserve_cores={len(mine)} leaves no CPU to the cells"):
-        cpus_of_cells(len(mine))
+        placement(CampaignSettings(reserve_cores=len(mine)))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.campaign import launch, looking
+from experiments.campaign import extending, launch, looking
 from experiments.campaign.campaign import Campaign, looks_so_far
 from experiments.campaign.looking import Looking
 from experiments.comparison.judgement import ComparisonSpec
@@ -131,8 +131,8 @@ class KnownCampaign:
 
     note_look = Campaign.note_look
 
-    def looking(self) -> Looking:
-        return Looking(self, ComparisonSpec(baseline="a", outcomes=[STEP]))  # type: ignore[arg-type]
+    def looking(self, last_block: int = 0) -> Looking:
+        return Looking(self, ComparisonSpec(baseline="a", outcomes=[STEP]), last_block)  # type: ignore[arg-type]
 
 
 def stops(folder: Path, shifts: Sequence[float], **given: Any) -> tuple[int, Looking, KnownCampaign]:
@@ -190,10 +190,10 @@ def test_error_that_is_spent_is_not_spent_again(tmp_path: Path) -> None:
     _, _, campaign = stops(tmp_path, noise(0.2))
     before = {"max_blocks": 18}
     with pytest.raises(WrongCall, match="max_blocks was 18, and the last look has spent all of the error rate; start anew with"):
-        launch.extended(replace(campaign.settings, max_blocks=40), before, tmp_path, "c")
+        extending.allowed(replace(campaign.settings, max_blocks=40), before, tmp_path, "c")
     with pytest.raises(WrongCall, match="max_blocks=12: 18 blocks have been judged; choose more"):
-        launch.extended(replace(campaign.settings, max_blocks=12), {"max_blocks": 24}, tmp_path, "c")
-    assert launch.extended(campaign.settings, before, tmp_path, "c") == campaign.settings, "the report may be written again"
+        extending.allowed(replace(campaign.settings, max_blocks=12), {"max_blocks": 24}, tmp_path, "c")
+    assert extending.allowed(campaign.settings, before, tmp_path, "c") == campaign.settings, "the report may be written again"
 
 
 def test_only_what_a_campaign_leaves_open_may_be_given_when_it_is_resumed() -> None:

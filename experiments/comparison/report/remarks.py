@@ -2,13 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from experiments.comparison.report import wording
+from experiments.comparison.verdicts import outlook, precision
 from experiments.comparison.verdicts.batch_sizes import Curve
-from experiments.comparison.verdicts.findings import Control, Finding
+from experiments.comparison.verdicts.findings import Comparison, Control, Finding
 from experiments.comparison.verdicts.learning import Agreement
+from experiments.comparison.verdicts.precision import Precision
 from experiments.config.outcomes import outcome
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something that can be done next, and the command that does it."""
+
+    what: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.command}"
+
+
+def on_more_blocks(comparison: Comparison, measured: Callable[[int], Advice | None]) -> Advice | None:
+    """How what is open among the headlines would be settled, where so many more blocks can be measured."""
+    wanted = max((outlook.more_blocks(finding) for finding in wording.headlines(comparison)), default=0)
+    return measured(wanted) if wanted else None
+
+
+# What a part of the spread is called, and what makes it smaller.
+PARTS = {"block": "lies between blocks", "drift": "is drift", "process": "lies between processes", "apart": "is drift apart"}
+LEAST_SHARE = 0.05
+
+
+def on_precision(found: Sequence[Precision]) -> str:
+    """How small a difference these runs could tell, what limits it, and where their spread lies; empty without a test."""
+    if not found:
+        return ""
+    by_metric: dict[str, list[Precision]] = {}
+    for one in found:
+        by_metric.setdefault(one.finding.row.metric, []).append(one)
+    told = [f"{_told_apart(group)} in {group[0].finding.outcome.label}" for group in by_metric.values()]
+    worst = _by_size(next(iter(by_metric.values())))[-1]
+    blocks = sorted({one.finding.row.n_blocks for one in found})
+    count = wording.blocks(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {wording.blocks(blocks[-1])}"
+    of = f" of {wording.named(worst.finding)}" if len(found) > 1 else ""
+    parts = sorted(precision.shares(worst.parts).items(), key=lambda one: -one[1])
+    shares = wording.joined([f"{100 * share:.0f} % {PARTS[name]}" for name, share in parts if share >= LEAST_SHARE])
+    return (
+        f"These runs could tell differences of about {wording.joined(told)} (80 % power, {count}). {_limit(worst)}. "
+        f"Of the variance of runs{of} {shares}; what both sides of a block share cancels."
+    )
+
+
+def _by_size(group: Sequence[Precision]) -> list[Precision]:
+    return sorted(group, key=lambda one: one.finding.row.minimum_in_family or 0.0)
+
+
+def _told_apart(group: Sequence[Precision]) -> str:
+    least, most = (wording.detectable(one.finding) for one in (_by_size(group)[0], _by_size(group)[-1]))
+    return most if least == most else f"{least} to {most}"
+
+
+def _limit(one: Precision) -> str:
+    finding, parts = one.finding, one.parts
+    if one.limit == precision.STEPS and one.steps:
+        return f"The limit is the spread of steps inside a process (SD {wording.spread(one.steps.sd)}): longer runs narrow it"
+    if one.limit == precision.APART:
+        rise = wording.rise(parts.apart.rise, finding)
+        who = f"{finding.row.b} against {finding.row.a}"
+        return f"The limit is a drift of {who}, {rise} over the blocks: more blocks do not narrow it"
+    return f"The limit is the spread between processes (SD {wording.amount(parts.process, finding)}): more blocks narrow it"
 
 
 def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:

@@ -15,6 +15,7 @@ from experiments.config.console import Table, Text, box
 
 if TYPE_CHECKING:
     from experiments.comparison.report.figures import Figure
+    from experiments.comparison.report.remarks import Advice
 
 _TERMINAL_STYLE = {
     "better": "bold green",
@@ -38,12 +39,18 @@ class Card:
 
 @dataclass(frozen=True)
 class Document:
-    """A report. sentences: what was found, the most important first; many: none of them stands out. notes: at its end."""
+    """A report. sentences: what was found, the most important first; many: none of them stands out. notes: at its end.
+
+    precision: how small a difference could be told, and why; empty where nothing was tested. advice: how what is open would be
+    settled.
+    """
 
     title: str
     subtitle: str
+    precision: str
     warnings: Sequence[str]
     sentences: Sequence[str]
+    advice: Advice | None
     many: bool
     cards: Sequence[Card]
     body: Sequence[Section | Figure]
@@ -65,9 +72,10 @@ def page(document: Document) -> str:
 
 def markdown(document: Document) -> str:
     """Markdown; figures are those in `figures/`."""
-    parts = [f"# {_escaped(document.title)}", _escaped(document.subtitle)]
+    parts = [f"# {_escaped(document.title)}", _escaped(document.subtitle), *filter(None, [_escaped(document.precision)])]
     parts += [f"> **{_escaped(line)}**" for line in document.warnings]
     parts.append("\n".join(f"- {_escaped(line)}" for line in document.sentences))
+    parts += [f"{_escaped(document.advice.what)}:", f"    {document.advice.command}"] if document.advice else []
     for one in document.body:
         if isinstance(one, Section):
             parts += _markdown_section(one)

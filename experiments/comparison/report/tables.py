@@ -15,6 +15,7 @@ from experiments.comparison.verdicts import survival
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Control, Finding, PaperRow
+from experiments.comparison.verdicts.precision import Precision
 from experiments.comparison.verdicts.steadiness import KINDS, RunSteadiness, by_level
 
 if TYPE_CHECKING:
@@ -200,6 +201,32 @@ def looks(comparison: Comparison) -> list[Section]:
         "not corrected for the looks."
     )
     return [Section("Looks", caption, ("stratum", *map(number, names)), rows)] if rows else []
+
+
+LIMITS = {"processes": "processes", "steps": "steps", "apart": "drift apart"}
+
+
+def precision(found: Sequence[Precision]) -> list[Section]:
+    """What the spread of every headline's runs is made of."""
+    names = ("could detect", "between processes", "of steps in a process", "between blocks", "drift", "drift apart")
+    header: Header = ("outcome", under(""), *map(number, names), "limit")
+    rows: list[Line] = [
+        (
+            *(wording.named(one.finding), f"{one.finding.row.b} against {one.finding.row.a}", wording.detectable(one.finding)),
+            wording.amount(one.parts.process, one.finding),
+            wording.spread(one.steps.sd) if one.steps else NONE,
+            wording.amount(one.parts.block, one.finding),
+            *(wording.rise(line.rise, one.finding) for line in (one.parts.drift, one.parts.apart)),
+            LIMITS[one.limit],
+        )
+        for one in found
+    ]
+    caption = (
+        "SDs of one run: between two processes of a block, between steps of one process, between blocks about their drift. Drift "
+        "is the rise of a straight line from the first block to the last, of both sides’ mean and, apart, of their difference. "
+        "Drift and blocks are shared by both sides and cancel in the difference; processes and a drift apart do not."
+    )
+    return [Section("What limited the precision", caption, header, rows)] if rows else []
 
 
 def across_strata(comparison: Comparison) -> list[Section]:

@@ -73,7 +73,7 @@ def p_value(p: float | None) -> str:
 
 def margin(finding: Finding) -> str:
     """What matters: ±3 %, ±1 points."""
-    return f"±{_amount(finding.row.margin, finding)}"
+    return f"±{amount(finding.row.margin, finding)}"
 
 
 def detectable(finding: Finding) -> str:
@@ -87,13 +87,26 @@ def decidable(finding: Finding) -> str:
 
 
 def _least(found: float | None, finding: Finding) -> str:
-    return NONE if found is None else _amount(found, finding)
+    return NONE if found is None else amount(found, finding)
 
 
-def _amount(value: float, finding: Finding) -> str:
+def amount(value: float, finding: Finding) -> str:
+    """The size of an effect: a share of a ratio in percent, a difference in its unit."""
     if finding.row.kind == "ratio":
         return f"{100 * value:.2g} %" if value < 1 else f"{number(100 * value)} %"
     return f"{value:.2g} {_unit(finding)}".rstrip()
+
+
+def spread(sd: float) -> str:
+    """An SD of logarithms as a share."""
+    return f"{100 * sd:.2g} %"
+
+
+def rise(value: float, finding: Finding) -> str:
+    """A change on the scale of the test, with its sign: +6.2 %, −0.4 points."""
+    if finding.row.kind == "ratio":
+        return f"{100 * math.expm1(value):+.2g} %".replace("-", MINUS)
+    return f"{value:+.2g} {_unit(finding)}".rstrip().replace("-", MINUS)
 
 
 def _unit(finding: Finding) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.comparison.report import drawing, rendering, tables, wording
+from experiments.comparison.report import drawing, remarks, rendering, tables, wording
+from experiments.comparison.report.remarks import Advice
 from experiments.comparison.report.rendering import Card, Document
 from experiments.comparison.report.sections import Section
 from experiments.comparison.report.wording import sentences
@@ -17,6 +18,7 @@ from experiments.comparison.runs.environment import medians
 from experiments.comparison.verdicts import batch_sizes, steadiness
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row, grouped
+from experiments.comparison.verdicts.precision import Precision
 from experiments.config.console import Table
 from experiments.config.outcomes import outcome as outcome_of
 from tracking import spreadsheet
@@ -47,6 +49,8 @@ def write(
     published_source: str = "",
     raw: Sequence[RawRun] = (),
     sections: Sequence[Section] = (),
+    advice: Advice | None = None,
+    limits: Sequence[Precision] = (),
     begin: drawing.Begin = drawing.here,
 ) -> Path:
     """Writes report.html, report.md, comparison.csv, comparison.json and figures/ into the folder; returns the HTML file's path.
@@ -55,6 +59,7 @@ def write(
     notes are told quietly, at the end.
     published: mappings with `what`, `published` and `metric` (may be empty).
     raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
+    advice: how what is open would be settled. limits: how small a difference the runs could tell, and why.
     begin: who draws the figures.
     """
     from experiments.comparison.report import figures
@@ -62,7 +67,7 @@ def write(
     curves = batch_sizes.curves(comparison, first_batch_size(runs, raw))
     finish = begin(figures.drawings(comparison, raw, curves))
     beside = tables.published([_beside(comparison, one, runs) for one in published], published_source)
-    above, below = _above(comparison, sections), _below(comparison, curves, raw, beside)
+    above, below = _above(comparison, [*sections, *tables.precision(limits)]), _below(comparison, curves, raw, beside)
     as_text = json.dumps(as_json(comparison), indent=1, allow_nan=False, ensure_ascii=False)
     drawn = finish()
     (folder / "figures").mkdir(parents=True, exist_ok=True)
@@ -71,7 +76,8 @@ def write(
         (folder / "figures" / f"{figure.name}.png").write_bytes(figure.png)
     heading = [Section("Figures", "", (), ())] if drawn else []
     body: list[Section | Figure] = [*above, *heading, *drawn, *below]
-    document = _document(comparison, title, body, [*tables.unread(raw), *_missing(comparison), *notes])
+    notes = [*tables.unread(raw), *_missing(comparison), *notes]
+    document = _document(comparison, title, advice, remarks.on_precision(limits), body, notes)
     (folder / "report.html").write_text(rendering.page(document), encoding="utf-8")
     (folder / "report.md").write_text(rendering.markdown(document), encoding="utf-8")
     (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
@@ -105,7 +111,14 @@ def _below(comparison: Comparison, curves: Sequence[Curve], raw: Sequence[RawRun
     ]
 
 
-def _document(comparison: Comparison, title: str, body: Sequence[Section | Figure], notes: Sequence[str]) -> Document:
+def _document(
+    comparison: Comparison,
+    title: str,
+    advice: Advice | None,
+    precision: str,
+    body: Sequence[Section | Figure],
+    notes: Sequence[str],
+) -> Document:
     groups = len(grouped(comparison.findings))
     subtitle = (
         f"{tables.versus(comparison)} · factor {comparison.factor} · {comparison.n_runs} usable runs · "
@@ -113,7 +126,8 @@ def _document(comparison: Comparison, title: str, body: Sequence[Section | Figur
     )
     headlines = wording.headlines(comparison) if groups == 1 and comparison.has_verdict else []
     cards = [_card(finding) for finding in headlines]
-    return Document(title, subtitle, comparison.warnings, sentences(comparison), groups > 1, cards, body, notes)
+    told = sentences(comparison)
+    return Document(title, subtitle, precision, comparison.warnings, told, advice, groups > 1, cards, body, notes)
 
 
 def _card(finding: Finding) -> Card:

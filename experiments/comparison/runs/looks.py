@@ -1,4 +1,4 @@
-"""The looks that campaigns have had which go on until it is settled, as their runs tell them."""
+"""The looks that campaigns have had, as their runs tell them: of those that go on until it is settled, and of extended ones."""
 
 from __future__ import annotations
 
@@ -25,17 +25,31 @@ def of_runs(frame: pd.DataFrame) -> Looks:
     return strictest(_of_campaign(runs) for _, runs in asked.groupby(campaigns.fillna("")))
 
 
+def of_extended(frame: pd.DataFrame) -> dict[str, tuple[int, ...]]:
+    """Campaign -> the blocks after which it was judged, the last of them now, where it had a fixed number and got more since."""
+    if not {UNTIL, LOOKS, "block"} <= set(frame.columns):
+        return {}
+    fixed = frame[frame[UNTIL] != SETTLED]
+    campaigns = fixed["campaign"] if "campaign" in fixed.columns else pd.Series("", index=fixed.index)
+    found = {}
+    for name, runs in fixed.groupby(campaigns.fillna("")):
+        if looks := told(runs):
+            last = int(pd.to_numeric(runs["block"]).max())
+            found[str(name)] = (*sorted(at for at in looks if at < last), last)
+    return found
+
+
 def _of_campaign(runs: pd.DataFrame) -> Looks:
     """The most blocks that were planned may have grown: a look has what the block before it was run with."""
     numbers = runs[["block", FIRST, MOST]].apply(pd.to_numeric).sort_values("block", kind="stable")
     blocks, most = numbers["block"].to_numpy(), numbers[MOST].to_numpy()
     last, planned = int(blocks[-1]), schedule(int(numbers[FIRST].iloc[0]), int(most[-1]))
-    looks = sorted({*(at for at in (*planned, *_told(runs)) if at < last), last})
+    looks = sorted({*(at for at in (*planned, *told(runs)) if at < last), last})
     limits = (int(most[blocks <= at][-1]) if (blocks <= at).any() else int(most[0]) for at in looks)
     return Looks(tuple(looks), tuple(limits))
 
 
-def _told(runs: pd.DataFrame) -> set[int]:
+def told(runs: pd.DataFrame) -> set[int]:
     """The looks that the runs know of, all of which came before them."""
     texts = runs[LOOKS].dropna().astype(str).unique() if LOOKS in runs.columns else ()
     return {int(look) for text in texts for look in text.split(",") if look}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -118,30 +119,61 @@ def boundary(information: Sequence[float], spent: Sequence[float]) -> Floats:
     information: of every look, ascending, in any unit (blocks). A look that spends nothing has an infinite boundary.
     The density of paths that have crossed no boundary is carried from look to look by Gauss-Legendre quadrature.
     """
-    nodes, weights = _quadrature()
-    found, at, density = list[float](), np.zeros(1), np.ones(1)
+    found, paths = list[float](), _START
     for (before, now), (sooner, later) in zip(pairwise((0.0, *information)), pairwise((0.0, *spent)), strict=True):
         step = math.sqrt(now - before)
-        edge = _edge(at, density, step, later - sooner)
+        edge = _edge(paths, step, later - sooner)
         found.append(edge / math.sqrt(now))
-        reach = min(edge, float(np.abs(at).max()) + 9 * step)
-        onward = np.exp(-(((reach * nodes[:, None] - at) / step) ** 2) / 2) / (step * math.sqrt(2 * math.pi))
-        at, density = reach * nodes, reach * weights * (onward @ density)
+        paths = _onward(paths, step, edge)
     return np.array(found)
 
 
-def _edge(at: Floats, density: Floats, step: float, share: float) -> float:
+def crossed(information: Sequence[float], critical: Sequence[float]) -> float:
+    """How often a Brownian motion without drift lies beyond ±critical standard deviations at any look; see `boundary`."""
+    found, paths = 0.0, _START
+    for (before, now), z in zip(pairwise((0.0, *information)), critical, strict=True):
+        step, edge = math.sqrt(now - before), z * math.sqrt(now)
+        found += _crossing(paths, step, edge)
+        paths = _onward(paths, step, edge)
+    return found
+
+
+class _Paths(NamedTuple):
+    """Paths that have crossed no boundary: where they are, and how many of them."""
+
+    at: Floats
+    density: Floats
+
+
+_START = _Paths(np.zeros(1), np.ones(1))
+
+
+def _onward(paths: _Paths, step: float, edge: float) -> _Paths:
+    """The paths that stay inside ±edge in their next step, of this standard deviation."""
+    nodes, weights = _quadrature()
+    reach = min(edge, float(np.abs(paths.at).max()) + 9 * step)
+    onward = np.exp(-(((reach * nodes[:, None] - paths.at) / step) ** 2) / 2) / (step * math.sqrt(2 * math.pi))
+    return _Paths(reach * nodes, reach * weights * (onward @ paths.density))
+
+
+def _crossing(paths: _Paths, step: float, edge: float) -> float:
+    """The share of all paths that crosses ±edge in the next step."""
+    beyond = special.ndtr((paths.at - edge) / step) + special.ndtr((-paths.at - edge) / step)
+    return float(paths.density @ beyond)
+
+
+def _edge(paths: _Paths, step: float, share: float) -> float:
     """How far from 0 the boundary lies that this share of paths crosses in their next step."""
-
-    def crossing(edge: float) -> float:
-        return float(density @ (special.ndtr((at - edge) / step) + special.ndtr((-at - edge) / step)))
-
     if share <= 0:
         return math.inf
-    if crossing(0.0) <= share:
+    if _crossing(paths, step, 0.0) <= share:
         return 0.0
-    farthest = float(np.abs(at).max()) + 36 * step
-    return float(optimize.brentq(lambda edge: math.log(max(crossing(edge), 1e-300) / share), 0.0, farthest, xtol=1e-12))
+    farthest = float(np.abs(paths.at).max()) + 36 * step
+
+    def missing(edge: float) -> float:
+        return math.log(max(_crossing(paths, step, edge), 1e-300) / share)
+
+    return float(optimize.brentq(missing, 0.0, farthest, xtol=1e-12))
 
 
 @lru_cache(maxsize=1)
@@ -150,4 +182,4 @@ def _quadrature() -> tuple[Floats, Floats]:
     return nodes, weights
 
 
-__all__ = ["FIXED", "SPENDING", "Looks", "boundary", "schedule", "strictest"]
+__all__ = ["FIXED", "SPENDING", "Looks", "boundary", "crossed", "schedule", "strictest"]

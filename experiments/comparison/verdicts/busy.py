@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.comparison.runs import environment
+from experiments.comparison.runs.pairing import NAMED
+from experiments.comparison.statistics.estimates import Floats
 from experiments.comparison.verdicts.findings import Finding
 from experiments.config.outcomes import Outcome
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
@@ -38,6 +40,27 @@ def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(f"{reason[:1].upper()}{reason[1:]}. {told}" for reason in found)
 
 
+def flagged(frame: pd.DataFrame) -> tuple[str, ...]:
+    """The blocks with a run that others disturbed beyond its limit and that counts all the same: named, never dropped.
+
+    frame: the runs that are used, after every disturbed cell was measured again where it could be.
+    """
+    if OTHERS_CPU not in frame.columns:
+        return ()
+    percent, limits = environment.numbers(frame, OTHERS_CPU), _limits(frame)
+    beyond = frame.assign(percent=percent)[np.isfinite(percent) & (percent > limits)]
+    if beyond.empty:
+        return ()
+    most: dict[str, float] = {}
+    several = frame["stratum"].nunique() > 1
+    for stratum, block, used in zip(beyond["stratum"], beyond["block_label"], beyond["percent"], strict=True):
+        name = f"{block} [{stratum}]" if several else str(block)
+        most[name] = max(used, most.get(name, used))
+    told = [f"{name} ({used:.0f} %)" for name, used in most.items()]
+    more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
+    return (f"Disturbed blocks that count all the same: {', '.join(told[:NAMED])}{more}: others used so much of all CPUs.",)
+
+
 def depends(outcome: Outcome) -> bool:
     """Whether a machine that others use can change the outcome: times, rates, energy, temperatures, and what is not known."""
     return not (outcome.unit in UNMOVED or (outcome.kind == "difference" and not outcome.unit))
@@ -57,7 +80,12 @@ def _typical(side: pd.DataFrame) -> float | None:
     if OTHERS_CPU not in side.columns:
         return None
     percent = environment.numbers(side, OTHERS_CPU)
-    limits = environment.numbers(side, LIMIT) if LIMIT in side.columns else np.full(len(side), np.nan)
     known = np.isfinite(percent)
-    beyond = percent[known] - np.where(np.isfinite(limits), limits, OTHERS_LIMIT_PERCENT)[known]
+    beyond = percent[known] - _limits(side)[known]
     return float(np.median(percent[known])) if len(beyond) and np.median(beyond) > 0 else None
+
+
+def _limits(frame: pd.DataFrame) -> Floats:
+    """The limit that each run was measured with, in percent of all CPUs."""
+    limits = environment.numbers(frame, LIMIT) if LIMIT in frame.columns else np.full(len(frame), np.nan)
+    return np.where(np.isfinite(limits), limits, OTHERS_LIMIT_PERCENT)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.power import Plan
-from experiments.comparison.verdicts.decision import ALPHA, Decision
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.reasons import Family
 from experiments.config import durations
@@ -44,6 +44,13 @@ def _plan(finding: Finding, tests: int) -> Plan:
         if plan.blocks and plan.blocks <= more:
             return replace(plan, blocks=more, most=plan.most and max(more, plan.most))
     return power.blocks_to_settle(mean, sd, n, finding.row.bound, tests=tests, alpha=last.level(ALPHA))
+
+
+def more_blocks(finding: Finding) -> int:
+    """How many more should bring a verdict; 0 where there is one, or no payable number does."""
+    if finding.decision is Decision.TOO_FEW and not finding.busy:
+        return max(0, MINIMUM_BLOCKS - finding.row.n_blocks)
+    return finding.plan.blocks or 0 if finding.plan else 0
 
 
 def narrower(finding: Finding) -> float | None:

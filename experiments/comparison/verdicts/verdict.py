@@ -17,7 +17,7 @@ from experiments.comparison.runs.pairing import Exclusion, natural
 from experiments.comparison.statistics import estimates, power, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
 from experiments.comparison.statistics.sequential import FIXED, Looks
-from experiments.comparison.verdicts import busy, doubts, outlook, reasons
+from experiments.comparison.verdicts import busy, doubts, extended, outlook, reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
@@ -89,7 +89,10 @@ def judge(
         values=environment.values(runs.frame, [outcome.metric for outcome in wanted]),
         unmeasured=unmeasured,
         missing_sensors=environment.missing_sensors(runs.frame),
-        warnings=(*environment.warnings(runs.frame), *order.warnings(orders)),
+        warnings=(
+            *(*environment.warnings(runs.frame), *extended.warnings(runs.frame)),
+            *(*busy.flagged(runs.frame), *order.warnings(orders)),
+        ),
         n_runs=len(runs.frame),
         summaries=summaries(findings),
         rests_on=environment.rests_on(runs.frame),

@@ -125,3 +125,15 @@ def test_a_repeated_cell_is_left_out_with_its_reason() -> None:
         ("disturbed", "others used 37 % of all CPUs; a later run of the same cell is used instead")
     ]
     assert 99.0 not in [pair.a for one in found.findings for pair in one.pairs if one.row.metric == STEP]
+
+
+def test_blocks_that_stay_disturbed_are_named_and_count() -> None:
+    free = compare(measured({"pytorch": [FREE], "tensorflow": [FREE]}))
+    assert not [line for line in free.warnings if "Disturbed blocks" in line]
+    some = compare(measured({"pytorch": [FREE], "tensorflow": [FREE, LOADED, *[FREE] * 4, 11.0, None]}))
+    (told,) = (line for line in some.warnings if "Disturbed blocks" in line)
+    assert told == "Disturbed blocks that count all the same: 1 (37 %), 6 (11 %): others used so much of all CPUs."
+    assert row(some, STEP).n_blocks == row(free, STEP).n_blocks == 8, "none is dropped"
+    assert row(some, STEP).estimate == row(free, STEP).estimate
+    lax = measured({"pytorch": [LOADED], "tensorflow": [FREE]}, params={"others_limit_percent": "50.0"})
+    assert not [line for line in compare(lax).warnings if "Disturbed blocks" in line]

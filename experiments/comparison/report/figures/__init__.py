@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.comparison.report.figures import intervals, learning, runs, steps, tradeoffs
+from experiments.comparison.report.figures import intervals, learning, looks, runs, steps, tradeoffs
 from experiments.comparison.report.figures.canvas import Drawing, Figure, Scene, colours_of, made
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison
 
 MAKERS = (
-    *(intervals.forest, intervals.differences, learning.curves, learning.times, runs.by_level, steps.latencies),
+    *(intervals.forest, intervals.differences, looks.fans, learning.curves, learning.times, runs.by_level, steps.latencies),
     *(tradeoffs.batches, tradeoffs.memory, tradeoffs.frontier, intervals.ranks, runs.in_order, steps.sensors),
 )
 

@@ -1,0 +1,211 @@
+"""What a campaign would be, before it begins: its cells, what they took earlier, what they could tell. Nothing is written."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scipy import special
+
+from experiments import studies
+from experiments.campaign import finished, launch
+from experiments.campaign.campaign import cells_of
+from experiments.campaign.conclude import question
+from experiments.campaign.runner import device_of, logged_settings, settings_hash
+from experiments.comparison.judgement import ComparisonSpec, judged
+from experiments.comparison.report import wording
+from experiments.comparison.runs.query import table
+from experiments.comparison.statistics import power
+from experiments.comparison.statistics.sequential import FIXED, Looks, schedule
+from experiments.comparison.statistics.significance import ALPHA
+from experiments.comparison.verdicts import outlook
+from experiments.comparison.verdicts.findings import Finding
+from experiments.config import settings as settings_
+from experiments.config.settings import CampaignSettings
+from experiments.planning import plan as plan_
+from experiments.planning.design import Cell
+from experiments.planning.plan import Plan
+from tracking import journal, provenance
+from tracking.errors import WrongCall
+from tracking.records import RunKind, RunOutcome, StoredRun
+
+# Earlier campaigns that are read, the newest first: a machine changes, and reading a thousand takes longer than it tells.
+MOST_CAMPAIGNS = 20
+# Half of the interval of an SD that is told: 80 %, as beside "how many more blocks".
+TAIL = 0.1
+
+
+@dataclass(frozen=True)
+class Detectable:
+    """The true difference that four of five campaigns of so many blocks show, if runs vary as in earlier ones.
+
+    finding: of which outcome and levels, from the newest of them. sd: of the differences of a block, on the scale of the test,
+    from `blocks` blocks. low, high: at the ends of the SD's 80 % interval. after: blocks of this campaign.
+    """
+
+    finding: Finding
+    sd: float
+    blocks: int
+    after: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """cells: in their order. seconds, bytes: treatment -> what each of its earlier cells took, and left in the journal.
+
+    checked: what is looked at before the first cell, a line each. free_bytes: on the disk of the journal.
+    """
+
+    settings: CampaignSettings
+    plan: Plan
+    cells: Sequence[Cell]
+    checked: Sequence[str]
+    free_bytes: int
+    machine: str
+    campaigns: int = 0
+    seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    bytes: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    detectable: Sequence[Detectable] = ()
+
+    @property
+    def unknown(self) -> list[str]:
+        """Treatments that have no earlier cell."""
+        return [one.name for one in self.plan.treatments if not self.seconds.get(one.name)]
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of blocks that are of interest: of the first look and of the last, or the one there is."""
+        first = (self.settings.blocks,) if self.settings.until_settled else ()
+        return tuple(dict.fromkeys((*first, self.settings.most_blocks)))
+
+    def seconds_of(self, blocks: int) -> tuple[float, float, float]:
+        """What so many blocks take: as the middle of earlier cells, as the shortest and as the longest of each treatment."""
+        known = [took for took in self.seconds.values() if took]
+        middle = sum(statistics.median(took) for took in known)
+        return blocks * middle, blocks * sum(map(min, known)), blocks * sum(map(max, known))
+
+    def bytes_of(self, blocks: int) -> float:
+        """What so many blocks leave in the journal's folder."""
+        return blocks * sum(statistics.median(left) for left in self.bytes.values() if left)
+
+
+def forecast(study: str, settings: CampaignSettings) -> Forecast:
+    """Of a campaign that begins with these settings, from the journals of earlier ones. Raises WrongCall; writes nothing."""
+    if settings.resume:
+        raise WrongCall("dry_run forecasts a campaign that begins; leave resume out")
+    launch.check(study, settings)
+    module, root = studies.load(study), Path(settings.journal).resolve()
+    plan = plan_.of_study(module, settings)
+    earlier = _earlier(study, settings, plan, root)
+    seconds: dict[str, list[float]] = {one.name: [] for one in plan.treatments}
+    sizes: dict[str, list[float]] = {one.name: [] for one in plan.treatments}
+    for folder, runs in earlier.items():
+        for run in runs:
+            seconds[run.tags["treatment"]].append(((run.end_ms or run.start_ms) - run.start_ms) / 1_000)
+            sizes[run.tags["treatment"]].append(_size(folder / "cells" / run.tags["cell"] / run.run_id[:8]))
+    return Forecast(
+        settings,
+        plan,
+        cells_of(plan, settings),
+        _checked(study, settings, plan),
+        shutil.disk_usage(_existing(root)).free,
+        provenance.fingerprint(),
+        len(earlier),
+        seconds,
+        sizes,
+        _detectable(question(settings, plan, module), settings, earlier.values()),
+    )
+
+
+def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> dict[Path, list[StoredRun]]:
+    """Journal of an earlier campaign -> its cells that ended well on this machine with the very settings of those to come."""
+    wanted = {}
+    for one in plan.treatments:
+        immaterial = settings_.immaterial(settings)
+        wanted[one.name] = settings_hash(logged_settings(settings, one), immaterial)
+    here, found = provenance.fingerprint(), dict[Path, list[StoredRun]]()
+    for folder, kept in reversed(journal.descriptions(root, "") if root.is_dir() else []):
+        if kept["study"] != study or len(found) == MOST_CAMPAIGNS:
+            continue
+        runs = [run for run in finished.from_journal(folder) if _serves(run, wanted, here)]
+        if runs:
+            found[folder] = runs
+    return found
+
+
+def _serves(run: StoredRun, wanted: Mapping[str, str], machine: str) -> bool:
+    tags = run.tags
+    same = tags.get("settings_hash") == wanted.get(tags.get("treatment", ""), "") and tags.get("machine") == machine
+    return same and tags.get("kind") == RunKind.CELL and tags.get("outcome") == RunOutcome.OK and bool(run.end_ms)
+
+
+def _size(folder: Path) -> float:
+    return float(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())) if folder.is_dir() else 0.0
+
+
+def _existing(path: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next(one for one in (path, *path.parents) if one.exists())
+
+
+def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
+    """What is looked at before the first cell and at every one, a line each."""
+    names, opened = ", ".join(settings.frameworks), dict.fromkeys(device_of(settings, one) for one in plan.treatments)
+    found = ["the data and the folders, and whether the tracking server answers", f"{names} start on {', '.join(opened)}"]
+    if models := launch.models_to_prove(study, settings):
+        found.append(f"the parity gate: {', '.join(models)} computes the same in {names}, or the campaign does not begin")
+    refused = "; a busy machine is refused" if settings.require_idle_machine else "; a busy machine is warned of"
+    found.append(f"who else uses the machine{refused}")
+    if settings.others_limit_percent < 100:
+        found.append(f"others' use of the CPU while a cell is timed: above {settings.others_limit_percent:g} % it runs once more")
+    controls = [one.name for one in plan.treatments if one.control]
+    return [*found, *([f"controls: {', '.join(controls)}"] if controls else [])]
+
+
+def _detectable(asked: ComparisonSpec, settings: CampaignSettings, earlier: Iterable[Sequence[StoredRun]]) -> list[Detectable]:
+    """For every headline that earlier campaigns estimate, after the first look and after the last block."""
+    pooled: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for runs in earlier:
+        try:
+            comparison = judged(asked, table(runs))
+        except WrongCall:  # an earlier campaign that had one side alone
+            continue
+        for one in wording.headlines(comparison):
+            if len(one.pairs) > 1 and one.row.minimum_detectable != 0:  # what never varied has no spread
+                pooled.setdefault((one.row.metric, one.row.a, one.row.b, one.row.stratum), []).append(one)
+    return [found for group in pooled.values() for found in _of_outcome(group, len(pooled), settings)]
+
+
+def _of_outcome(group: Sequence[Finding], tests: int, settings: CampaignSettings) -> list[Detectable]:
+    """What one outcome could show. group: its findings in earlier campaigns, whose SDs are pooled inside each."""
+    df = sum(len(one.pairs) - 1 for one in group)
+    sd = math.sqrt(sum((len(one.pairs) - 1) * float(one.shifts.var(ddof=1)) for one in group) / df)
+    low, high = (sd * math.sqrt(df / special.chdtri(df, tail)) for tail in (TAIL, 1 - TAIL))
+    found = []
+    for looks in _looks(settings):
+        after = looks.blocks[-1] if looks.blocks else settings.blocks
+        alpha, kind = looks.level(ALPHA), group[0].row.kind
+        values = (
+            outlook.as_effect(power.minimum_detectable(one, after, tests=tests, alpha=alpha), kind) for one in (sd, low, high)
+        )
+        found.append(Detectable(group[0], sd, sum(len(one.pairs) for one in group), after, *values))
+    return found
+
+
+def _looks(settings: CampaignSettings) -> tuple[Looks, ...]:
+    """The first look and all up to the last; or none, where the number of blocks is fixed."""
+    if not settings.until_settled:
+        return (FIXED,)
+    planned = schedule(settings.blocks, settings.max_blocks)
+    every = Looks(planned, (settings.max_blocks,) * len(planned)).one_by_one()
+    return tuple(dict.fromkeys((every[0], every[-1])))
+
+
+__all__ = ["Detectable", "Forecast", "forecast"]

@@ -1,0 +1,83 @@
+"""A campaign's forecast in words: what `--dry_run` prints."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from experiments.campaign.forecast import Detectable, Forecast
+from experiments.comparison.report import wording
+from experiments.config import durations
+
+MOST_BLOCKS_SHOWN = 12
+
+
+def lines(found: Forecast) -> list[str]:
+    """Cells and order, time, disk, checks, and the detectable differences."""
+    groups = (_cells(found), _time(found), _disk(found), _checks(found), _detectable(found))
+    return [*itertools.chain.from_iterable(groups), "Nothing was measured, nothing was written."]
+
+
+def _cells(found: Forecast) -> Iterator[str]:
+    a_block, most = len(found.plan.treatments), found.looks[-1]
+    upto = f"at most {most} blocks, the first look after {found.looks[0]}" if len(found.looks) > 1 else wording.blocks(most)
+    yield f"cells      {len(found.cells):,}: {a_block} in each of {upto}, each a fresh process, in this order:"
+    by_block = itertools.groupby(found.cells, key=lambda cell: cell.block)
+    for number, block in itertools.islice(by_block, MOST_BLOCKS_SHOWN):
+        yield f"  block {number}: {', '.join(cell.treatment for cell in block)}"
+    if most > MOST_BLOCKS_SHOWN:
+        yield f"  and so on, {most - MOST_BLOCKS_SHOWN:,} more"
+
+
+def _time(found: Forecast) -> Iterator[str]:
+    if len(found.unknown) == len(found.plan.treatments):
+        where = f"on this machine ({found.machine})"
+        yield f"time       not known: no journal here has a cell with these settings that ended well {where}"
+        return
+    known = sum(map(len, found.seconds.values()))
+    least = "at least " if found.unknown else "about "
+    for blocks in found.looks:
+        middle, low, high = map(durations.told, found.seconds_of(blocks))
+        bounds = "" if found.unknown else f" ({low} to {high}, if all were as short or as long as any)"
+        yield f"time       {least}{middle} for {wording.blocks(blocks)}{bounds}"
+    yield f"           by {known:,} cells of {_campaigns(found)} with these settings on this machine; preparation comes on top"
+    if found.unknown:
+        yield f"           not in it, since there is no such cell: {', '.join(found.unknown)}"
+
+
+def _campaigns(found: Forecast) -> str:
+    return f"{found.campaigns} earlier campaign{'s' * (found.campaigns > 1)}"
+
+
+def _disk(found: Forecast) -> Iterator[str]:
+    free = f"{found.free_bytes / 1e9:,.1f} GB are free"
+    if len(found.unknown) == len(found.plan.treatments):
+        yield f"disk       not known; {free}"
+        return
+    least = "at least" if found.unknown else "about"
+    sizes = [f"{found.bytes_of(blocks) / 1e6:,.1f} MB for {wording.blocks(blocks)}" for blocks in found.looks]
+    yield f"disk       {least} {', '.join(sizes)} in the journal, and as much again on the server; {free}"
+
+
+def _checks(found: Forecast) -> Iterator[str]:
+    for at, line in enumerate(found.checked):
+        yield f"{'' if at else 'checks':<11}{line}"
+
+
+def _detectable(found: Forecast) -> Iterator[str]:
+    if not found.detectable:
+        yield "could tell not known: no earlier campaign here has both sides of two blocks with these settings on this machine"
+        return
+    for at, one in enumerate(found.detectable):
+        yield f"{'' if at else 'could tell':<11}{_difference(one)}"
+
+
+def _difference(one: Detectable) -> str:
+    value, low, high = (wording.amount(share, one.finding) for share in (one.value, one.low, one.high))
+    known = f"{low} to {high} as the spread is known" if math.isfinite(one.high) else "the spread is hardly known"
+    who = f"{wording.named(one.finding)}, {one.finding.row.b} against {one.finding.row.a}"
+    return (
+        f"{who}: {value} after {wording.blocks(one.after)} in 80 % of campaigns ({known}; "
+        f"SD of a block {wording.amount(one.sd, one.finding)}, {wording.blocks(one.blocks)})"
+    )
