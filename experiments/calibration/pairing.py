@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibration.simulation import Claim, Share, limit
+from experiments.calibration.simulation import Claim, Share, limit, share
 from experiments.comparison.statistics.estimates import t_quantile
 from experiments.comparison.statistics.power import MAXIMUM_BLOCKS, POWER, power_of_t
 from experiments.comparison.statistics.significance import ALPHA
@@ -46,26 +46,39 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Campaign:
-    """What one campaign found: SDs of paired log-ratios, of a framework against itself and against itself slowed.
+    """What one campaign found of a framework against itself and, `delayed`, against itself slowed.
 
-    different: outcomes of itself that were called different. block_seconds: how long a block took.
+    shift, spread: mean and SD of the paired log-ratio. different: outcomes of itself that were called different.
+    blocks, block_seconds: how many, and how long one took.
     """
 
+    shift: float
     spread: float
     delayed_spread: float
     different: tuple[str, ...]
+    blocks: int
     block_seconds: float
+
+    def __str__(self) -> str:
+        wrong = ", ".join(self.different) or "nothing"
+        spreads = f"SD {100 * self.spread:.2f} %, slowed {100 * self.delayed_spread:.2f} %"
+        return f"A/A {math.exp(self.shift):.3f}, {spreads}, different: {wrong}, a block {self.block_seconds:.1f} s"
 
 
 @dataclass(frozen=True)
 class Found:
-    """What campaigns of one pairing found together. blocks: that show the delay with a power of 80 %."""
+    """What campaigns of one pairing found together.
+
+    shift, error: of the log-ratio of a framework to itself, over all blocks, the mean and its standard error.
+    different: whether each campaign called it different. blocks: that show the delay with a power of 80 %.
+    """
 
     pairing: str
-    campaigns: int
+    shift: float
+    error: float
     spread: float
     delayed_spread: float
-    called_different: int
+    different: tuple[bool, ...]
     block_seconds: float
     blocks: int
 
@@ -82,24 +95,27 @@ def calibrate(
 
     neighbour: whether another program burns the CPU of the cells at random seconds. Raises EvenhandError where one fails.
     """
-    rng = np.random.default_rng(seed)
+    rng, cpu = np.random.default_rng(seed), devices.cpus_of_cells(_reserved())[0]
     found: dict[str, list[Campaign]] = {name: [] for name in PAIRINGS}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(campaigns):
             for at in rng.permutation(len(PAIRINGS)).tolist():
                 name = PAIRINGS[at]
-                progress(f"campaign {number + 1} of {campaigns}, {name}")
-                with _busy(seed * 1_000 + number) if neighbour else nullcontext():
-                    found[name].append(_campaign(Path(folder), name, seed + number, given))
+                with _busy(seed * 1_000 + number, cpu) if neighbour else nullcontext():
+                    one = _campaign(Path(folder), name, seed + number, given)
+                progress(f"campaign {number + 1} of {campaigns}, {name}: {one}")
+                found[name].append(one)
     return [_together(name, several) for name, several in found.items()]
 
 
 @contextmanager
-def _busy(seed: int) -> Iterator[None]:
-    command = [sys.executable, "-m", "experiments.calibration.neighbour", str(seed), str(devices.cpus_of_cells(_reserved())[0])]
-    process = subprocess.Popen(command, start_new_session=True)
+def _busy(seed: int, cpu: int) -> Iterator[int]:
+    """A neighbour at work, by its number."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.calibration.neighbour", str(seed), str(cpu)], start_new_session=True
+    )
     try:
-        yield
+        yield process.pid
     finally:
         process.kill()
         process.wait()
@@ -116,7 +132,7 @@ def _campaign(folder: Path, pairing: str, seed: int, given: Sequence[str]) -> Ca
     own = {**SETTINGS, "pairing": pairing, "seed": str(seed), "journal": str(kept), "reserve_cores": str(_reserved())}
     command = [sys.executable, "-m", "experiments", "calibrate", *(f"--{name}={text}" for name, text in own.items()), *given]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    done = subprocess.run(command, env=environment, cwd=Path.cwd(), capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, 3):
         raise EvenhandError(f"a campaign ended with code {done.returncode}: {(done.stderr or done.stdout).strip()[-1_000:]}")
     return _read((set(journal.campaigns(kept)) - before).pop())
@@ -130,25 +146,30 @@ def _read(folder: Path) -> Campaign:
     cells = [one.run for one in journal.read_all(folder) if isinstance(one, RunOpened) and one.tags["kind"] == "cell"]
     began = min(one.time_ms for one in journal.read_all(folder) if isinstance(one, RunOpened) and one.run in cells)
     ended = max(one.time_ms for one in journal.read_all(folder) if isinstance(one, RunClosed) and one.run in cells)
-    blocks = next(row["n_blocks"] for row in rows if row["metric"] == METRIC)
-    return Campaign(_spread(of_itself), _spread(delayed), tuple(different), (ended - began) / 1_000 / blocks)
+    (shift, spread, blocks), (_, delayed_spread, _) = _log_ratio(of_itself), _log_ratio(delayed)
+    return Campaign(shift, spread, delayed_spread, tuple(different), blocks, (ended - began) / 1_000 / blocks)
 
 
-def _spread(rows: Sequence[Mapping[str, Any]]) -> float:
-    """The SD of the paired log-ratio of `METRIC`, from its t interval."""
+def _log_ratio(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, int]:
+    """Mean and SD of the paired log-ratio of `METRIC`, from its estimate and its t interval; and its blocks."""
     row = next(one for one in rows if one["metric"] == METRIC)
     n = int(row["n_blocks"])
-    return math.log(row["ci_high"] / row["ci_low"]) / 2 * math.sqrt(n) / t_quantile(1 - ALPHA / 2, n - 1)
+    spread = math.log(row["ci_high"] / row["ci_low"]) / 2 * math.sqrt(n) / t_quantile(1 - ALPHA / 2, n - 1)
+    return math.log(row["estimate"]), spread, n
 
 
 def _together(pairing: str, several: Sequence[Campaign]) -> Found:
-    delayed = math.sqrt(float(np.mean([one.delayed_spread**2 for one in several])))
+    spread, delayed = (
+        math.sqrt(float(np.mean(np.square(sds))))
+        for sds in ([one.spread for one in several], [one.delayed_spread for one in several])
+    )
     return Found(
         pairing,
-        len(several),
-        math.sqrt(float(np.mean([one.spread**2 for one in several]))),
+        float(np.mean([one.shift for one in several])),
+        spread / math.sqrt(sum(one.blocks for one in several)),
+        spread,
         delayed,
-        sum(METRIC in one.different for one in several),
+        tuple(METRIC in one.different for one in several),
         float(np.median([one.block_seconds for one in several])),
         blocks_to_find(DELAY, delayed),
     )
@@ -168,33 +189,32 @@ def blocks_to_find(effect: float, spread: float) -> int:
 def meets(found: Sequence[Found], *, neighbour: bool) -> list[Claim]:
     """What is promised, and whether it stands; of spreads and machine time where the machine has a neighbour."""
     one_by_one, in_turns = found
-    promised = [
-        ("in turns: campaigns that call a framework different from itself", 0.0, in_turns.called_different / in_turns.campaigns)
+    wrong = share(in_turns.different)
+    claims = [
+        Claim("in turns: campaigns that call a framework different from itself", limit(0.0, ALPHA), wrong, wrong.low <= ALPHA)
     ]
     if neighbour:
-        promised += [
-            ("SD of the paired log-ratio, over that of one by one", MOST_SPREAD, in_turns.spread / one_by_one.spread),
-            (
-                f"time to find {100 * DELAY:g} %, over that of one by one",
-                MOST_TIME,
-                in_turns.seconds / one_by_one.seconds,
-            ),
+        spreads, times = in_turns.spread / one_by_one.spread, in_turns.seconds / one_by_one.seconds
+        promised = [("SD of the paired log-ratio", MOST_SPREAD, spreads), (f"time to find {100 * DELAY:g} %", MOST_TIME, times)]
+        claims += [
+            Claim(f"{what}, over that of one by one", limit(0.0, most), Share(value, value, value), value <= most)
+            for what, most, value in promised
         ]
-    return [Claim(claim, limit(0.0, most), Share(value, value, value), value <= most) for claim, most, value in promised]
+    return claims
 
 
 def as_markdown(found: Sequence[Found], *, neighbour: bool) -> str:
     """A line for each pairing, then every promise with whether it stands."""
     lines = [
-        f"| pairing | campaigns | SD, A/A | SD, +{100 * DELAY:g} % | A/A different | a block | blocks to find it | time |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        f"| pairing | campaigns | A/A | different | SD | SD, +{100 * DELAY:g} % | a block | blocks to find it | time |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for one in found:
+        ratio = f"{math.exp(one.shift):.3f} ± {one.error:.3f} | {sum(one.different)}"
         spreads = f"{100 * one.spread:.1f} % | {100 * one.delayed_spread:.1f} %"
         times = f"{one.block_seconds:.1f} s | {one.blocks} | {one.seconds / 60:.1f} min"
-        lines.append(f"| `{one.pairing}` | {one.campaigns} | {spreads} | {one.called_different} | {times} |")
+        lines.append(f"| `{one.pairing}` | {len(one.different)} | {ratio} | {spreads} | {times} |")
     lines += ["", "| promise | limit | measured | |", "|---|--:|--:|---|"]
     for claim in meets(found, neighbour=neighbour):
-        measured = f"{100 * claim.measured.value:.0f} %"
-        lines.append(f"| {claim.claim} | {claim.limit} | {measured} | {'holds' if claim.holds else '**does not hold**'} |")
+        lines.append(f"| {claim.claim} | {claim.limit} | {claim.measured} | {'holds' if claim.holds else '**does not hold**'} |")
     return "\n".join(lines) + "\n"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +20,14 @@ import pyarrow.parquet
 import pytest
 
 from experiments.campaign import turns as parents
+from experiments.campaign.listening import Listening
 from experiments.cell import turns as childs
+from experiments.cell.contract import CellSpec
+from experiments.studies import overhead
 from experiments.workloads.grid.measure import Budget
-from tests.conftest import Place
+from models import frameworks
+from tests.conftest import PYTHONPATH, Place
+from tests.experiments import test_known_costs as known_costs
 from tracking.errors import EvenhandError
 from tracking.records import RunClosed, RunOutcome, StoredRun
 from tracking.store import Store
@@ -285,3 +293,74 @@ def test_of_the_sensors_only_what_a_process_has_for_itself_is_kept(campaign: Cam
         assert not [name for name in cell.run.metrics if name.endswith(("utilization_percent_mean", "energy/joules"))]
         assert cell.run.tags["not_available.cpu/utilization_percent_mean"].startswith("cells took turns")
         assert cell.run.metrics["memory/peak_rss_bytes"] > 0
+
+
+# ---- every workload
+
+
+WORKLOADS = ("captioning", "classification", "grid", "training_speed", "overhead", "classification, both")
+
+
+def pairs(folder: Path) -> dict[str, list[CellSpec]]:
+    """Two cells that take turns, of every workload; of `overhead`, the plain loop and this harness."""
+    found = known_costs.specs(folder)
+    point = {**asdict(overhead.Settings(frameworks=("toy",), seconds=0.4)), **found["grid"].settings}
+    plain = replace(found["grid"], workload="overhead", stage="plain", settings=point)
+    both = {name: [found[name]] * 2 for name in WORKLOADS if name in found}
+    both["overhead"] = [plain, replace(plain, stage="measure")]
+    return {
+        name: [
+            replace(
+                one,
+                run=f"{name} {at}",
+                in_turns=True,
+                journal=str(folder / f"{name}-{at}"),
+                checkpoint=str(folder / f"{name}-{at}" / "none"),
+            )
+            for at, one in enumerate(several)
+        ]
+        for name, several in both.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Listening], parents.Turns]]:
+    """All workloads side by side, since the cells sleep; of each, one works at a time."""
+    folder = tmp_path_factory.mktemp("workloads")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", PYTHONPATH)
+        patch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": known_costs.COSTS}))
+        for entry in PYTHONPATH.split(os.pathsep):
+            patch.syspath_prepend(entry)
+        frameworks._variants.cache_clear()
+        with ThreadPoolExecutor(len(WORKLOADS)) as pool:
+            found = dict(zip(WORKLOADS, pool.map(_played, map(pairs(folder).get, WORKLOADS)), strict=True))
+    frameworks._variants.cache_clear()
+    return found
+
+
+def _played(specs: list[CellSpec]) -> tuple[list[Listening], parents.Turns]:
+    cells = [Listening(spec, lambda _: None, lambda *_: None) for spec in specs]
+    turns = parents.Turns(cells, np.random.default_rng(0), 2, lambda: "")
+    with ExitStack() as alive:
+        for cell in cells:
+            alive.enter_context(cell)
+        turns.play(Listening.start)
+        for cell in cells:
+            cell.stop()
+    return cells, turns
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_cells_of_every_workload_take_turns(played: Mapping[str, tuple[list[Listening], parents.Turns]], name: str) -> None:
+    cells, turns = played[name]
+    assert turns.failed is None, turns.failed.ended()
+    assert [cell.closed and cell.closed.outcome for cell in cells] == ["ok", "ok"]
+    phases = {"training_speed": {0, 1}, "grid": {0, 1, 2}, "overhead": {0, 1, 2}}.get(name, {0, 1, 2, 3})
+    for taken in turns.taken:
+        assert {one.phase for one in taken} == (phases if "classification" not in name else {0, 1, 2})
+        for phase in phases - {0}:
+            inside = [one for one in taken if one.phase == phase]
+            assert all(one.steps >= 2 and one.seconds >= TURN_SECONDS for one in inside[:-1] if one.steps is not None)
+        assert sum(one.phase == 1 for one in taken) >= 2
+    assert sum(taken[-1].steps is None for taken in turns.taken) == 2
