@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -56,6 +57,10 @@ class Campaign:
             self._done = {key for key, end in ended.items() if end.outcome in counted}
             self._disturbed = {key: end for key, end in ended.items() if end.outcome == RunOutcome.OK and end.disturbed}
             cells = cells_of(self.plan, self.settings)
+            if self._in_turns:
+                for group in self._groups(cells):
+                    if not (keys := {cell.key for cell in group}) <= self._done:
+                        self._done -= keys
             self._remember_what_did_not_fit(cells, ended)
             self.runner.warn(self.prepared.warnings)
             self._display.expect(len(self.prepared.before) + len({cell.key for cell in cells} - self._done))
@@ -80,6 +85,8 @@ class Campaign:
 
     def _block(self, cells: list[Cell]) -> list[bool]:
         """Every cell of a block; then once more those that others disturbed, whatever they measured, each at most once."""
+        if self._in_turns:
+            return self._block_in_turns(cells)
         results = [self._cell(cell) for cell in cells]
         parts: dict[Cell, Treatment] = {}
         for cell in cells:
@@ -93,6 +100,45 @@ class Campaign:
             self._display.expect_another()
             results.append(self._try(part, treatment, repeats=self._disturbed[part.key].disturbed))
         return results
+
+    # ---- cells that take turns
+
+    @property
+    def _in_turns(self) -> bool:
+        return self.settings.pairing == "interleaved"
+
+    def _groups(self, cells: Iterable[Cell]) -> list[list[Cell]]:
+        """The cells of each block that are compared with each other, in their order."""
+        found: dict[tuple[int, str], list[Cell]] = {}
+        for cell in cells:
+            found.setdefault((cell.block, self.treatments[cell.treatment].group), []).append(cell)
+        return list(found.values())
+
+    def _block_in_turns(self, cells: list[Cell]) -> list[bool]:
+        """Groups whole or not at all: what is missing one cell runs again, and what others disturbed does so once."""
+        groups = self._groups(cells)
+        results = [self._together(group) for group in groups if not {cell.key for cell in group} <= self._done]
+        for group in groups:
+            disturbed = {cell.key: end for cell in group if (end := self._disturbed.get(cell.key)) and not end.repeat}
+            if disturbed:
+                for _ in group:
+                    self._display.expect_another()
+                again = [dataclasses.replace(cell, order_in_block=len(cells) + cell.order_in_block) for cell in group]
+                results.append(self._together(again, repeats=next(iter(disturbed.values())).disturbed))
+        return results
+
+    def _together(self, group: list[Cell], repeats: str = "") -> bool:
+        """repeats: why cells that ended well are run once more."""
+        turns = {"turns": uuid.uuid4().hex[:8]}
+        works = [self._work(cell, self.treatments[cell.treatment], {**turns, **_repeating(repeats)}) for cell in group]
+        if cooled := self.runner.cool_down(works[0].name, self.settings.cool_down_seconds):
+            works = [dataclasses.replace(work, tags={**work.tags, "cool_down": cooled}) for work in works]
+        rng = np.random.default_rng([self.settings.seed, 2, group[0].block, group[0].order_in_block])
+        ended = self.runner.measure_in_turns(self.setup, works, rng)
+        self._disturbed |= {
+            cell.key: end for cell, end in zip(group, ended, strict=True) if end.disturbed and end.outcome == RunOutcome.OK
+        }
+        return all(end.outcome == RunOutcome.OK for end in ended)
 
     # ---- one cell
 
@@ -109,6 +155,23 @@ class Campaign:
 
     def _try(self, cell: Cell, treatment: Treatment, repeats: str = "") -> bool:
         """repeats: why a cell that ended well is run once more."""
+        work = self._work(cell, treatment, _repeating(repeats))
+        reason, phase = self._frontier.implied(treatment)
+        if reason:
+            self.runner.leave_out(self.setup, dataclasses.replace(work, tags={**work.tags, "phase": phase}), reason)
+            return True
+        if cooled := self.runner.cool_down(work.name, self.settings.cool_down_seconds):
+            work = dataclasses.replace(work, tags={**work.tags, "cool_down": cooled})
+        ended = self.runner.measure(self.setup, work)
+        if ended.disturbed and ended.outcome == RunOutcome.OK:
+            self._disturbed[cell.key] = ended
+        if ended.outcome == RunOutcome.OUT_OF_MEMORY:
+            self._frontier.note(treatment, ended.phase)
+            return bool(self._frontier.along)
+        return ended.outcome == RunOutcome.OK
+
+    def _work(self, cell: Cell, treatment: Treatment, more: Mapping[str, str]) -> Work:
+        """more: tags beside those that every cell has."""
         tags = {
             "kind": RunKind.CELL,
             "framework": treatment.framework,
@@ -117,26 +180,13 @@ class Campaign:
             "order_in_block": str(cell.order_in_block),
             "idle": str(self.runner.idle),
             **self.runner.idle.tags,
+            "cell": cell.key,
             **({"control": treatment.control} if treatment.control else {}),
-            **({"repeats": repeats} if repeats else {}),
             **({"looks": _listed(self.looks)} if self.looks else {}),
+            **more,
         }
-        name, tags = f"{treatment.name} · block {cell.block}", {**tags, "cell": cell.key}
         inputs = self.prepared.of_treatment.get(treatment.name, self.prepared.inputs)
-        work = Work(treatment, cell.key, name, tags, inputs, cell.block)
-        reason, phase = self._frontier.implied(treatment)
-        if reason:
-            self.runner.leave_out(self.setup, dataclasses.replace(work, tags={**tags, "phase": phase}), reason)
-            return True
-        if cooled := self.runner.cool_down(name, self.settings.cool_down_seconds):
-            work = dataclasses.replace(work, tags={**tags, "cool_down": cooled})
-        ended = self.runner.measure(self.setup, work)
-        if ended.disturbed and ended.outcome == RunOutcome.OK:
-            self._disturbed[cell.key] = ended
-        if ended.outcome == RunOutcome.OUT_OF_MEMORY:
-            self._frontier.note(treatment, ended.phase)
-            return bool(self._frontier.along)
-        return ended.outcome == RunOutcome.OK
+        return Work(treatment, cell.key, f"{treatment.name} · block {cell.block}", tags, inputs, cell.block)
 
     def note_look(self, block: int) -> None:
         """Records that the runs up to this block have been judged, before anything is known of it."""
@@ -166,6 +216,10 @@ def extract(runner: Runner, setup: Setup, job: Job) -> bool:
     treatment = Treatment(job.framework, job.framework, job.stage)
     work = Work(treatment, f"extraction-{job.framework}", f"features · {job.framework}", tags, job.inputs)
     return runner.measure(setup, work).outcome == RunOutcome.OK
+
+
+def _repeating(why: str) -> dict[str, str]:
+    return {"repeats": why} if why else {}
 
 
 def _listed(looks: Iterable[int]) -> str:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,10 @@ class Child:
         self.pid = self._process.pid
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(dataclasses.asdict(spec)).encode())
-            self._process.stdin.close()
-        except BrokenPipeError:  # it died at once; its exit says why
-            pass
+        self._input = self._process.stdin
+        self._write(dataclasses.asdict(spec))
+        if not spec.in_turns:
+            self._close_input()
         self._pipe = self._process.stdout
         os.set_blocking(self._pipe.fileno(), False)
         self._selector = selectors.DefaultSelector()
@@ -74,11 +74,21 @@ class Child:
         *lines, self._buffer = (self._buffer + (data or b"")).split(b"\n")
         return [_understood(line.decode()) for line in lines]
 
+    def hold(self) -> None:
+        """Halts the process with its threads and workers: what waits for its turn shall not spin, nor read ahead."""
+        self._signal(signal.SIGSTOP)
+
+    def go(self, steps: int) -> None:
+        """Gives it the token, for so many steps at least."""
+        self._signal(signal.SIGCONT)
+        self._write({"steps": steps})
+
     def stop(self) -> None:
         """Asks the process to end, waits, then kills it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is None:
-                os.killpg(self.pid, number)
+                self._signal(number)
+                self._signal(signal.SIGCONT)  # one that is held hears of nothing else
             try:
                 self._process.wait(GRACE_SECONDS)
                 return
@@ -90,6 +100,7 @@ class Child:
         code = self._process.wait()
         self._selector.close()
         self._pipe.close()
+        self._close_input()
         last = self._log.read_text(errors="replace").strip().splitlines()[-LINES_OF_AN_ERROR:] or ["no output"]
         exhausted = memory.ran_out("\n".join(last))
         if code == -signal.SIGKILL and memory.kernel_kills() > self._kills_before:
@@ -103,6 +114,20 @@ class Child:
             reason = f"the process ended with code {code}: {last[-1][:300]}"
         outcome = RunOutcome.OUT_OF_MEMORY if exhausted else RunOutcome.FAILED
         return RunClosed(self._run, int(time.time() * 1_000), outcome, exhausted or reason)
+
+    def _write(self, message: dict[str, Any]) -> None:
+        """A line to the child; one that has died hears nothing, and its exit says why."""
+        with suppress(BrokenPipeError):
+            self._input.write(json.dumps(message).encode() + b"\n")
+            self._input.flush()
+
+    def _close_input(self) -> None:
+        with suppress(BrokenPipeError):
+            self._input.close()
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
 
 def _understood(line: str) -> Record | dict[str, Any]:

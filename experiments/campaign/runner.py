@@ -1,4 +1,4 @@
-"""One cell after the other, each in a fresh process; every record to the journal, then to MLflow: for campaigns and sweeps."""
+"""Cells, one by one or in turns, in fresh processes; every record to the journal, then to MLflow: for campaigns and sweeps."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import math
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from experiments import studies
 from experiments.campaign import readiness
-from experiments.campaign.neighbours import Neighbours
-from experiments.campaign.process import Child
-from experiments.campaign.sensing import Sensing
+from experiments.campaign.listening import LISTEN_SECONDS, Listening, Watch
+from experiments.campaign.turns import FILE, Turn, Turns, as_csv, together
 from experiments.cell.contract import CellSpec, Prepared
 from experiments.config import devices, shell
 from experiments.config import settings as settings_
@@ -45,11 +46,9 @@ from tracking.records import (
     RunOutcome,
     Tags,
 )
-from tracking.sensors import Sensors, Window
+from tracking.sensors import Sensors
 from tracking.store import Store, note, schema, source
 from tracking.upload import Uploader
-
-LISTEN_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -100,10 +99,6 @@ class Ended:
     repeat: bool = False
 
 
-# What is told of a running cell's metrics; an answer that is not empty ends the cell, and is why.
-Watch = Callable[[Metrics], str]
-
-
 class Runner:
     """The run that cells belong to, with its journal. `measure` runs a cell; `close` ends the run, whatever happened."""
 
@@ -128,41 +123,124 @@ class Runner:
         if self._uploader.doubt:
             self.display.say(f"! {self._uploader.doubt}", style="bold yellow")
 
-    # ---- one process
+    # ---- one process, or several in turns
 
     def measure(self, setup: Setup, work: Work, watch: Watch | None = None) -> Ended:
         """Opens the run, listens to the child until it ends, closes the run with its outcome."""
+        self._make_ready(work.name)
+        cell, began = self._open(setup, work, watch=watch), time.monotonic()
+        try:
+            with cell, self._sparing():
+                cell.start(setup.settings.sensor_seconds if work.treatment.sensed else 0.0)
+                while cell.open:
+                    cell.hear(LISTEN_SECONDS)
+                    if self._stopped() or cell.pruned:
+                        cell.stop()
+            closed = self._ending(setup, cell)
+        except OSError as error:
+            closed = _failed(work.run, f"the cell could not be started: {error}")
+        ended = self._close(setup, work, cell, closed, time.monotonic() - began)
+        self._settle()
+        return ended
+
+    def measure_in_turns(self, setup: Setup, works: Sequence[Work], rng: np.random.Generator) -> list[Ended]:
+        """Cells that are alive together, while one works at a time: all of them end well, or none does."""
+        names = [work.treatment.name for work in works]
+        self._make_ready(f"block {works[0].block}: {', '.join(names)}")
+        cells, began = [self._open(setup, work, in_turns=True) for work in works], time.monotonic()
+        sensed = {work.run for work in works if work.treatment.sensed}
+        turns = Turns(cells, rng, setup.settings.turn_steps, self._stopped)
+        trouble = ""
+        with ExitStack() as alive, self._sparing():
+            try:
+                for cell in cells:
+                    alive.enter_context(cell)
+                turns.play(lambda cell: cell.start(setup.settings.sensor_seconds if cell.spec.run in sensed else 0.0))
+            except OSError as error:
+                trouble = f": {error}"
+            for cell in cells:
+                cell.stop()
+        endings = [self._ending(setup, cell, trouble) for cell in cells]
+        closings = together(endings, names, cells.index(turns.failed) if turns.failed else None)
+        for cell, taken in zip(cells, turns.taken, strict=True):
+            if taken:
+                self._keep_turns(cell.spec, taken)
+        seconds = time.monotonic() - began
+        ended = [self._close(setup, *one, seconds) for one in zip(works, cells, closings, strict=True)]
+        self._settle()
+        return ended
+
+    def _make_ready(self, title: str) -> None:
         self.check_stop()
         self._full_disk = ""
-        spec = self._spec(setup, work)
+        self.display.begin(title)
+
+    def _open(self, setup: Setup, work: Work, *, watch: Watch | None = None, in_turns: bool = False) -> Listening:
+        """Opens the run of a cell whose process has still to be started."""
+        spec = dataclasses.replace(self._spec(setup, work), in_turns=in_turns)
         self.write(self._opened(setup, spec, work))
         self.write(_dataset(spec.run, setup.prepared))
         self._uploader.wake()
-        self.display.begin(work.name)
-        began, phase, latest, neighbours = time.monotonic(), "", dict[str, float](), Neighbours()
+        before = f"{work.treatment.name}: " if in_turns else ""
+
+        def show(phase: str, done: int, total: int | None) -> None:
+            self.display.step(f"{before}{phase}", done, total)
+
+        return Listening(spec, self.write, show, watch)
+
+    def _stopped(self) -> str:
+        """Why what runs must end now; empty where nothing speaks against going on."""
+        return f"the campaign got {STOP.name}" if STOP.number else self._full_disk
+
+    def _ending(self, setup: Setup, cell: Listening, trouble: str = "") -> RunClosed:
+        """How a cell ended, and why. trouble: what is known of a process that could not be started."""
+        spec, closed = cell.spec, cell.ended()
+        if not closed:
+            return _failed(spec.run, f"the cell was not started{trouble}")
+        self.write(Tags(spec.run, self._note(setup, spec, cell.latest)))
+        if closed.outcome == RunOutcome.OK:
+            return closed
+        closed = _in_phase(closed, cell.phase)
+        if self._full_disk:
+            return _failed(spec.run, self._full_disk)
+        if STOP.number:
+            return dataclasses.replace(closed, outcome=RunOutcome.INTERRUPTED, reason=self._stopped())
+        if cell.pruned:
+            return dataclasses.replace(closed, outcome=RunOutcome.PRUNED, reason=cell.pruned)
+        self.write(Artifact(spec.run, f"{spec.folder}/output.log"))
+        return closed
+
+    def _keep_turns(self, spec: CellSpec, taken: Sequence[Turn]) -> None:
         try:
-            closed, timed = self._listen(setup, spec, latest, neighbours, watch, sensed=work.treatment.sensed)
-            if closed.outcome == RunOutcome.OUT_OF_MEMORY:
-                phase = next((one for one in work.treatment.settings.get("phases", ()) if one not in timed), "")
-                self.write(Tags(spec.run, {"phase": phase}))
-        except OSError as error:
-            closed = _failed(spec.run, f"the cell could not be started: {error}")
-        disturbed = neighbours.log(spec.run, setup.settings.others_limit_percent, self.write)
-        latest |= neighbours.metrics
+            (spec.path / FILE).write_text(as_csv(taken), encoding="utf-8")
+        except OSError as error:  # a full disk ends the cell by what else cannot be written
+            self._full_disk = self._full_disk or str(error)
+        else:
+            self.write(Artifact(spec.run, f"{spec.folder}/{FILE}"))
+
+    def _close(self, setup: Setup, work: Work, cell: Listening, closed: RunClosed, seconds: float) -> Ended:
+        """Writes what others made of the machine, and the run's end; says so."""
+        spec, phase = cell.spec, ""
+        if closed.outcome == RunOutcome.OUT_OF_MEMORY:
+            phase = next((one for one in work.treatment.settings.get("phases", ()) if one not in cell.timed), "")
+            self.write(Tags(spec.run, {"phase": phase}))
+        disturbed = cell.neighbours.log(spec.run, setup.settings.others_limit_percent, self.write)
+        latest = cell.latest | cell.neighbours.metrics
         if spec.stage == "train" and closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED):
             shutil.rmtree(spec.checkpoint, ignore_errors=True)
         self.write(closed)
         told = "; ".join(filter(None, (closed.reason, disturbed)))
         why = f" ({told})" if told else ""
-        self.display.finish(
-            f"{work.name}: {closed.outcome}{why}, {time.monotonic() - began:.0f} s",
-            good=closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED),
-        )
+        good = closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED)
+        self.display.finish(f"{work.name}: {closed.outcome}{why}, {seconds:.0f} s", good=good)
+        return Ended(RunOutcome(closed.outcome), phase, closed.reason, latest, disturbed, "repeats" in work.tags)
+
+    def _settle(self) -> None:
+        """What was measured goes to the server before anything else is."""
         self._uploader.wake()
         self.deliver(30.0)  # packing a model while the next cell is timed would be seen in its times
         self._tell_trouble()
         self.check_stop()
-        return Ended(RunOutcome(closed.outcome), phase, closed.reason, latest, disturbed, "repeats" in work.tags)
 
     def leave_out(self, setup: Setup, work: Work, reason: str) -> None:
         """A cell that need not be run has its run all the same: what it would have found is known."""
@@ -204,62 +282,6 @@ class Runner:
             campaign=self.run_id,
             cpus=devices.placement(settings).cells if devices.is_placed(settings) else (),
         )
-
-    def _listen(
-        self,
-        setup: Setup,
-        spec: CellSpec,
-        latest: dict[str, float],
-        neighbours: Neighbours,
-        watch: Watch | None,
-        *,
-        sensed: bool,
-    ) -> tuple[RunClosed, set[str]]:
-        """How the child ended, and the phases that it had timed by then. latest: gets the latest value of every metric."""
-        child = Child(spec, spec.path / "output.log")
-        closed: RunClosed | None = None
-        windows: list[Window] = []
-        timed: set[str] = set()
-        phase = pruned = ""
-        sensing = Sensing(spec.run, child.pid, spec.device, setup.settings.sensor_seconds, self.write) if sensed else None
-        with sensing or nullcontext(), self._sparing():
-            while child.open:
-                for message in child.listen(LISTEN_SECONDS):
-                    if isinstance(message, RunClosed):
-                        closed = message
-                    elif isinstance(message, dict):
-                        if "begin" in message:
-                            neighbours.begin()
-                        if "window" in message:
-                            neighbours.end()
-                            windows.append(Window(**message["window"]))
-                            timed.add(message["phase"])
-                        if "progress" in message:
-                            phase = message["progress"]
-                            self.display.step(message["progress"], message["done"], message["total"])
-                    else:
-                        self.write(message)
-                        if isinstance(message, Metrics):
-                            latest |= {point.key: point.value for point in message.points}
-                            pruned = pruned or (watch(message) if watch else "")
-                if STOP.number or self._full_disk or pruned:
-                    child.stop()
-        ended = child.ended()
-        if sensing:
-            latest |= sensing.log_windows(windows)
-        self.write(Tags(spec.run, self._note(setup, spec, latest)))
-        if closed and closed.outcome == RunOutcome.OK:
-            return closed, timed
-        ended = _in_phase(closed or ended, phase)
-        if self._full_disk:
-            return _failed(spec.run, self._full_disk), timed
-        if STOP.number:
-            reason = f"the campaign got {STOP.name}"
-            return dataclasses.replace(ended, outcome=RunOutcome.INTERRUPTED, reason=reason), timed
-        if pruned:
-            return dataclasses.replace(ended, outcome=RunOutcome.PRUNED, reason=pruned), timed
-        self.write(Artifact(spec.run, f"{spec.folder}/output.log"))
-        return ended, timed
 
     @contextmanager
     def _sparing(self) -> Iterator[None]:

@@ -7,16 +7,22 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from tracking.records import Metrics, Point, Record, Tags
-from tracking.sensors import Sample, Sampler, Sensors, Window, summarise
+from tracking.sensors import Sample, Sampler, Sensors, Summary, Window, summarise
 
 SAMPLES_A_RECORD = 8
+SHARED = "cells took turns: what the machine's sensors saw is of all of them"
 
 
 class Sensing:
-    """Samples from entering to leaving, in a thread of this process; `write` takes the records of the run."""
+    """Samples from entering to leaving, in a thread of this process; `write` takes the records of the run.
 
-    def __init__(self, run: str, pid: int, device: str, period_seconds: float, write: Callable[[Record], None]) -> None:
-        self._run, self._write = run, write
+    alone: whether no other cell works in between; else only what is known of the process itself is summarised.
+    """
+
+    def __init__(
+        self, run: str, pid: int, device: str, period_seconds: float, write: Callable[[Record], None], *, alone: bool = True
+    ) -> None:
+        self._run, self._write, self._alone = run, write, alone
         self._began = time.time()
         self._waiting: list[Point] = []
         self._sampler = Sampler(Sensors(pid, device), period_seconds, self._keep)
@@ -37,6 +43,7 @@ class Sensing:
         sensors = self._sampler.sensors
         for window in windows:
             found = summarise(self._sampler.samples, window, gpu=sensors.gpu, ranges_joules=sensors.ranges_joules)
+            found = found if self._alone else _of_the_process(found)
             if found.metrics:
                 now = int(time.time() * 1_000)
                 self._write(Metrics(self._run, tuple(Point(key, value, 0, now) for key, value in found.metrics.items())))
@@ -46,7 +53,7 @@ class Sensing:
         tags = {f"not_available.{name}": reason[:200] for name, reason in missing.items()}
         if throttled:
             tags["throttled"] = ", ".join(f"{name} in {100 * share:.0f} % of samples" for name, share in throttled.items())
-        if counted := sorted({name for one in self._sampler.samples[:1] for name in one.counters_joules}):
+        if self._alone and (counted := sorted({name for one in self._sampler.samples[:1] for name in one.counters_joules})):
             tags["energy_of"] = ", ".join(counted)
         if tags:
             self._write(Tags(self._run, tags))
@@ -62,3 +69,9 @@ class Sensing:
         if self._waiting:
             self._write(Metrics(self._run, tuple(self._waiting)))
             self._waiting.clear()
+
+
+def _of_the_process(found: Summary) -> Summary:
+    """Its memory; everything else is of the machine."""
+    own = {key: value for key, value in found.metrics.items() if "memory/" in key}
+    return Summary(own, dict.fromkeys((*found.missing, *(found.metrics.keys() - own)), SHARED))

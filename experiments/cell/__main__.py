@@ -19,6 +19,7 @@ from typing import TextIO
 
 from experiments.cell.contract import NO_DEVICE, CellSpec
 from experiments.cell.lifetime import die_with_parent
+from experiments.cell.turns import Turns
 from experiments.config import memory
 from models import frameworks
 from models.errors import ModelError, NoDevice
@@ -30,12 +31,17 @@ LOOK_SECONDS = 0.05  # the parent reads its counters meanwhile, not in the first
 
 
 class Emitter:
-    """Writes records and progress to the parent as JSON lines."""
+    """Writes records and progress to the parent as JSON lines. token: where it says whose turn it is, if cells take turns."""
 
-    def __init__(self, spec: CellSpec, stream: TextIO) -> None:
+    def __init__(self, spec: CellSpec, stream: TextIO, token: TextIO) -> None:
         self._spec = spec
         self._stream = stream
         self._next_progress = 0.0
+        self._turns = Turns(self._say, token, enabled=spec.in_turns)
+
+    @property
+    def waited_seconds(self) -> float:
+        return self._turns.waited_seconds
 
     def record(self, record: Record) -> None:
         self._stream.write(to_line(record) + "\n")
@@ -54,9 +60,13 @@ class Emitter:
             self._next_progress = now + PROGRESS_SECONDS
             self._say({"progress": phase, "done": done, "total": total})
 
-    def begin(self) -> None:
+    def begin(self, place: int = 1) -> None:
+        self._turns.begin(place)
         self._say({"begin": True})
         time.sleep(LOOK_SECONDS)
+
+    def turn(self, steps: int = 1) -> None:
+        self._turns.step(steps)
 
     def window(
         self,
@@ -136,11 +146,11 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     records = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    fields = json.load(sys.stdin)
+    fields = json.loads(sys.stdin.readline())
     spec = CellSpec(**{field.name: fields[field.name] for field in dataclasses.fields(CellSpec)})
     if spec.cpus:  # before the framework counts them and starts its threads
         os.sched_setaffinity(0, spec.cpus)
-    output = Emitter(spec, records)
+    output = Emitter(spec, records, sys.stdin)
     closed = run(spec, output)
     output.record(closed)
     return 0 if closed.outcome == RunOutcome.OK else 1

@@ -57,7 +57,7 @@ class Prepared:
 class CellSpec:
     """All that a child is told, as JSON. Paths are absolute but for what records carry: those are relative to `journal`.
 
-    cpus: those that it may run on; none: as its parent may.
+    cpus: those that it may run on; none: as its parent may. in_turns: whether other cells of its block are alive beside it.
     """
 
     run: str
@@ -75,6 +75,7 @@ class CellSpec:
     experiment: str = ""
     campaign: str = ""
     cpus: tuple[int, ...] = ()
+    in_turns: bool = False
 
     @property
     def path(self) -> Path:
@@ -83,7 +84,10 @@ class CellSpec:
 
 
 class Output(Protocol):
-    """The child's connection to its parent."""
+    """The child's connection to its parent. waited_seconds: for its turn, so far; 0 where it takes none."""
+
+    @property
+    def waited_seconds(self) -> float: ...
 
     def record(self, record: Record) -> None: ...
 
@@ -93,8 +97,14 @@ class Output(Protocol):
 
     def progress(self, phase: str, done: int, total: int | None) -> None: ...
 
-    def begin(self) -> None:
-        """What is timed begins now, and ends with the next `window`: others' use of the machine is read at both moments."""
+    def begin(self, place: int = 1) -> None:
+        """What is timed begins now, and ends with the next `window`: others' use of the machine is read at both moments.
+
+        place: of the phase among those of the block: where cells take turns, one that comes to it early waits for the others.
+        """
+
+    def turn(self, steps: int = 1) -> None:
+        """So many steps or requests are over, and no clock runs: where cells take turns, the others may be next."""
 
     def window(
         self,

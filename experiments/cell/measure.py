@@ -162,7 +162,7 @@ def _epoch(
             rate = task.examples_a_step / seconds
             output.metrics({"live/loss": loss, "live/examples_per_second": rate}, step=done_before + step)
 
-    watch = Stopwatch(on_step, delay, pace)
+    watch = Stopwatch(on_step, delay, pace, output.turn)
     feed = timing.Feed(task.training(epoch, framework))
     began = time.perf_counter()
     framework.train_epoch(network, optimizer, feed, watch)
@@ -189,8 +189,8 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
     found: list[PhaseValues] = []
     warmup = spec.settings["warmup_requests"]
     count = warmup + spec.settings["inference_requests"]
-    for size in spec.settings["inference_batch_sizes"]:
-        output.begin()
+    for place, size in enumerate(spec.settings["inference_batch_sizes"], start=2):
+        output.begin(place)
         began = time.time()
         seconds: list[float] = []
         ended: list[float] = []
@@ -203,6 +203,7 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
             seconds.append(time.perf_counter() - start)
             ended.append(time.time())
             output.progress(f"inference, batch {size}", index + 1, count)
+            output.turn()
         values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), warmup, ended=tuple(ended))
         prefix = "inference" if not found else f"inference/batch_{size}"
         output.metrics(timing.summarise_requests(values, prefix))

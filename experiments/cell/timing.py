@@ -86,13 +86,20 @@ class Stopwatch:
     """Times steps, or windows of them, between `begin` and `end`; the caller has synchronised the device.
 
     on_step: is told the steps so far, the last one's loss and the seconds a step; what it takes, `telling_seconds`, is not timed.
+    turn: is told the steps of every step or window, and may wait; that is not timed either.
     delay: what is timed is made longer by this share of it, for a control that must be found.
     seconds, ended: of the steps that were timed one by one; `windows` has all others. on_device_seconds: of the steps of windows,
     by the device's own clock, where it has one.
     """
 
-    def __init__(self, on_step: Callable[[int, float, float], None], delay: float = 0.0, pace: Pace = EVERY_STEP) -> None:
-        self._on_step, self._delay, self._pace = on_step, delay, pace
+    def __init__(
+        self,
+        on_step: Callable[[int, float, float], None],
+        delay: float = 0.0,
+        pace: Pace = EVERY_STEP,
+        turn: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._on_step, self._delay, self._pace, self._turn = on_step, delay, pace, turn
         self._singly = pace.first
         self._began = 0.0
         self.telling_seconds = 0.0
@@ -129,6 +136,7 @@ class Stopwatch:
         told = time.perf_counter()
         self.losses += [*map(float, losses[:-1]), last]
         self._on_step(len(self.losses), last, seconds / len(losses))
+        self._turn(len(losses))
         self.telling_seconds += time.perf_counter() - told
 
     def on_device(self, seconds: Sequence[float]) -> None:

@@ -162,6 +162,21 @@ class CampaignSettings:
     window_steps: int = setting(
         10, "steps that run freely between two readings of the clock", least=1, most=MOST_WINDOW, group="clock", searchable=False
     )
+    pairing: str = setting(
+        "sequential",
+        "sequential: one cell after the other; interleaved: all cells of a block are alive and take turns",
+        choices=("sequential", "interleaved"),
+        group="clock",
+        searchable=False,
+    )
+    turn_steps: int = setting(
+        5,
+        "with pairing=interleaved, the fewest steps or requests of a turn; it takes 0.2 s at least",
+        least=1,
+        most=MOST_STEPS,
+        group="clock",
+        searchable=False,
+    )
     reserve_cores: int = setting(
         0,
         "CPUs that cells do not run on, left to the parent and all else; 0: none",

@@ -102,6 +102,8 @@ def understood(sweep: Sweep, given: Mapping[str, str]) -> SweepRequest:
     base: CampaignSettings = settings_.parse(module.Settings, module.PRESETS, given)
     if base.aa or base.inject_delay:
         raise WrongCall("aa, inject_delay: a trial is one cell and has no controls; ask for them in a campaign of the experiment")
+    if base.pairing != "sequential":
+        raise WrongCall("pairing=interleaved: a trial is one cell and has nobody to take turns with; leave it out")
     dimensions = space.parse(sweep.search, module.Settings)
     space.check(base, dimensions)
     chosen = next((one.choices for one in dimensions if one.field == "frameworks"), None)

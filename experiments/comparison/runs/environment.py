@@ -25,7 +25,7 @@ TOLD = (
 )
 UNTOLD_TAGS = (
     *("mlflow.", "not_available.", "origin", "heartbeat", "pid", "cell", "outcome", "warnings", "verdict", "block", "kind"),
-    *("framework", "order_in_block", "status", "disturbed", "repeats"),
+    *("framework", "order_in_block", "status", "disturbed", "repeats", "turns"),
 )
 
 
@@ -65,10 +65,14 @@ def values(frame: pd.DataFrame, metrics: Iterable[str]) -> dict[str, tuple[Value
 
 
 def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | None:
-    """How long the two runs of a block took together, the median over blocks; None where the runs do not say."""
+    """How long the two runs of a block took together, the median over blocks; None where the runs do not say.
+
+    Time in which both were there, as when they take turns, counts once.
+    """
     if not {"start_ms", "end_ms"} <= set(first.columns):
         return None
-    took = sum(pd.to_numeric(one["end_ms"]).to_numpy() - pd.to_numeric(one["start_ms"]).to_numpy() for one in (first, second))
+    starts, ends = (np.array([pd.to_numeric(one[name]) for one in (first, second)], float) for name in ("start_ms", "end_ms"))
+    took = (ends - starts).sum(axis=0) - np.maximum(0.0, ends.min(axis=0) - starts.max(axis=0))
     known = took[np.isfinite(took)] / 1_000
     return float(np.median(known)) if len(known) else None
 

@@ -17,7 +17,10 @@ from experiments.config import settings as settings_
 from tracking.errors import WrongCall
 
 CONTROL, DISTURBED = "tags.control", "tags.disturbed"
-INSIDE_A_BLOCK = (("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits"))
+INSIDE_A_BLOCK = (
+    *(("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits")),
+    ("tags.turns", "turns"),  # cells that took turns, but not with each other
+)
 NAMED = 4
 # The columns that `Runs` adds.
 OWN = frozenset({"level", "group", "stratum", "pair", "apart", "block_label", "sequence"})
@@ -263,7 +266,7 @@ def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
 def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion], str]:
     """Runs of a and of b, row by row from the same block, what found no partner, and why no pair is left, where none is.
 
-    Machine, environment and commit are those of the block, unless they differ by the factor's nature.
+    Machine, environment, commit and turns are those of the block, unless they differ by the factor's nature.
     """
     # by positions: frames of hundreds of columns are taken apart once, not with every step
     labels, levels = frame["pair"].to_numpy(), frame["level"].to_numpy()

@@ -17,7 +17,7 @@ from experiments.comparison.runs.pairing import Exclusion, natural
 from experiments.comparison.statistics import estimates, power, significance
 from experiments.comparison.statistics.estimates import Estimate, Floats
 from experiments.comparison.statistics.sequential import FIXED, Looks
-from experiments.comparison.verdicts import busy, doubts, extended, outlook, reasons
+from experiments.comparison.verdicts import busy, doubts, extended, outlook, reasons, turns
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
@@ -96,7 +96,7 @@ def judge(
         n_runs=len(runs.frame),
         summaries=summaries(findings),
         rests_on=environment.rests_on(runs.frame),
-        times_to_accuracy=environment.times_to_accuracy(runs.frame),
+        times_to_accuracy={} if turns.taken(runs.frame) else environment.times_to_accuracy(runs.frame),
         training_ends=environment.values(runs.frame, [TOTAL])[TOTAL] if TOTAL in runs.frame.columns else (),
     )
 
@@ -189,6 +189,9 @@ def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked:
     )
     sides = (asked.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
     for one, *values in zip(blank, *sides, strict=True):
+        if why := turns.refused(one.row.metric, first, second):
+            findings.append(_refused(one, why))
+            continue
         found, left_out = _measure(one.row, one.outcome, paired, *values)
         findings.append(replace(busy.unsettled(found, disturbed), order=ran, block_seconds=seconds))
         excluded += left_out

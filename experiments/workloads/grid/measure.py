@@ -24,11 +24,18 @@ from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
 from tracking.errors import EvenhandError
 
+# Some cells of a block have one of them alone.
+PLACES = {"inference": 1, "train": 2}
+
 
 @dataclass
 class Budget:
-    """Steps until `seconds` have passed since the first ended, at least and at most so many; the first is not counted."""
+    """Steps until `seconds` have passed since the first ended, at least and at most so many; the first is not counted.
 
+    Time in which the cell waits for its turn does not pass. output: knows how long that was.
+    """
+
+    output: Output
     seconds: float
     least: int
     most: int
@@ -38,10 +45,13 @@ class Budget:
     def step(self) -> bool:
         """Whether one more is to be made. The first is on its own account: it builds, compiles, allocates."""
         if self.done == 1:
-            self.until = time.perf_counter() + self.seconds
-        wanted = self.done <= self.least or (self.done <= self.most and time.perf_counter() < self.until)
+            self.until = self._now() + self.seconds
+        wanted = self.done <= self.least or (self.done <= self.most and self._now() < self.until)
         self.done += wanted
         return wanted
+
+    def _now(self) -> float:
+        return time.perf_counter() - self.output.waited_seconds
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
@@ -74,8 +84,8 @@ def _infer(
 ) -> tuple[list[PhaseValues], dict[str, float]]:
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
-    output.begin()
-    budget, seconds, began = budget_of(spec), [], time.time()
+    output.begin(PLACES["inference"])
+    budget, seconds, began = budget_of(spec, output), [], time.time()
     output.progress(f"inference, batch {rows}", 0, None)
     while budget.step():
         framework.synchronise()
@@ -83,6 +93,7 @@ def _infer(
         logits = framework.infer(network, batch.inputs)
         seconds.append(time.perf_counter() - start)
         output.progress(f"inference, batch {rows}", len(seconds), None)
+        output.turn()
     if logits.shape != (rows, settings["classes"]):  # the work that is timed is the work that was asked for
         raise EvenhandError(f"inference answered {logits.shape}, should be {(rows, settings['classes'])}")
     values = values_of(f"inference_batch_{rows}", seconds, rows)
@@ -101,9 +112,9 @@ def _train(
     optimizer = make_optimizer(spec, framework, network, output)
     output.progress(f"training, batch {rows}", 0, None)
     pace = timing.pace(spec.settings, first=1)
-    watch = Stopwatch(lambda step, *_: output.progress(f"training, batch {rows}", step, None), pace=pace)
-    output.begin()
-    budget, began, compiled = budget_of(spec), time.time(), framework.compilations()
+    watch = Stopwatch(lambda step, *_: output.progress(f"training, batch {rows}", step, None), pace=pace, turn=output.turn)
+    output.begin(PLACES["train"])
+    budget, began, compiled = budget_of(spec, output), time.time(), framework.compilations()
     framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():
         step = int(np.argmin(np.isfinite(watch.losses)))
@@ -132,9 +143,9 @@ def _windows(watch: Stopwatch, rows: int) -> PhaseValues:
     return timing.of_windows(watch.windows, rows, timing.found_warmup(means) - 1)
 
 
-def budget_of(spec: CellSpec) -> Budget:
+def budget_of(spec: CellSpec, output: Output) -> Budget:
     """How long a phase of this cell goes on."""
-    return Budget(spec.settings["seconds"], spec.settings["least_steps"], spec.settings["most_steps"])
+    return Budget(output, spec.settings["seconds"], spec.settings["least_steps"], spec.settings["most_steps"])
 
 
 def _again(batch: Batch, budget: Budget) -> Iterator[Batch]:

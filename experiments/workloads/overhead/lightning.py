@@ -10,7 +10,7 @@ import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import memory_peaks, write_run_files
-from experiments.workloads.grid.measure import budget_of, drawn_batch, first_losses, values_of
+from experiments.workloads.grid.measure import PLACES, budget_of, drawn_batch, first_losses, values_of
 from models import frameworks
 from models.contract import Framework
 
@@ -27,9 +27,15 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     trainer = loop.Trainer(network, weights, batch.inputs[0], batch.targets, framework.device)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     output.progress(f"training, batch {rows}", 0, None)
-    output.begin()
-    clock = time.time()
-    seconds, losses = trainer.train(settings["learning_rate"], budget_of(spec).step)
+    output.begin(PLACES["train"])
+    clock, budget = time.time(), budget_of(spec, output)
+
+    def another() -> bool:
+        if budget.done:
+            output.turn()
+        return budget.step()
+
+    seconds, losses = trainer.train(settings["learning_rate"], another)
     output.window("train", clock, time.time(), rows * len(seconds))
     values = values_of("train", seconds, rows)
     summary = timing.summarise_training(values, sum(seconds)) | first_losses(losses, settings)

@@ -16,7 +16,7 @@ from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import memory_peaks, write_run_files
 from experiments.cell.timing import PhaseValues
-from experiments.workloads.grid.measure import budget_of, drawn_batch, first_losses, values_of
+from experiments.workloads.grid.measure import PLACES, budget_of, drawn_batch, first_losses, values_of
 from models import frameworks
 from models.contract import Framework
 
@@ -62,13 +62,14 @@ def _timed(work: Callable[[], Any], spec: CellSpec, output: Output, phase: str, 
     seconds: list[float] = []
     returned = []
     output.progress(told, 0, None)
-    output.begin()
-    budget, clock = budget_of(spec), time.time()
+    output.begin(PLACES[phase])
+    budget, clock = budget_of(spec, output), time.time()
     while budget.step():
         began = time.perf_counter()
         found = work()
         seconds.append(time.perf_counter() - began)
         returned.append(found if phase == "train" else None)
+        output.turn()
     prefix = "" if phase == "train" else "inference/"
     output.window(phase, clock, time.time(), spec.settings["batch_size"] * len(seconds), prefix)
     return seconds, returned

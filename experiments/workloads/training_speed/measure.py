@@ -34,7 +34,8 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
 
     warmup = settings["steps"] if varying else settings["warmup_steps"]
     total = warmup + settings["steps"]
-    watch = Stopwatch(lambda step, *_: output.progress("training", step, total), pace=timing.pace(settings, warmup))
+    pace = timing.pace(settings, warmup)
+    watch = Stopwatch(lambda step, *_: output.progress("training", step, total), pace=pace, turn=output.turn)
     output.begin()
     began, compiled = time.time(), framework.compilations()
     epochs = [_epoch(framework, network, optimizer, part, watch) for part in _parts(batches, settings)]

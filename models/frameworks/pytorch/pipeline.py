@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -46,6 +48,7 @@ class Reader:
             collate_fn=self._collated,
             pin_memory=device == "cuda",
             persistent_workers=workers > 0,
+            worker_init_fn=_end_with_parent,
         )
 
     def epoch(self, files: ImageFiles) -> Iterator[Batch]:
@@ -72,6 +75,11 @@ class Reader:
             except RuntimeError as error:
                 reason = (str(error).splitlines() or [""])[0]
                 raise ModelError(f"{wanted.file}: cannot be decoded by torchvision: {reason}; mend or remove it") from None
+
+
+def _end_with_parent(_: int) -> None:
+    """Linux: PyTorch's workers look for their parent now and then; one that is halted, as while a cell waits, never would."""
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class _Order:

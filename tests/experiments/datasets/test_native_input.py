@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image, ImageOps
 
 from experiments.datasets.labelled.data import Labelled, prepare
 from experiments.studies import classification
 from experiments.workloads.classification.prepare import prepare as looked_at
+from tests.conftest import ROOT, wait_for
 from tests.models.children import run_python
 from tracking.errors import WrongCall
 
@@ -247,3 +253,33 @@ def test_jax_has_no_pipeline_of_its_own() -> None:
     settings = classification.Settings(frameworks=("pytorch", "keras-jax"), input=("native",))
     with pytest.raises(WrongCall, match=r"input=native: keras-jax has no input pipeline of its own here; have .*keras-torch"):
         looked_at(settings, lambda *_: None)
+
+
+READING = """
+import multiprocessing, sys, time
+from pathlib import Path
+from experiments.datasets.labelled import batches
+from experiments.datasets.labelled.data import Labelled
+from models.frameworks import open_framework
+
+framework = open_framework("pytorch", device="cpu", threads=1, precision="float32", seed=0)
+data = Labelled.open(Path(sys.argv[1]))
+read = iter(framework.read(batches.files(data, data.training, 2), 1))
+next(read)
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_halted_worker_of_dataloader_ends_with_a_cell_that_is_killed(tmp_path: Path) -> None:
+    """As where cells take turns: the whole process group is halted, and a worker that is cannot look for its parent."""
+    command = [sys.executable, "-c", READING, str(folders(tmp_path / "data").folder)]
+    cell = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT)
+    assert cell.stdout
+    workers = [psutil.Process(int(pid)) for pid in cell.stdout.readline().split()]
+    assert len(workers) == 1
+    os.killpg(cell.pid, signal.SIGSTOP)
+    wait_for(lambda: workers[0].status() == psutil.STATUS_STOPPED, 60)
+    cell.kill()
+    cell.wait()
+    wait_for(lambda: not workers[0].is_running() or workers[0].status() == psutil.STATUS_ZOMBIE, 30)

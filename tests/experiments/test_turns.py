@@ -1,0 +1,366 @@
+"""Cells that take turns: the token's protocol on both sides, held against the log of a framework whose costs are known."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from experiments.campaign import turns as parents
+from experiments.campaign.listening import Listening
+from experiments.cell import turns as childs
+from experiments.cell.contract import CellSpec
+from experiments.studies import overhead
+from experiments.workloads.grid.measure import Budget
+from models import frameworks
+from tests.conftest import PYTHONPATH, Place
+from tests.experiments import test_known_costs as known_costs
+from tracking.errors import EvenhandError
+from tracking.records import RunClosed, RunOutcome, StoredRun
+from tracking.store import Store
+
+TURN_STEPS, TURN_SECONDS = 5, 0.2
+STEPS, REQUESTS = 30, 20
+# Seconds a step and a request. One framework takes half as long again for a step: both do as many of them in a turn.
+COSTS = {"toy": {"step": 0.02, "apply": 0.02}, "toy+twin": {"step": 0.03, "apply": 0.02}}
+TOYS = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "bleu_images": "1"}
+TOYS |= {"epochs": "1", "steps_per_epoch": str(STEPS), "inference_requests": str(REQUESTS), "pairing": "interleaved"}
+
+
+class Clock:
+    """Moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Token:
+    """Gives the token back after a second, for as many steps as it has been told to ask for; at last it breaks."""
+
+    def __init__(self, clock: Clock, asked: Sequence[int]) -> None:
+        self._clock, self._asked = clock, list(asked)
+
+    def readline(self) -> str:
+        self._clock.now += 1.0
+        return json.dumps({"steps": self._asked.pop(0)}) + "\n" if self._asked else ""
+
+
+def test_a_turn_has_as_many_steps_as_are_asked_for_and_takes_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 30 ms: seven of them take 0.2 s. Waiting is not counted, and the phase that comes next is told."""
+    clock, said = Clock(), list[Any]()
+    monkeypatch.setattr(childs, "time", clock)
+    turns = childs.Turns(said.append, Token(clock, [5, 20, 5, 5]), enabled=True)  # type: ignore[arg-type]
+    clock.now = 3.0  # its start, which is a turn as well
+    turns.begin(1)
+    for _ in range(7 + 20 + 3):
+        clock.now += 0.03
+        turns.step()
+    turns.begin(2)
+    found = [(one["turn"]["phase"], one["turn"]["steps"], round(one["turn"]["seconds"], 2)) for one in said]
+    assert found == [(1, 0, 3.0), (1, 7, 0.21), (1, 20, 0.6), (2, 3, 0.09)]
+    assert turns.waited_seconds == pytest.approx(4.0)
+
+
+def test_a_process_that_gets_no_further_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(childs, "time", clock)
+    turns = childs.Turns(lambda _: None, Token(clock, []), enabled=True)  # type: ignore[arg-type]
+    with pytest.raises(EvenhandError, match="no further turn"):
+        turns.begin(1)
+
+
+def test_a_cell_alone_says_nothing_of_turns_and_never_waits() -> None:
+    said: list[Any] = []
+    turns = childs.Turns(said.append, io.StringIO(), enabled=False)
+    turns.begin(1)
+    turns.step(1_000)
+    assert (said, turns.waited_seconds) == ([], 0.0)
+
+
+def test_a_budget_of_time_does_not_pass_while_others_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second of steps of 0.1 s, with ten seconds of waiting after each: eleven, the first not counted."""
+    from experiments.workloads.grid import measure
+
+    clock, output = Clock(), SimpleNamespace(waited_seconds=0.0)
+    monkeypatch.setattr(measure, "time", clock)
+    budget = Budget(output, seconds=0.95, least=1, most=1_000)  # type: ignore[arg-type]
+    while budget.step():
+        clock.now += 0.1 + 10
+        output.waited_seconds += 10
+    assert budget.done == 11
+
+
+# ---- how a block ends
+
+
+OTHERS = "took turns with b, which failed: killed"
+
+
+def closings(*outcomes: tuple[str, str]) -> list[RunClosed]:
+    return [RunClosed(str(at), 0, outcome, reason) for at, (outcome, reason) in enumerate(outcomes)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "failed", "told"),
+    [
+        ([("ok", ""), ("ok", "")], None, [("ok", ""), ("ok", "")]),
+        (
+            [("ok", ""), ("failed", "killed"), ("interrupted", "stopped while it ran")],
+            1,
+            [("failed", OTHERS), ("failed", "killed"), ("failed", OTHERS)],
+        ),
+        ([("ok", ""), ("interrupted", "the campaign got SIGINT")], None, [("interrupted", "the campaign got SIGINT")] * 2),
+    ],
+    ids=["well", "one was killed", "stopped"],
+)
+def test_a_block_ends_well_as_a_whole_or_not_at_all(
+    ended: list[tuple[str, str]], failed: int | None, told: list[tuple[str, str]]
+) -> None:
+    found = parents.together(closings(*ended), ["a", "b", "c"][: len(ended)], failed)
+    assert [(one.outcome, one.reason) for one in found] == told
+
+
+def test_memory_that_ran_out_beside_others_is_no_limit_that_was_found() -> None:
+    first, second = parents.together(closings(("out_of_memory", "bad_alloc"), ("ok", "")), ["a", "b"], 0)
+    assert {first.outcome, second.outcome} == {RunOutcome.FAILED}
+    assert first.reason == "bad_alloc (out of memory while 2 cells were alive; with pairing=sequential each has it alone)"
+
+
+# ---- a campaign
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A finished cell: its run, its turns, and what the framework wrote down, in seconds of `time.perf_counter`."""
+
+    run: StoredRun
+    turns: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Campaign:
+    cells: dict[tuple[int, str], Cell]
+    rows: dict[str, Mapping[str, Any]]
+
+    def block(self, number: int) -> list[Cell]:
+        return [self.cells[number, name] for name in COSTS]
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path) -> Campaign:
+    """Two blocks; frameworks that sleep, so that the machine may be busy."""
+    folder = tmp_path_factory.mktemp("turns")
+    (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
+    place, log = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db"), folder / "events"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVENHAND_TOY_COSTS", json.dumps(COSTS))
+        patch.setenv("EVENHAND_TOY_EVENTS", str(log))
+        done = place.run(**TOYS, blocks="2", inference_batch_sizes="1,2")
+    assert done.returncode == 3, done.stdout + done.stderr  # two blocks are no verdict
+    journal = next(place.journal.iterdir())
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    runs = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
+    cells = {}
+    for run in runs:
+        block, name = int(run.tags["block"]), run.tags["framework"]
+        path = next((journal / "cells" / run.tags["cell"]).glob("*/turns.csv"))
+        cells[block, name] = Cell(run, _turns(path.read_text()), [], path.parent)
+    cells = {key: replace(one, events=_of(one, events)) for key, one in cells.items()}
+    rows = json.loads((journal / "report" / "comparison.json").read_text())["rows"]
+    return Campaign(cells, {row["metric"]: row for row in rows})
+
+
+def _turns(text: str) -> list[dict[str, Any]]:
+    """With when they began and ended in seconds of `time.perf_counter`, the former rounded down to milliseconds."""
+    of_wall = time.time() - time.perf_counter()
+    found = []
+    for row in csv.DictReader(io.StringIO(text)):
+        began, steps = int(row["began_ms"]) / 1_000 - of_wall, row["steps"]
+        numbers = {name: int(row[name]) for name in ("round", "place", "phase")}
+        found.append({**numbers, "steps": int(steps) if steps else None, "began": began, "seconds": float(row["seconds"])})
+    return found
+
+
+def _of(cell: Cell, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the cell's process did: the only one of its framework that began with its first turn."""
+    began, ended = cell.turns[0]["began"], cell.turns[-1]["began"] + cell.turns[-1]["seconds"]
+    firsts: dict[int, float] = {}
+    for one in events:
+        if one["framework"] == cell.run.tags["framework"]:
+            firsts.setdefault(one["pid"], one["began"])
+    (pid,) = (pid for pid, first in firsts.items() if began < first < ended)
+    return [dict(one) for one in events if one["pid"] == pid]
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_never_are_two_at_work_at_once(campaign: Campaign, block: int) -> None:
+    """By the framework's own log: what one process does has ended when another does something. From start to end."""
+    done = sorted((one["began"], one["ended"], one["pid"]) for cell in campaign.block(block) for one in cell.events)
+    assert len({pid for *_, pid in done}) == 2
+    changes, until, last = 0, done[0][1], done[0][2]
+    for began, ended, pid in done:
+        changes += pid != last
+        assert pid == last or began >= until
+        until, last = max(until, ended), pid
+    assert changes > 8
+
+
+def test_every_turn_but_a_phases_last_has_its_steps_and_its_time(campaign: Campaign) -> None:
+    for cell in campaign.cells.values():
+        assert {one["phase"] for one in cell.turns} == {0, 1, 2, 3}  # the start, training, requests of two sizes
+        for phase in (1, 2, 3):
+            inside = [one for one in cell.turns if one["phase"] == phase]
+            assert len(inside) >= 2
+            for one in inside[:-1]:
+                assert one["steps"] >= TURN_STEPS
+                assert one["seconds"] >= TURN_SECONDS
+        assert [one["phase"] for one in cell.turns] == sorted(one["phase"] for one in cell.turns)
+
+
+def test_the_steps_of_a_turn_are_those_that_were_made_in_it(campaign: Campaign) -> None:
+    """Each step belongs to the cell's last turn that began before it."""
+    for cell in campaign.cells.values():
+        made = [one["began"] for one in cell.events if one["event"] == "step"]
+        assert len(made) == STEPS
+        of_turn = np.searchsorted([one["began"] for one in cell.turns], made) - 1
+        for at, turn in enumerate(cell.turns):
+            if turn["steps"] is not None:
+                assert turn["steps"] == (of_turn == at).sum() or turn["phase"] != 1
+
+
+def test_cells_keep_step_with_each_other(campaign: Campaign) -> None:
+    """After every round they are at most a turn apart, although one of them takes half as long again for a step."""
+    for block in (1, 2):
+        one, other = ([turn["steps"] or 0 for turn in cell.turns if turn["phase"] == 1] for cell in campaign.block(block))
+        apart = np.abs(np.cumsum(one[:-1][: len(other) - 1]) - np.cumsum(other[:-1][: len(one) - 1]))
+        assert len(apart) >= 2
+        assert apart.max() <= max(*one, *other)
+
+
+def test_the_order_of_every_round_is_the_seeds(campaign: Campaign) -> None:
+    for block in (1, 2):
+        cells = sorted(campaign.block(block), key=lambda cell: int(cell.run.tags["order_in_block"]))
+        rng = np.random.default_rng([0, 2, block, 0])
+        last = max(one["round"] for cell in cells for one in cell.turns)
+        for number in range(1, last + 1):
+            places = [next((one["place"] for one in cell.turns if one["round"] == number), None) for cell in cells]
+            there = [place for place in places if place is not None]
+            assert there == np.argsort(rng.permutation(len(there))).tolist()
+
+
+def test_waiting_is_no_part_of_what_is_timed(campaign: Campaign) -> None:
+    """Between its first step and its last the other one made as many: less than that is the cell's own."""
+    for cell in campaign.cells.values():
+        table = pyarrow.parquet.read_table(cell.folder / "values.parquet").to_pydict()
+        ended = [moment for moment, phase in zip(table["ended_ms"], table["phase"], strict=True) if phase == "train"]
+        assert len(ended) == STEPS
+        assert cell.run.metrics["train/total_seconds"] < 0.75 * (ended[-1] - ended[0]) / 1_000
+        assert cell.run.metrics["train/step_seconds"] < 3 * COSTS[cell.run.tags["framework"]]["step"]
+
+
+def test_what_is_alike_for_cells_in_turns_is_judged_and_what_is_not_says_why(campaign: Campaign) -> None:
+    turns = {block: {cell.run.tags["turns"] for cell in campaign.block(block)} for block in (1, 2)}
+    assert all(len(names) == 1 for names in turns.values())
+    assert turns[1] != turns[2]
+    assert {cell.run.params["pairing"] for cell in campaign.cells.values()} == {"interleaved"}
+    assert campaign.rows["train/step_seconds"]["n_blocks"] == 2
+    assert campaign.rows["train/step_seconds"]["estimate"] == pytest.approx(1.5, rel=0.2)
+    for metric in ("train/first_step_seconds", "train/total_seconds"):
+        assert campaign.rows[metric]["verdict"] == "not comparable"
+        assert campaign.rows[metric]["reason"].startswith("cells took turns (pairing=interleaved)")
+
+
+def test_of_the_sensors_only_what_a_process_has_for_itself_is_kept(campaign: Campaign) -> None:
+    for cell in campaign.cells.values():
+        assert not [name for name in cell.run.metrics if name.endswith(("utilization_percent_mean", "energy/joules"))]
+        assert cell.run.tags["not_available.cpu/utilization_percent_mean"].startswith("cells took turns")
+        assert cell.run.metrics["memory/peak_rss_bytes"] > 0
+
+
+# ---- every workload
+
+
+WORKLOADS = ("captioning", "classification", "grid", "training_speed", "overhead", "classification, both")
+
+
+def pairs(folder: Path) -> dict[str, list[CellSpec]]:
+    """Two cells that take turns, of every workload; of `overhead`, the plain loop and this harness."""
+    found = known_costs.specs(folder)
+    point = {**asdict(overhead.Settings(frameworks=("toy",), seconds=0.4)), **found["grid"].settings}
+    plain = replace(found["grid"], workload="overhead", stage="plain", settings=point)
+    both = {name: [found[name]] * 2 for name in WORKLOADS if name in found}
+    both["overhead"] = [plain, replace(plain, stage="measure")]
+    return {
+        name: [
+            replace(
+                one,
+                run=f"{name} {at}",
+                in_turns=True,
+                journal=str(folder / f"{name}-{at}"),
+                checkpoint=str(folder / f"{name}-{at}" / "none"),
+            )
+            for at, one in enumerate(several)
+        ]
+        for name, several in both.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Listening], parents.Turns]]:
+    """All workloads side by side, since the cells sleep; of each, one works at a time."""
+    folder = tmp_path_factory.mktemp("workloads")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", PYTHONPATH)
+        patch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": known_costs.COSTS}))
+        for entry in PYTHONPATH.split(os.pathsep):
+            patch.syspath_prepend(entry)
+        frameworks._variants.cache_clear()
+        with ThreadPoolExecutor(len(WORKLOADS)) as pool:
+            found = dict(zip(WORKLOADS, pool.map(_played, map(pairs(folder).get, WORKLOADS)), strict=True))
+    frameworks._variants.cache_clear()
+    return found
+
+
+def _played(specs: list[CellSpec]) -> tuple[list[Listening], parents.Turns]:
+    cells = [Listening(spec, lambda _: None, lambda *_: None) for spec in specs]
+    turns = parents.Turns(cells, np.random.default_rng(0), 2, lambda: "")
+    with ExitStack() as alive:
+        for cell in cells:
+            alive.enter_context(cell)
+        turns.play(Listening.start)
+        for cell in cells:
+            cell.stop()
+    return cells, turns
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_cells_of_every_workload_take_turns(played: Mapping[str, tuple[list[Listening], parents.Turns]], name: str) -> None:
+    cells, turns = played[name]
+    assert turns.failed is None, turns.failed.ended()
+    assert [cell.closed and cell.closed.outcome for cell in cells] == ["ok", "ok"]
+    phases = {"training_speed": {0, 1}, "grid": {0, 1, 2}, "overhead": {0, 1, 2}}.get(name, {0, 1, 2, 3})
+    for taken in turns.taken:
+        assert {one.phase for one in taken} == (phases if "classification" not in name else {0, 1, 2})
+        for phase in phases - {0}:
+            inside = [one for one in taken if one.phase == phase]
+            assert all(one.steps >= 2 and one.seconds >= TURN_SECONDS for one in inside[:-1] if one.steps is not None)
+        assert sum(one.phase == 1 for one in taken) >= 2
+    assert sum(taken[-1].steps is None for taken in turns.taken) == 2
