@@ -72,7 +72,7 @@ class Settings(CampaignSettings):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"models": ("gnmt", "deepspeech2", "tacotron2"), "size": "tiny", "steps": 40, "blocks": 6},
+    "demo": {"models": ("gnmt", "deepspeech2", "tacotron2"), "size": "tiny", "steps": 20, "warmup_steps": 5, "blocks": 6},
     "paper": {"blocks": 6},
 }
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import mlflow
 import numpy as np
+import pandas as pd
 import pytest
 
 import models
 from experiments.campaign import launch
 from experiments.cell.contract import Prepared
+from experiments.comparison.runs.pairing import incomparable
 from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.datasets.sequences.data import Sequences
@@ -189,8 +191,10 @@ def test_other_content_is_another_data_set_wherever_it_lies(tmp_path: Path) -> N
     first, other, again = names
     assert first == again
     assert first.name.startswith("corpus.txt-")
-    assert first.name != other.name  # a run's tag `dataset`: rows in which it differs are not paired
     assert first.digest != other.digest
+    runs = pd.DataFrame({"level": ["a", "b"], "dataset": [first.name, other.name]}).assign(pair="1")
+    assert f"settings differ apart from framework: dataset ({min(first.name, other.name)}, " in incomparable(runs, "framework")
+    assert not incomparable(runs.assign(dataset=first.name), "framework")
     told = {"examples of bert": 4, "examples of bert in the files": 4}
     told |= {"shortest of bert": 3, "median of bert": 3, "longest of bert": 4, "batch of bert": 4}
     assert other.counts == told
