@@ -67,6 +67,19 @@ class Batch:
     even: bool | None = None
 
 
+@dataclass(frozen=True)
+class Reads:
+    """What real examples of a network of sequences are made of, where its spec has `reads` and `batch_of`.
+
+    kind: the module of `experiments.datasets.sequences` that reads them; sizes: what it is told. longest: that the network takes
+    of any part; None where it has no bound.
+    """
+
+    kind: str
+    sizes: Mapping[str, int]
+    longest: int | None = None
+
+
 class EvenSoFar:
     """Whether all weights of every batch so far were 1.
 

@@ -6,6 +6,7 @@ Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 TITLE = "Training speed: images and sequences, warm-up, then timed steps, beside the published table"
 WORKLOAD = "training_speed"
 MODEL = ""
+SYNTHETIC = "synthetic"
 STRATA = ("model",)
 # The batch sizes of the paper, which tells none for GNMT.
 BATCH_SIZES = {"resnet50": 64, "vgg16": 64, "inception_v3": 64, "gnmt": 32, "deepspeech2": 20, "tacotron2": 32, "bert": 32}
@@ -33,10 +35,16 @@ class Settings(CampaignSettings):
         tuple(BATCH_SIZES), "models by folder name: python -m experiments parity --help", group="networks", material=False
     )
     size: str = setting("paper", "of the networks and of their inputs", choices=("paper", "tiny"), group="networks")
+    data: str = setting(
+        SYNTHETIC,
+        "synthetic: drawn from the seed; or a file or folder of sentences, pairs of sentences or recorded speech",
+        path=True,
+        group="data",
+    )
     batch_size: int = setting(0, "examples a step; 0: the paper's for each network", least=0, most=MOST_ROWS, group="training")
     lengths: str = setting(
         "fixed",
-        "of the sequences; varying: steps go through buckets of lengths, and the first epoch is told apart",
+        "of the sequences; fixed: all one, files' cut or padded to the median; varying: in buckets, the first epoch told apart",
         choices=("fixed", "varying"),
         group="training",
     )
@@ -64,7 +72,7 @@ class Settings(CampaignSettings):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"models": ("gnmt", "deepspeech2", "tacotron2"), "size": "tiny", "steps": 40, "blocks": 6},
+    "demo": {"models": ("gnmt", "deepspeech2", "tacotron2"), "size": "tiny", "steps": 20, "warmup_steps": 5, "blocks": 6},
     "paper": {"blocks": 6},
 }
 
@@ -124,4 +132,13 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.report import training_speed
 
-    return Extra([], sections=(training_speed.section(comparison, TABLE, SOURCE, size=settings.size),))
+    section = training_speed.section(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
+    return Extra([], sections=(section,))
+
+
+def inputs(settings: Settings) -> str:
+    """What networks are trained on, in words."""
+    if settings.data == SYNTHETIC:
+        return f"random inputs of {settings.lengths} lengths"
+    lengths = "each cut or padded to their median length" if settings.lengths == "fixed" else "of varying lengths"
+    return f"the sequences of {Path(settings.data).name}, {lengths}"

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from models.contract import Array, Batch, ModelError, Weights
+from models.contract import Array, Batch, ModelError, Reads, Weights
 from models.layers.images import Shapes
 
 EPSILON = 1e-12  # of every LayerNorm
@@ -134,9 +134,19 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     rows, longest = len(lengths), int(lengths.max())
     tokens = rng.integers(1, spec.vocabulary, (rows, longest), dtype=np.int32)
     tokens[np.arange(longest) >= lengths[:, None]] = PADDING
-    inputs = (tokens, lengths.astype(np.int32), np.zeros_like(tokens))
-    targets = rng.integers(0, spec.classes or 1, rows, dtype=np.int32)
-    return Batch(inputs, targets, np.ones(rows, np.float32))
+    return batch_of(spec, rng, (tokens, lengths))
+
+
+def reads(spec: Spec) -> Reads:
+    """Sentences; the words of a sentence and its two marks are at most as many as there are positions."""
+    return Reads("sentences", {"vocabulary": spec.vocabulary}, longest=spec.positions)
+
+
+def batch_of(spec: Spec, rng: np.random.Generator, tokens: tuple[Array, Array]) -> Batch:
+    """Sentences with random classes. tokens: int32 (n, length), padded, and how many there are in each row."""
+    padded, lengths = tokens
+    targets = rng.integers(0, spec.classes or 1, len(padded), dtype=np.int32)
+    return Batch((padded, lengths.astype(np.int32), np.zeros_like(padded)), targets, np.ones(len(padded), np.float32))
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, ModelError, Weights
+from models.contract import Array, Batch, ModelError, Reads, Weights
 from models.layers.images import Shapes
 
 KERNELS = ((11, 41), (11, 21))  # frames × bins
@@ -119,7 +119,18 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     spoken = np.maximum(lengths // 6, 1)
     targets = rng.integers(1, spec.symbols, (rows, int(spoken.max())), dtype=np.int32)
     targets[np.arange(targets.shape[1]) >= spoken[:, None]] = BLANK
-    return Batch((features, lengths.astype(np.int32)), targets, np.ones(rows, np.float32))
+    return batch_of(spec, rng, (features, lengths), (targets, spoken))
+
+
+def reads(spec: Spec) -> Reads:
+    """Recorded speech with its letters."""
+    return Reads("spectrograms", {"bins": spec.features})
+
+
+def batch_of(_: Spec, __: np.random.Generator, heard: tuple[Array, Array], said: tuple[Array, Array]) -> Batch:
+    """heard: features (n, frames, bins), padded, and the frames of each row. said: symbols int32 (n, symbols), and how many."""
+    features, lengths = heard
+    return Batch((features, lengths.astype(np.int32)), said[0], np.ones(len(features), np.float32))
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

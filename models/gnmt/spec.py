@@ -12,9 +12,10 @@ from math import prod, sqrt
 
 import numpy as np
 
-from models.contract import Array, Batch, ModelError, Weights
+from models.contract import Array, Batch, ModelError, Reads, Weights
 
 PADDING, START = 0, 1
+LONGEST = 50  # word pieces of a sentence
 RESIDUAL_FROM = 2
 NEVER = -1e9  # the score of a word that is not there: its share is 0 in every precision
 
@@ -81,7 +82,7 @@ def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
     """int (count,): word pieces of so many sentences, log-normal around 25 and between 3 and 50; `tiny`: a fifth of that."""
-    pieces = np.clip(25 * np.exp(0.5 * rng.standard_normal(count)), 3, 50) / (1 if size == "paper" else 5)
+    pieces = np.clip(25 * np.exp(0.5 * rng.standard_normal(count)), 3, LONGEST) / (1 if size == "paper" else 5)
     found: Array = np.maximum(np.round(pieces), 2).astype(np.int64)
     return found
 
@@ -95,8 +96,20 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     shape = (len(lengths), int(lengths.max()))
     there = np.arange(shape[1]) < lengths[:, None]
     source, said = (np.where(there, rng.integers(2, spec.vocabulary, shape), PADDING).astype(np.int32) for _ in range(2))
-    behind = np.insert(said[:, :-1], 0, START, axis=1)
-    return Batch((source, lengths.astype(np.int32), behind), said.ravel(), there.ravel().astype(np.float32))
+    return batch_of(spec, rng, (source, lengths), (said, lengths))
+
+
+def reads(spec: Spec) -> Reads:
+    """Pairs of sentences, neither longer than the longest random one: attention is of length × length × width."""
+    return Reads("sentence_pairs", {"vocabulary": spec.vocabulary}, longest=LONGEST)
+
+
+def batch_of(_: Spec, __: np.random.Generator, source: tuple[Array, Array], said: tuple[Array, Array]) -> Batch:
+    """Either: int32 (n, words), padded, and how many there are in each row; of `said` each is to be predicted."""
+    (words, lengths), (targets, spoken) = source, said
+    behind = np.insert(targets[:, :-1], 0, START, axis=1)
+    there = np.arange(targets.shape[1]) < spoken[:, None]
+    return Batch((words, lengths.astype(np.int32), behind), targets.ravel(), there.ravel().astype(np.float32))
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

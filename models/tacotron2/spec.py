@@ -13,7 +13,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from models.contract import Array, Batch, ModelError, Weights
+from models.contract import Array, Batch, ModelError, Reads, Weights
 from models.layers.images import Shapes
 
 KERNEL = 5
@@ -134,8 +134,20 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     characters[np.arange(characters.shape[1]) >= spoken[:, None]] = PADDING
     mel = rng.standard_normal((rows, frames, spec.bins)).astype(np.float32)
     mel[np.arange(frames) >= lengths[:, None]] = 0
+    return batch_of(spec, rng, (mel, lengths), (characters, spoken))
+
+
+def reads(spec: Spec) -> Reads:
+    """Recorded speech with its characters."""
+    return Reads("mel_spectrograms", {"bins": spec.bins, "characters": spec.characters})
+
+
+def batch_of(_: Spec, __: np.random.Generator, spoken: tuple[Array, Array], said: tuple[Array, Array]) -> Batch:
+    """spoken: (n, F, bins), padded, and the frames of each row. said: characters int32 (n, C), padded, and how many."""
+    (mel, frames), (characters, count) = spoken, said
     before = np.concatenate([np.zeros_like(mel[:, :1]), mel[:, :-1]], axis=1)
-    return Batch((characters, spoken, before, lengths.astype(np.int32)), mel, np.ones(rows, np.float32))
+    inputs = (characters, count.astype(np.int32), before, frames.astype(np.int32))
+    return Batch(inputs, mel, np.ones(len(mel), np.float32))
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

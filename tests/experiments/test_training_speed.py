@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from pathlib import Path
 
 import mlflow
 import numpy as np
+import pandas as pd
 import pytest
 
 import models
 from experiments.campaign import launch
+from experiments.cell.contract import Prepared
+from experiments.comparison.runs.pairing import incomparable
 from experiments.config.console import Display
 from experiments.config.settings import parse
+from experiments.datasets.sequences.data import Sequences
 from experiments.studies import training_speed
 from experiments.workloads.training_speed import inputs, prepare
+from models.contract import Batch
 from tests.conftest import Place
-from tracking.errors import EvenhandError
+from tests.experiments.datasets.recordings import ljspeech
+from tracking.errors import EvenhandError, WrongCall
 
 QUICK = {
     "size": "tiny",
@@ -101,3 +110,134 @@ def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], tol
         launch.prepare(
             "training_speed", parse(training_speed.Settings, training_speed.PRESETS, {**QUICK, **places, **given}), Display()
         )
+
+
+# ---- sequences from files
+
+
+def read(tmp_path: Path, models_: str, folder: Path, **given: str) -> Prepared:
+    settings = {**QUICK, "models": models_, "data": str(folder), "cache": str(tmp_path), **given}
+    return prepare.prepare(parse(training_speed.Settings, training_speed.PRESETS, settings), lambda *_: None)
+
+
+def made(name: str, prepared: Prepared, *, varying: bool, rows: int = 3) -> list[Batch]:
+    module = models.spec(name)
+    spec, rng = inputs.sizes(module, "tiny", "scan"), np.random.default_rng([0, 1])
+    folder = prepared.inputs["data"][name]
+    return inputs.batches(module, spec, "tiny", rows=rows, varying=varying, rng=rng, folder=folder)
+
+
+def everything(folder: Path) -> Path:
+    """A folder with what each network of sequences reads."""
+    lines = [" ".join(f"w{number % 7}" for number in range(length)) for length in range(2, 18)]
+    ljspeech(folder)
+    (folder / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "pairs.tsv").write_text("\n".join(f"{one}\t{one} too" for one in lines), encoding="utf-8")
+    return folder
+
+
+SEQUENCES = ("bert", "gnmt", "deepspeech2", "tacotron2")
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sequences_from_files_come_in_few_shapes_and_the_same_to_every_framework(name: str, tmp_path: Path) -> None:
+    folder = everything(tmp_path / "data")
+    prepared = read(tmp_path, ",".join(SEQUENCES), folder, lengths="varying")
+    varying, again = (made(name, prepared, varying=True) for _ in range(2))
+    for one, other in zip(varying, again, strict=True):
+        for a, b in zip((*one.inputs, one.targets), (*other.inputs, other.targets), strict=True):
+            np.testing.assert_array_equal(a, b)
+    shapes = {tuple(array.shape for array in batch.inputs) for batch in varying}
+    assert len(varying) == 2 * len(shapes) == 2 * inputs.BUCKETS
+    fixed = made(name, read(tmp_path, name, folder), varying=False)
+    assert len(fixed) == 2
+    assert len({tuple(array.shape for array in batch.inputs) for batch in fixed}) == 1
+    random = models.spec(name).batch(
+        inputs.sizes(models.spec(name), "tiny", "scan"), np.array([9, 7, 5]), np.random.default_rng(0)
+    )
+    for batch in (*varying, *fixed):
+        kinds = [(array.dtype, array.ndim) for array in (*batch.inputs, batch.targets, batch.weights)]
+        assert kinds == [(array.dtype, array.ndim) for array in (*random.inputs, random.targets, random.weights)]
+
+
+def test_fixed_lengths_cut_to_the_median_and_pad(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a b\tx\na b c d\tp q r s t u v w\na b c\tz\na b c d e f g\tk\n")
+    prepared = read(tmp_path, "gnmt", tmp_path / "pairs.tsv")
+    lengths = Sequences.open(Path(prepared.inputs["data"]["gnmt"])).lengths
+    assert lengths.tolist() == [[3, 2], [5, 9], [4, 2], [8, 2]]  # each with its end
+    assert prepared.dataset.counts["median of gnmt"] == 4
+    # four tokens of a sentence, and as large a part of its translation, but never none
+    assert inputs.cut(lengths, 50, varying=False).tolist() == [[3, 2], [4, 7], [4, 2], [4, 1]]
+    assert inputs.cut(lengths, 6, varying=False).tolist() == [[3, 2], [4, 6], [4, 2], [4, 1]]
+    assert inputs.cut(lengths, 50, varying=True).tolist() == lengths.tolist()
+    for batch in made("gnmt", prepared, varying=False):
+        source, there, behind = batch.inputs
+        assert source.shape == (3, 4)
+        assert set(there) <= {3, 4}
+        assert behind.shape == (3, 7)
+        assert all((row != 0).sum() == count for row, count in zip(source, there, strict=True))
+        targets, weights = batch.targets.reshape(3, 7), batch.weights.reshape(3, 7)
+        np.testing.assert_array_equal(targets != 0, weights == 1)
+        np.testing.assert_array_equal(behind[:, 1:], targets[:, :-1])
+        assert set(behind[:, 0]) == {1}
+
+
+def test_other_content_is_another_data_set_wherever_it_lies(tmp_path: Path) -> None:
+    file = tmp_path / "corpus.txt"
+    names = []
+    for content in ("a\nb\nc\nd\n", "a\nb\nc\ne e\n", "a\nb\nc\nd\n"):
+        file.write_text(content)
+        names.append(read(tmp_path, "bert", file).dataset)
+    first, other, again = names
+    assert first == again
+    assert first.name.startswith("corpus.txt-")
+    assert first.digest != other.digest
+    runs = pd.DataFrame({"level": ["a", "b"], "dataset": [first.name, other.name]}).assign(pair="1")
+    assert f"settings differ apart from framework: dataset ({min(first.name, other.name)}, " in incomparable(runs, "framework")
+    assert not incomparable(runs.assign(dataset=first.name), "framework")
+    told = {"examples of bert": 4, "examples of bert in the files": 4}
+    told |= {"shortest of bert": 3, "median of bert": 3, "longest of bert": 4, "batch of bert": 4}
+    assert other.counts == told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"models": "resnet50,bert"}, "resnet50 trains on random inputs alone; name others, such as models=bert"),
+        ({"models": "bert", "data": "/nowhere/at/all"}, "data=/nowhere/at/all: there is no such file or folder"),
+        (
+            {"models": "bert", "lengths": "varying"},
+            "lines.txt, line 1: has 21 tokens with its marks; the network takes at most 20",
+        ),
+        ({"models": "gnmt"}, "no such data there; looked for a text file of sentence, tab, translation"),
+        ({"models": "deepspeech2"}, "looked for a folder with metadata.csv and wavs/"),
+        ({"models": "bert"}, "3 examples for bert; at least 4"),
+    ],
+)
+def test_data_that_cannot_serve_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
+    folder = place.folder / "data"
+    folder.mkdir()
+    (folder / "lines.txt").write_text("word " * 19 + "\nanother\nthird\n")
+    called = {**QUICK, "cache": str(place.cache), "journal": str(place.journal), "data": str(folder), **given}
+    with pytest.raises(EvenhandError, match=re.escape(told)) as caught:
+        launch.prepare("training_speed", parse(training_speed.Settings, training_speed.PRESETS, called), Display())
+    assert str(caught.value).isprintable()
+    assert isinstance(caught.value, WrongCall)  # exit code 2
+
+
+def test_both_frameworks_train_on_the_same_recordings(place: Place) -> None:
+    folder = ljspeech(place.folder / "speech")
+    settings = QUICK | {"steps": "2", "warmup_steps": "1", "data": str(folder), "others_limit_percent": "100"}
+    settings |= {"cache": str(place.cache), "journal": str(place.journal), "frameworks": "pytorch,tensorflow"}
+    called = place.call(sys.executable, "-m", "experiments", "training_speed", *(f"--{k}={v}" for k, v in settings.items()))
+    assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
+    cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
+    assert {run.data.tags["framework"] for run in cells} == {"pytorch", "tensorflow"}
+    for run in cells:
+        (used,) = [one.dataset for one in run.inputs.dataset_inputs]
+        assert run.data.tags["dataset"] == used.name
+        assert used.name.startswith("speech-")
+        assert json.loads(used.profile)["examples of deepspeech2"] == 8
+        assert used.source == str(folder)
+    report = next(place.journal.glob("*/report/report.md")).read_text()
+    assert "trained on the sequences of speech, each cut or padded to their median length" in report

@@ -12,8 +12,13 @@ METRIC = "train/examples_per_second"
 HEADER = ("network", "published, TensorFlow", "published, PyTorch", "published ratio", "ours", "our ratio", "95 % interval")
 
 
-def section(comparison: Comparison, table: Mapping[str, tuple[str, float, float]], source: str, *, size: str) -> Section:
-    """table: network -> unit, TensorFlow's and PyTorch's throughput. A line for each network and compared pair of frameworks."""
+def section(
+    comparison: Comparison, table: Mapping[str, tuple[str, float, float]], source: str, *, size: str, data: str
+) -> Section:
+    """table: network -> unit, TensorFlow's and PyTorch's throughput. A line for each network and compared pair of frameworks.
+
+    data: what ours was trained on, in words.
+    """
     found = [one for one in comparison.findings if one.row.metric == METRIC]
     lines = []
     for model, (unit, tensorflow, pytorch) in table.items():
@@ -21,7 +26,7 @@ def section(comparison: Comparison, table: Mapping[str, tuple[str, float, float]
         published = (model, f"{tensorflow:g} {unit}", f"{pytorch:g} {unit}", f"{tensorflow / pytorch:.3f}×")
         lines += [(*published, *one) for one in ours or [("not measured here", "", "")]]
     caption = (
-        f"Throughput; the published ratio is TensorFlow's over PyTorch's. Ours is of {size} size. "
+        f"Throughput; the published ratio is TensorFlow's over PyTorch's. Ours is of {size} size, trained on {data}. "
         f"Source of the published figures: {source}; TensorFlow 1.15 and PyTorch 1.4 on a P100: another machine, other versions."
     )
     return Section("Published training speeds, and ours", caption, HEADER, lines)

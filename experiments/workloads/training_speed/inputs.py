@@ -1,12 +1,15 @@
-"""Random inputs of networks, by their kind: images of one size, or sequences of fixed and of varying lengths."""
+"""Inputs of networks, by their kind: random images of one size, or sequences, random or read, of fixed and of varying lengths."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from experiments.datasets.sequences.data import Sequences
 from experiments.workloads.networks import takes_images
 from models.contract import Array, Batch
 from models.layers import images
@@ -29,16 +32,52 @@ def side(spec: ImageSpec, size: str) -> int:
     return spec.only_side or max(SIDES[size], spec.least_side)
 
 
-def batches(module: ModuleType, spec: Any, size: str, *, rows: int, varying: bool, rng: np.random.Generator) -> list[Batch]:
-    """What a training goes through, again and again: two batches of each bucket of lengths, shuffled; or two of one length."""
+def batches(
+    module: ModuleType, spec: Any, size: str, *, rows: int, varying: bool, rng: np.random.Generator, folder: str = ""
+) -> list[Batch]:
+    """What a training goes through, again and again: two batches of each bucket of lengths, shuffled; or two of one length.
+
+    folder: in the cache, of sequences that were read; empty for random inputs.
+    """
     if takes_images(module):
         return [images.batch(spec, side(spec, size), rng, rows) for _ in range(2)]
-    drawn = np.sort(module.lengths(size, max(64, 8 * rows), rng))
-    parts = np.array_split(drawn, BUCKETS) if varying else [np.full(rows, round(float(np.median(drawn))))]
-    found = [module.batch(spec, _some(part, rows, rng), rng) for part in parts for _ in range(2)]
+    if folder:
+        found = _read(module, spec, Sequences.open(Path(folder)), rows, varying, rng)
+    else:
+        drawn = np.sort(module.lengths(size, max(64, 8 * rows), rng))
+        parts = np.array_split(drawn, BUCKETS) if varying else [np.full(rows, round(float(np.median(drawn))))]
+        found = [module.batch(spec, _some(part, rows, rng), rng) for part in parts for _ in range(2)]
     return [found[at] for at in rng.permutation(len(found))]
 
 
 def _some(lengths: Array, rows: int, rng: np.random.Generator) -> Array:
     """So many of a bucket, the longest among them: every batch of a bucket has one shape."""
     return np.append(rng.choice(lengths, rows - 1), lengths.max())
+
+
+def _read(module: ModuleType, spec: Any, data: Sequences, rows: int, varying: bool, rng: np.random.Generator) -> list[Batch]:
+    """As random ones; a bucket of too few examples has some of them more than once in a batch."""
+    found, longest = [], module.reads(spec).longest
+    for bucket in buckets(data.lengths, varying=varying):
+        kept = cut(data.lengths[bucket], longest, varying=varying)
+        for _ in range(2):
+            at = rng.choice(len(bucket), rows, replace=rows > len(bucket))
+            parts = [
+                (data.padded(part, bucket[at], kept[at, part], width), kept[at, part]) for part, width in enumerate(kept.max(0))
+            ]
+            found.append(module.batch_of(spec, rng, *parts))
+    return found
+
+
+def buckets(lengths: Array, *, varying: bool) -> Sequence[Array]:
+    """Rows of `lengths` (n, parts) by the length of their first part, of which each bucket has as many; or all rows at once."""
+    return np.array_split(np.argsort(lengths[:, 0], kind="stable"), BUCKETS if varying else 1)
+
+
+def cut(lengths: Array, longest: int | None, *, varying: bool) -> Array:
+    """How much is kept of each part, (n, parts): all; of fixed lengths the first part's median, and that share of others."""
+    if varying:
+        return lengths
+    first = np.minimum(lengths[:, :1], round(float(np.median(lengths[:, 0]))))
+    kept: Array = np.minimum(np.maximum(lengths * first // lengths[:, :1], 1), longest or lengths.max())
+    return kept

@@ -28,7 +28,8 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     network = framework.build(model, sizes)
     output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
-    batches = inputs.batches(module, sizes, settings["size"], rows=rows, varying=varying, rng=rng)
+    folder = spec.inputs.get("data", {}).get(model, "")
+    batches = inputs.batches(module, sizes, settings["size"], rows=rows, varying=varying, rng=rng, folder=folder)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     optimizer = make_optimizer(spec, framework, network, output)
 

@@ -1,0 +1,58 @@
+"""Small folders of recorded speech, in the layouts of LJSpeech and LibriSpeech, by Python's own writer of WAV files."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+TEXTS = ("Hello, world", "it's ten o'clock", "a café", "who is there?", "nobody", "then who spoke", "the wind", "ah")
+
+
+def write_wav(path: Path, samples: np.ndarray, rate: int = 16_000, *, width: int = 2, channels: int = 1) -> Path:
+    """samples: integers of so many bytes, little-endian; (n,) or (n, channels)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    wide = np.ascontiguousarray(samples, "<i8").view(np.uint8).reshape(-1, 8)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(wide[:, :width].tobytes())
+    return path
+
+
+def tone(hertz: float, seconds: float, rate: int = 16_000) -> np.ndarray:
+    return np.round(20_000 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.int64)
+
+
+def said(seed: int, rate: int = 16_000) -> np.ndarray:
+    """Noise of 0.5 to 0.85 s, different for each."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(-9_000, 9_000, round((0.5 + 0.05 * (seed % 8)) * rate))
+
+
+def ljspeech(folder: Path, texts: Sequence[str] = TEXTS, rate: int = 16_000) -> Path:
+    """Rows of three fields, the last of which is the one to be read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(len(texts)):
+        write_wav(folder / "wavs" / f"LJ-{number:04}.wav", said(number, rate), rate)
+    rows = [f"LJ-{number:04}|as it is printed|{text}\n" for number, text in enumerate(texts)]
+    (folder / "metadata.csv").write_text("".join(rows), encoding="utf-8")
+    return folder
+
+
+def librispeech(folder: Path, texts: Sequence[str] = TEXTS) -> Path:
+    """Two chapters, each with a transcript beside its recordings."""
+    for chapter in range(2):
+        place = folder / "84" / f"12{chapter}"
+        numbers = range(chapter, len(texts), 2)
+        for number in numbers:
+            write_wav(place / f"84-12{chapter}-{number:04}.wav", said(number))
+        rows = [f"84-12{chapter}-{number:04} {texts[number].upper()}\n" for number in numbers]
+        (place / f"84-12{chapter}.trans.txt").write_text("".join(rows), encoding="utf-8")
+    return folder
+
+
+LAYOUTS: dict[str, Callable[[Path], Path]] = {"LJSpeech": ljspeech, "LibriSpeech": librispeech}
