@@ -95,7 +95,7 @@ def calibrate(
 
     neighbour: whether another program burns the CPU of the cells at random seconds. Raises EvenhandError where one fails.
     """
-    rng, cpu = np.random.default_rng(seed), devices.cpus_of_cells(_reserved())[0]
+    rng, cpu = np.random.default_rng(seed), devices.own_cpus()[-1]
     found: dict[str, list[Campaign]] = {name: [] for name in PAIRINGS}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(campaigns):
@@ -123,7 +123,7 @@ def _busy(seed: int, cpu: int) -> Iterator[int]:
 
 def _reserved() -> int:
     """All CPUs but one."""
-    return len(devices.cpus_of_cells(0)) - 1
+    return len(devices.own_cpus()) - 1
 
 
 def _campaign(folder: Path, pairing: str, seed: int, given: Sequence[str]) -> Campaign:
