@@ -110,7 +110,7 @@ class Looking:
     def _why_stop(self, block: int, *, settled: bool, over: bool) -> str:
         """A sentence; empty where more blocks are to come."""
         settings, found = self.campaign.settings, "settled" if settled else "not settled"
-        if settled and not self._settled_before:
+        if settled and not self._settled_before and block == self.campaign.looks[-1]:  # not where it went on from before
             return f"Stopped after {block} blocks: settled."
         if block == settings.max_blocks:
             return f"Stopped after {block} blocks, the most allowed: {found}."

@@ -211,6 +211,9 @@ def test_an_extension_of_a_settled_campaign_measures_what_was_asked_for(tmp_path
     look = campaign.looking(last_block=11)
     assert next(block for block in kept(tmp_path / "settled", shifts) if look(block, fresh=block > 6)) == 11
     assert look.stopped == "Stopped after 11 blocks, as many as were asked for: settled."
+    resumed = campaign.looking()
+    assert next(block for block in range(1, 19) if resumed(block, fresh=False)) == 11, "not where it was settled at first"
+    assert resumed.stopped == "Stopped after 11 blocks: settled."
     campaign = KnownCampaign(tmp_path / "open")
     look = campaign.looking(last_block=11)
     assert next(block for block in kept(tmp_path / "open", shifts) if look(block, fresh=block > 3)) == 6
