@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, SupportsFloat
@@ -16,6 +17,9 @@ from models.variant import Variant as Variant
 
 Array = NDArray[Any]
 Weights = dict[str, Array]
+Span = tuple[float, float]
+# What it gives is a context: a step, to a profiler.
+Mark = Callable[[], AbstractContextManager[object]]
 PROFILED = "profiled"
 
 
@@ -124,11 +128,20 @@ class ImageFiles:
 class Profile:
     """What a framework's own profiler saw: spans (start, end) in seconds on a clock of its own, of any thread or stream.
 
-    computing: operators, or a GPU's kernels; copying: those that only move values.
+    steps: what was marked. operators: by kind, those that compute and inside of which no other ran; on a GPU its kernels.
+    composed: operators inside of which others ran. copies: those that only move values. unrecorded: code that runs operators
+    which the profiler does not show one by one. framework: all else of the framework's own code. counts: over all steps, `ops`
+    (operators, copies among them) and `launches` (kernels of a GPU or of XLA). uncounted: why one of them is not known.
     """
 
-    computing: Sequence[tuple[float, float]]
-    copying: Sequence[tuple[float, float]]
+    steps: Sequence[Span]
+    operators: Mapping[str, Sequence[Span]]
+    composed: Sequence[Span] = ()
+    copies: Sequence[Span] = ()
+    unrecorded: Sequence[Span] = ()
+    framework: Sequence[Span] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    uncounted: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -237,8 +250,11 @@ class Framework(ABC):
         """
         raise ModelError(f"{self.name} has no input pipeline of its own here")
 
-    def profile(self, folder: Path, work: Callable[[], object]) -> Profile:  # noqa: ARG002
-        """Does the work under the framework's profiler, whose trace goes into the folder, as TensorBoard reads it."""
+    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:  # noqa: ARG002
+        """Does the work under the framework's profiler, whose trace goes into the folder, as TensorBoard reads it.
+
+        The work marks its steps. It is done once more where the profiler cannot time and count in one.
+        """
         raise ModelError(f"{self.name} has no profiler here")
 
     @abstractmethod
@@ -318,6 +334,10 @@ class Framework(ABC):
 
         A step on a batch of a new shape may begin with one: it is then no step like the others.
         """
+
+    def graph_breaks(self) -> Mapping[str, int] | None:
+        """How often this process left a graph for Python so far, by reason; None where what is compiled is compiled whole."""
+        return None
 
     def step_events(self, steps: int) -> StepEvents | None:  # noqa: ARG002
         """Marks for so many steps that begin now; None where the framework has no events on this device."""

@@ -17,7 +17,7 @@ class Variant:
     extra: the extra of this project that installs them, if they come with one.
     has_pipeline: whether `Framework.read` is its own. fits: whether it trains by a `fit` of its own, which MLflow's autologging
     records. autologging: MLflow's flavour for it; empty for none. trouble: why it cannot run here although its packages are
-    installed; empty if it can.
+    installed; empty if it can. compiles: whether it trains by programs that it traces or compiles.
     """
 
     architecture: str
@@ -30,3 +30,4 @@ class Variant:
     fits: bool = False
     autologging: str = ""
     trouble: Callable[[], str] | None = None
+    compiles: bool = False

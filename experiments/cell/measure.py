@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments.cell import peak_memory, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
+from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output, Task
 from experiments.cell.profile import profile
 from experiments.cell.timing import Pace, PhaseValues, Stopwatch
@@ -59,7 +60,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     task.save_artifacts(framework, network, output)
     write_run_files(spec, framework, [training, windows, on_device, *answers], summary, output)
     if settings.get("profile"):
-        profile(task, spec, framework, network, optimizer, output)
+        profile(spec, framework, network, optimizer, lambda: task.training(0, framework), output)
     return network
 
 
@@ -68,12 +69,6 @@ def make_optimizer(spec: CellSpec, framework: Framework, network: Any, output: O
     optimizer = framework.optimizer(network, optimizer_config(spec.settings))
     output.record(Tags(spec.run, {"optimizer.implementation": framework.optimizer_implementation(optimizer)}))
     return optimizer
-
-
-def tell_compilations(spec: CellSpec, count: int, output: Output) -> None:
-    """As a metric, and as a tag, which the report shows beside what the runs ran on: it is judged by nobody."""
-    output.metrics({"train/compilations": count})
-    output.record(Tags(spec.run, {"train.compilations": str(count)}))
 
 
 def as_timed(
@@ -110,7 +105,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
     output.begin()
-    began, already, compiled = time.time(), state.steps, framework.compilations()
+    began, already, compiling = time.time(), state.steps, Compiling(framework)
     pauses: list[tuple[float, float]] = []
     state.starts.append(len(state.seconds))
     for epoch in range(len(state.by_epoch), epochs):
@@ -119,7 +114,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
         peak_memory.restart()
         warming = max(0, state.starts[-1] + warmup - len(state.seconds))
         pace = timing.pace(spec.settings, warming, windows_first=epoch % 2 == 0)
-        losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, pace, output)
+        losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, pace, compiling, output)
         trained, validating = time.time(), time.perf_counter()
         values = task.validate(framework, network)
         state.validation_seconds += time.perf_counter() - validating
@@ -135,7 +130,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
             raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
         pauses.append((trained, time.time()))
     output.window("train", began, time.time(), (state.steps - already) * task.examples_a_step, pauses=pauses)
-    tell_compilations(spec, framework.compilations() - compiled, output)
+    compiling.tell(spec, task.model, output)
     return state
 
 
@@ -149,6 +144,7 @@ def _epoch(
     state: TrainingState,
     delay: float,
     pace: Pace,
+    compiling: Compiling,
     output: Output,
 ) -> tuple[list[float], float]:
     last_live = time.monotonic()
@@ -156,6 +152,7 @@ def _epoch(
 
     def on_step(step: int, loss: float, seconds: float) -> None:
         nonlocal last_live
+        compiling.stepped()
         output.progress(f"epoch {epoch + 1}/{epochs}", step, task.steps_per_epoch)
         if time.monotonic() - last_live >= LIVE_SECONDS:
             last_live = time.monotonic()
@@ -164,9 +161,10 @@ def _epoch(
 
     watch = Stopwatch(on_step, delay, pace, output.turn)
     feed = timing.Feed(task.training(epoch, framework))
-    began = time.perf_counter()
-    framework.train_epoch(network, optimizer, feed, watch)
-    seconds = time.perf_counter() - began - watch.telling_seconds
+    with compiling.epoch():
+        began = time.perf_counter()
+        framework.train_epoch(network, optimizer, feed, watch)
+        seconds = time.perf_counter() - began - watch.telling_seconds
     state.seconds.extend(watch.seconds)
     state.ended.extend(watch.ended)
     state.windows.extend(watch.windows)

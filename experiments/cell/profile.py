@@ -1,65 +1,104 @@
-"""Where the time of a training step goes: computing, copying, launching, waiting for input."""
+"""Where the time of a training step goes: operators, copies, launching, Python, waiting for input."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
-from itertools import islice
-from pathlib import Path
-from typing import Any
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
+from typing import Any, SupportsFloat
 
-from experiments.cell.contract import CellSpec, Output, Task
+import numpy as np
+
+from experiments.cell.contract import CellSpec, Output
 from experiments.cell.timing import Feed, Stopwatch, pace
-from models.contract import Framework, ModelError, Profile
-from tracking import spreadsheet
+from models.contract import Batch, Framework, Mark, ModelError, Profile, Span
 from tracking.records import Tags
 
 STEPS = 8
+MOST_KINDS = 20
 NOTHING = "the profiler saw no kernels: CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
-PARTS = ("compute", "copy", "launch", "input")
+TOO_FEW = "an epoch of a single step: the first step is never counted"
+# A moment of a step belongs to the first of these that goes on then.
+PARTS = ("op", "copy", "unrecorded", "dispatch", "python")
+GAPS = ("dispatch", "python")
+COUNTS = ("ops", "launches")
+Round = tuple[Stopwatch, Feed]
 
 
-def profile(task: Task, spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output) -> None:
-    """A few more steps under the framework's profiler, at the pace of all others; what cannot be profiled is said."""
-    feed = Feed(islice(task.training(0, framework), STEPS))
-    watch = Stopwatch(lambda step, *_: output.progress("profile", step, STEPS), pace=pace(spec.settings, first=0))
+class Marked:
+    """A step clock that marks what it times for a profiler, but for the first step: it pays for the profiler's own start."""
+
+    def __init__(self, watch: Stopwatch, mark: Mark) -> None:
+        self._watch, self._mark = watch, mark
+        self._marked: AbstractContextManager[object] = nullcontext()
+
+    @property
+    def window_steps(self) -> int:
+        return self._watch.window_steps
+
+    def begin(self) -> None:
+        self._marked = self._mark() if self._watch.losses else nullcontext()
+        self._watch.begin()
+        self._marked.__enter__()
+
+    def end(self, *losses: SupportsFloat) -> None:
+        last = float(losses[-1])
+        self._marked.__exit__(None, None, None)
+        self._watch.end(*losses[:-1], last)
+
+    def on_device(self, seconds: Sequence[float]) -> None:
+        self._watch.on_device(seconds)
+
+
+def profile(
+    spec: CellSpec, framework: Framework, network: Any, optimizer: Any, batches: Callable[[], Iterable[Batch]], output: Output
+) -> None:
+    """A few more steps, as they are and then under the framework's profiler; what cannot be profiled is said.
+
+    batches: of a training, from its first; the same in every call. Nothing of this is in any other metric of the run.
+    """
+    rounds: list[Round] = []
+
+    def work(mark: Mark = nullcontext) -> None:
+        feed = Feed(islice(batches(), 1 + STEPS))
+        watch = Stopwatch(lambda step, *_: output.progress("profile", step, 1 + STEPS), pace=pace(spec.settings, first=1))
+        framework.train_epoch(network, optimizer, feed, Marked(watch, mark))
+        rounds.append((watch, feed))
+
     folder = spec.path / "profile"
     folder.mkdir()
-    seconds = 0.0
-
-    def work() -> None:
-        nonlocal seconds
-        began = time.perf_counter()
-        framework.train_epoch(network, optimizer, feed, watch)
-        seconds = time.perf_counter() - began
-
     try:
+        work()
         found = framework.profile(folder, work)
     except (ModelError, OSError, RuntimeError) as error:
         output.record(Tags(spec.run, {"not_available.profile": str(error)[:200]}))
         return
-    if not found.computing:
-        output.record(Tags(spec.run, {"not_available.profile": NOTHING}))
+    if not (found.operators and found.steps):
+        output.record(Tags(spec.run, {"not_available.profile": NOTHING if found.steps else TOO_FEW}))
     else:
-        shares = parts(found, seconds, feed.seconds)
-        _write(spec.path / "profile.csv", shares, len(watch.losses))
-        output.metrics({f"profile/{name}_percent": 100 * shares[name] / seconds for name in PARTS})
-        output.artifact("profile.csv")
+        _tell(spec, found, rounds[0], rounds[1], output)
     output.artifact("profile", "profile")
 
 
-def parts(found: Profile, seconds: float, waited: float) -> dict[str, float]:
-    """Seconds of each of `PARTS`, which add up to all. Spans that overlap count once; copying is what is not computing meanwhile.
+def parts(found: Profile) -> dict[str, float]:
+    """Seconds of all steps by part, which add up to them. Spans that overlap count once, in the part that comes first.
 
-    launch: everything else of the steps: Python, dispatch, launching kernels, waiting for them.
+    op: an operator or kernel goes on; copy: nothing but copies; unrecorded: operators that are not shown one by one; dispatch:
+    other code of the framework; python: none of these, so Python, and what the framework does without saying so.
     """
-    computing = covered(found.computing)
-    copying = covered([*found.computing, *found.copying]) - computing
-    rest = max(0.0, seconds - computing - copying - waited)
-    return {"compute": computing, "copy": copying, "launch": rest, "input": waited}
+    operators = chain(*found.operators.values(), found.composed)
+    layers = (operators, found.copies, found.unrecorded, found.framework, found.steps)
+    seconds, so_far, before = dict[str, float](), list[Span](), 0.0
+    for part, spans in zip(PARTS, layers, strict=True):
+        so_far += _inside(spans, found.steps)
+        reached = covered(so_far)
+        seconds[part], before = reached - before, reached
+    return seconds
 
 
-def covered(spans: Iterable[tuple[float, float]]) -> float:
+def covered(spans: Iterable[Span]) -> float:
     """Seconds covered by at least one of the spans."""
     total, reach = 0.0, float("-inf")
     for start, end in sorted(spans):
@@ -68,7 +107,48 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _write(path: Path, shares: dict[str, float], steps: int) -> None:
-    everything = sum(shares.values())
-    rows: Sequence[Sequence[object]] = [(name, shares[name] / steps, shares[name] / everything) for name in PARTS]
-    path.write_text(spreadsheet.as_csv([("part", "seconds_a_step", "share"), *rows]), encoding="utf-8")
+def _inside(spans: Iterable[Span], steps: Sequence[Span]) -> Iterable[Span]:
+    """What of the spans lies in a step. Steps follow one another."""
+    steps = sorted(steps)
+    starts = [start for start, _ in steps]
+    for start, end in spans:
+        for step_start, step_end in steps[max(0, bisect_right(starts, start) - 1) :]:
+            if step_start >= end:
+                break
+            if step_end > start:
+                yield max(start, step_start), min(end, step_end)
+
+
+def _tell(spec: CellSpec, found: Profile, plain: Round, profiled: Round, output: Output) -> None:
+    """As metrics, seconds and counts of a step, and as `profile.json`, which has the kinds of operators besides."""
+    watch, feed = profiled
+    steps, batches = len(watch.losses) - 1, len(watch.losses)
+    seconds = {part: value / steps for part, value in parts(found).items()}
+    metrics = {f"{part}_seconds": value for part, value in seconds.items()}
+    metrics |= {"step_seconds": sum(seconds.values()), "gap_seconds": sum(seconds[part] for part in GAPS)}
+    metrics |= {"input_seconds": feed.seconds / batches, "profiler_cost_ratio": _cost(plain[0], watch)}
+    metrics |= {f"{name}_per_step": count / steps for name, count in found.counts.items()}
+    output.metrics({f"profile/{name}": value for name, value in metrics.items()})
+    if found.uncounted:
+        why = {f"not_available.profile/{name}_per_step": reason for name, reason in found.uncounted.items()}
+        output.record(Tags(spec.run, why))
+    told = {"steps": steps, **metrics, "not_counted": dict(found.uncounted), "operators": _kinds(found, steps)}
+    (spec.path / "profile.json").write_text(json.dumps(told, indent=1))
+    output.artifact("profile.json")
+
+
+def _cost(plain: Stopwatch, profiled: Stopwatch) -> float:
+    """A step with the profiler over the same step without; the median of the steps, or of the windows."""
+    pairs = zip(_readings(profiled), _readings(plain), strict=True)
+    return float(np.median([with_it / without for with_it, without in pairs]))
+
+
+def _readings(watch: Stopwatch) -> list[float]:
+    return [*watch.seconds[1:], *(one.seconds for one in watch.windows)]
+
+
+def _kinds(found: Profile, steps: int) -> list[dict[str, Any]]:
+    """The kinds of operators that took the most time between them. Two that ran side by side count both."""
+    totals = {kind: (len(spans), sum(end - start for start, end in spans)) for kind, spans in found.operators.items()}
+    most = sorted(totals.items(), key=lambda one: -one[1][1])[:MOST_KINDS]
+    return [{"kind": kind, "per_step": count / steps, "seconds_per_step": total / steps} for kind, (count, total) in most]

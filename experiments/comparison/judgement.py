@@ -111,7 +111,7 @@ def _answer(
     if spec.protocol == "paper":
         comparison = replace(comparison, papers=papers.rows(comparison, shown))
     loud, alike = remarks.on_learning(learning.agreements(shown, comparison.baseline))
-    loud = [*busy.warning(comparison.findings), *loud]
+    loud = [*busy.warning(comparison.findings), *remarks.on_eager(comparison.environment), *loud]
     comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
     extra = options.also(comparison) if options.also else Extra([])
     limits = precision.of_findings(wording.headlines(comparison), shown)
@@ -134,7 +134,7 @@ def _answer(
             raw=shown,
             advice=advice,
             limits=limits,
-            sections=[*extra.sections, *tables.times_to_accuracy(comparison), *tables.profiles(comparison, runs)],
+            sections=[*extra.sections, *tables.times_to_accuracy(comparison), *tables.time_of_a_step(comparison)],
             begin=begin,
         )
         for name, text in extra.files.items():

@@ -21,8 +21,9 @@ TOTAL = "train/total_seconds"
 # What steps that ran freely are judged by: they have no times of their own.
 FREELY = "train/examples_per_second"
 PRIMARY_AT_MOST = 3
-COMPILATIONS = "train/compilations"
-HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", "profile/", TO_ACCURACY, COMPILATIONS)
+PROFILED = "profile/"
+COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")
+HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", PROFILED, TO_ACCURACY, *COMPILED)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 

@@ -68,6 +68,12 @@ class Settings(CampaignSettings):
     precision: str = setting(
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
     )
+    profile: bool = setting(
+        False,
+        "a few more steps under each framework's profiler: where their time goes; the trace is kept for TensorBoard",
+        group="records",
+        material=False,
+    )
     model: str = setting("", "set by the study, cell by cell", group="set by the study")
 
 
@@ -100,6 +106,16 @@ TABLE = {
     "tacotron2": ("steps/s", 0.286, 0.307),
     "bert": ("steps/s", 1.73, 1.77),
 }
+# Share of a step, in percent, in which the GPU of that machine ran a kernel: TensorFlow, PyTorch.
+SHARES = {
+    "resnet50": (96.38, 96.03),
+    "vgg16": (99.64, 99.34),
+    "inception_v3": (96.23, 97.02),
+    "bert": (98.96, 92.59),
+    "gnmt": (85.91, 96.55),
+    "deepspeech2": (87.04, 92.69),
+    "tacotron2": (54.31, 66.62),
+}
 
 
 def models(settings: Settings) -> tuple[str, ...]:
@@ -128,12 +144,12 @@ def rows(settings: Settings, model: str) -> int:
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
-    """The published table beside ours."""
+    """The published tables beside ours; that of shares where steps were profiled."""
     from experiments.comparison.judgement import Extra
     from experiments.comparison.report import training_speed
 
-    section = training_speed.section(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
-    return Extra([], sections=(section,))
+    speeds = training_speed.section(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
+    return Extra([], sections=(speeds, *training_speed.shares(comparison, SHARES, SOURCE)))
 
 
 def inputs(settings: Settings) -> str:

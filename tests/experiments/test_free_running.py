@@ -15,13 +15,12 @@ import models
 from experiments import studies
 from experiments.cell import measure, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
-from experiments.cell.profile import profile
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, pace
 from experiments.studies import calibrate, captioning, grid, lenet, overhead
 from experiments.workloads import steps as steps_
 from experiments.workloads.grid import measure as grid_measure
 from experiments.workloads.grid import prepare as grid_prepare
-from models.contract import Batch, OptimizerConfig, Profile
+from models.contract import Batch, OptimizerConfig
 from models.frameworks.pytorch.device import CudaEvents
 from tests.conftest import Place
 from tests.toy_framework import costs
@@ -215,7 +214,7 @@ class Told:
 class Task:
     """Epochs of eight steps of four examples; `stops`: the epoch in which it is interrupted."""
 
-    steps_per_epoch, examples_a_step = 8, 4
+    model, steps_per_epoch, examples_a_step = "lenet", 8, 4
 
     def __init__(self, stops: int | None = None) -> None:
         self._stops = stops
@@ -233,7 +232,7 @@ class Task:
 
 def cell(folder: Path, **settings: Any) -> Any:
     every = {"epochs": 3, "warmup_steps": 3, "inject_delay": 0.0, "timing": "free", "window_steps": 4, **settings}
-    return SimpleNamespace(checkpoint=str(folder / "checkpoint"), settings=every, run="1", path=folder)
+    return SimpleNamespace(checkpoint=str(folder / "checkpoint"), settings=every, run="1", path=folder, framework="toy")
 
 
 @pytest.mark.usefixtures("clock")
@@ -278,24 +277,6 @@ def test_a_training_of_a_framework_that_waits_has_no_throughput(tmp_path: Path) 
     framework, network, optimizer = opened(Waiting)
     state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, Told())  # type: ignore[arg-type]
     assert state.held_up
-
-
-@pytest.mark.usefixtures("clock", "given")
-def test_steps_are_profiled_at_their_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    framework, network, optimizer = opened()
-    asked: list[int] = []
-
-    def train_epoch(_: Any, __: Any, made: Any, watch: Any) -> None:
-        asked.append(watch.window_steps)
-        watch.begin()
-        watch.end(*(0.0 for _ in made))
-
-    monkeypatch.setattr(framework, "train_epoch", train_epoch)
-    monkeypatch.setattr(framework, "profile", lambda _, work: (work(), Profile([(0.0, 1e-9)], []))[1])
-    for name in ("step", "free"):
-        (tmp_path / name).mkdir()
-        profile(Task(), cell(tmp_path / name, timing=name), framework, network, optimizer, Told())  # type: ignore[arg-type]
-    assert asked == [1, 4]
 
 
 def test_the_summary_of_windows_claims_nothing_of_single_steps() -> None:

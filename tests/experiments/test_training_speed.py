@@ -15,6 +15,7 @@ import pytest
 import models
 from experiments.campaign import launch
 from experiments.cell.contract import Prepared
+from experiments.cell.profile import PARTS
 from experiments.comparison.runs.pairing import incomparable
 from experiments.config.console import Display
 from experiments.config.settings import parse
@@ -24,6 +25,7 @@ from experiments.workloads.training_speed import inputs, prepare
 from models.contract import Batch
 from tests.conftest import Place
 from tests.experiments.datasets.recordings import ljspeech
+from tracking import tables
 from tracking.errors import EvenhandError, WrongCall
 
 QUICK = {
@@ -39,6 +41,7 @@ QUICK = {
 
 def test_both_frameworks_train_the_same_speech_and_stand_beside_the_published_table(place: Place) -> None:
     settings = QUICK | {"lengths": "varying", "frameworks": "pytorch,tensorflow", "others_limit_percent": "100"}
+    settings |= {"profile": "true"}
     settings |= {"cache": str(place.cache), "journal": str(place.journal)}
     called = place.call(sys.executable, "-m", "experiments", "training_speed", *(f"--{k}={v}" for k, v in settings.items()))
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
@@ -52,8 +55,17 @@ def test_both_frameworks_train_the_same_speech_and_stand_beside_the_published_ta
         # of nine steps each, the first epoch's and the timed ones; the first step of all is in the former
         assert metrics["train/first_epoch_seconds"] > metrics["train/first_step_seconds"]
         assert metrics["train/epoch_seconds"] * metrics["train/examples_per_second"] >= 9 * 4
+        assert sum(metrics[f"profile/{part}_seconds"] for part in PARTS) == pytest.approx(metrics["profile/step_seconds"])
+        assert metrics["profile/op_seconds"] > 0
+        assert metrics["profile/ops_per_step"] > 100  # two layers of gated cells, forward and backward
+        assert metrics["train/recompilations"] == 0  # one graph takes all lengths
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert "| deepspeech2 | 0.696 steps/s | 0.735 steps/s | 0.947× | tensorflow over pytorch |" in report
+    assert "## Where a step's time goes" in report
+    assert "figures/profile.png" in report
+    assert "| deepspeech2 | 87.04 % | 92.69 % |" in report
+    for files in place.journal.glob("*/cells/*/*/values.parquet"):  # none of the steps under the profiler, nor before it
+        assert len(tables.read(files, ("phase",))["phase"]) == 2 * 9
     assert "| bert | 1.73 steps/s | 1.77 steps/s | 0.977× | not measured here |" in report
     assert "| vgg16 | 150.32 images/s | 131.54 images/s | 1.143× | not measured here |" in report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from models.contract import (
     Dropping,
     Framework,
     ImageFiles,
+    Mark,
     OptimizerConfig,
+    Profile,
+    Span,
     Weights,
     check_weights,
 )
@@ -109,6 +113,20 @@ class Adapter(Framework):
                 moved = [one[:, ::-1] if turned else one for one, turned in cut]
                 scaled = (np.stack(moved).astype(np.float32) / 255 - files.mean) / files.deviation
             yield Batch((scaled,), files.labels[chosen], weights)
+
+    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
+        """The ledger: the device's work are operators, what the host spends is the framework's own code."""
+        steps: list[Span] = []
+        began = len(self._ledger.seen)
+        work(lambda: self._ledger.step(steps))
+        (folder / "ledger.txt").write_text("\n".join(map(str, self._ledger.seen[began:])))
+        spans: dict[str, list[Span]] = {}
+        for event, start, end in self._ledger.seen[began:]:
+            if any(first <= start < last for first, last in steps):
+                spans.setdefault(event, []).append((start, end))
+        operators = {kind: spans.pop(kind) for kind in ("step", "update") if kind in spans}
+        counts = {"ops": sum(map(len, operators.values()))}
+        return Profile(steps, operators, framework=[span for kind in spans for span in spans[kind]], counts=counts)
 
     def place(self, batch: Batch) -> Batch:
         *inputs, targets, weights = self._placed((*batch.inputs, batch.targets, batch.weights))

@@ -27,6 +27,7 @@ class Costs:
     device begins after it. step, evaluate, infer, apply: the device's work, which the host does not wait for until it reads a
     result or synchronises. update: the rest of a step's, when its loss is known.
     synchronise: the call itself, on top of that wait. read: a loss or a result from the device to the host.
+    profiler: what it adds to every marked step, on the host.
     row_bytes: what the device needs for each row of a batch while it works on it.
     work: no seconds: rounds of arithmetic on the host in every step and inference, which a neighbour slows, unlike sleep.
     """
@@ -43,6 +44,7 @@ class Costs:
     apply: float = 0.0
     synchronise: float = 0.0
     read: float = 0.0
+    profiler: float = 0.0
     row_bytes: int = 0
     work: int = 0
 
@@ -55,6 +57,7 @@ class Ledger:
         self._path = os.environ.get("EVENHAND_TOY_EVENTS")
         self.costs = Costs(**json.loads(os.environ.get("EVENHAND_TOY_COSTS", "{}")).get(framework, {}))
         self._busy_until = 0.0
+        self.seen: list[tuple[str, float, float]] = []
 
     @contextmanager
     def spend(self, event: str) -> Iterator[None]:
@@ -63,6 +66,15 @@ class Ledger:
         yield
         _sleep_until(began + getattr(self.costs, event))
         self._write(event, began, time.perf_counter())
+
+    @contextmanager
+    def step(self, marked: list[tuple[float, float]]) -> Iterator[None]:
+        """A step under a profiler, which takes its time."""
+        began = time.perf_counter()
+        with self.spend("profiler"):
+            pass
+        yield
+        marked.append((began, time.perf_counter()))
 
     def launch(self, event: str) -> float:
         """Device time: queued behind what the device has still to do. Returns when it will have ended."""
@@ -79,6 +91,7 @@ class Ledger:
         _sleep_until(self._busy_until if until is None else until)
 
     def _write(self, event: str, began: float, ended: float) -> None:
+        self.seen.append((event, began, ended))
         if self._path:
             line = {"framework": self._framework, "pid": os.getpid(), "event": event, "began": began, "ended": ended}
             with open(self._path, "a") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.comparison.report import wording
@@ -12,6 +12,7 @@ from experiments.comparison.verdicts.findings import Comparison, Control, Findin
 from experiments.comparison.verdicts.learning import Agreement
 from experiments.comparison.verdicts.precision import Precision
 from experiments.config.outcomes import outcome
+from tracking.records import RAN_EAGERLY
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,19 @@ def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:
         else:
             loud.append(f"LEARNING DIFFERS, {who}: the {label} differs {at}: read the times with that in mind")
     return loud, plain
+
+
+def on_eager(environment: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """A line for each level that should have been compiled and ran eagerly, as a whole or in part.
+
+    environment: level -> fact -> what it is, as a comparison has it.
+    """
+    told = "What was not compiled ran eagerly: read the times with that in mind"
+    return [
+        f"NOT COMPILED THROUGHOUT, {level}: {facts[RAN_EAGERLY]}. {told}"
+        for level, facts in environment.items()
+        if RAN_EAGERLY in facts
+    ]
 
 
 def on_batches(found: Sequence[Curve]) -> list[str]:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from experiments.comparison.report import remarks, wording
 from experiments.comparison.report.sections import Cell, Column, Header, Line, Section
-from experiments.comparison.runs.environment import medians
 from experiments.comparison.runs.raw import WINDOWS, RawRun
 from experiments.comparison.statistics import sequential
 from experiments.comparison.verdicts import survival
 from experiments.comparison.verdicts.batch_sizes import Curve
+from experiments.comparison.verdicts.breakdown import Breakdown, breakdowns
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Control, Finding, PaperRow
 from experiments.comparison.verdicts.precision import Precision
 from experiments.comparison.verdicts.steadiness import KINDS, RunSteadiness, by_level
+from experiments.config.outcomes import outcome
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-NONE = wording.NONE
+NONE, NOT_COUNTED = wording.NONE, "not counted"
 ONE_FAMILY = "a difference where there is none is shown in at most 5 % of reports (Holm’s correction over all rows). "
 TWO_FAMILIES = (
     "a difference where there is none is shown among the primary rows, declared beforehand, in at most 5 % of reports, and among "
@@ -33,7 +30,6 @@ PROMISE = (
     "“Could detect” and “could decide”: the true effects that four of five such campaigns show to be one, among all rows of "
     "their family, and to lie beyond the margin."
 )
-PARTS = {"compute": "computing", "copy": "copying", "launch": "launching and waiting", "input": "input"}
 
 
 def number(name: str, **more: int) -> Column:
@@ -274,17 +270,37 @@ def _time_to_accuracy(one: survival.Middle) -> tuple[str, ...]:
     return name, of.level, str(len(of.reached)), got, seconds(one.seconds), interval, wording.p_value(one.log_rank_p)
 
 
-def profiles(comparison: Comparison, runs: pd.DataFrame) -> list[Section]:
-    """Where the steps' time went: medians over the profiled runs of each level; nothing where none was."""
-    found = {part: medians(runs, factor=comparison.factor, metric=f"profile/{part}_percent") for part in PARTS}
-    levels = [level for level in comparison.levels if level in found["compute"]]
-    rows: list[Line] = [(level, *(f"{found[part][level]:.1f} %" for part in PARTS)) for level in levels]
-    caption = (
-        "Shares of a training step's time, by each framework's own profiler, after everything was measured; median over runs. "
-        "Operators on the CPU, kernels on a GPU; launching and waiting is the rest: Python, dispatch, idle cores. "
-        "The traces are artifacts of the runs (profile/), readable in TensorBoard."
+def time_of_a_step(comparison: Comparison) -> list[Section]:
+    """Where the time of a step went, in the runs that were profiled; nothing where none was."""
+    found = breakdowns(comparison)
+    several_strata = len({one.stratum for one in found}) > 1
+    first: list[str | Column] = [Column("stratum", once=True)] if several_strata else []
+    header: Header = (
+        *(*first, comparison.factor, number("step")),
+        *(*map(number, wording.PARTS.values()), number("gaps")),
+        *map(number, ("operators a step", "launches a step", "wait for input", "cost of profiling")),
     )
-    return [Section("Where a step's time goes", caption, (comparison.factor, *PARTS.values()), rows)] if rows else []
+    rows: list[Line] = [((one.stratum,) if several_strata else ()) + _time_of_a_step(one) for one in found]
+    caption = (
+        "Steps under each framework’s own profiler, made after everything was measured; none of them is judged. Means "
+        "over the profiled runs. A moment of a step belongs to the first column that goes on then: operators on the CPU "
+        "or kernels on a GPU; copies; code that runs operators which the profiler does not show one by one; other code of "
+        "the framework; the rest is Python. The last two are the gaps, in which no operator ran. Operators a step: those "
+        "that compute, and inside of which no other ran. The wait for input lies between steps. Cost of profiling: a "
+        "profiled step over the same step without the profiler in the same process; what is above 1 has made some part "
+        "longer. Traces are artifacts of the runs (profile/)."
+    )
+    return [Section("Where a step's time goes", caption, header, rows)] if rows else []
+
+
+def _time_of_a_step(one: Breakdown) -> tuple[str, ...]:
+    seconds = outcome("train/step_seconds")
+    return (
+        *(one.level, wording.quantity(one.step_seconds, seconds)),
+        *(f"{100 * share:.1f} %" for share in (*map(one.share, wording.PARTS), one.gap_share)),
+        *(NOT_COUNTED if one.ops is None else _decimal(one.ops, "{:,.0f}"), _decimal(one.launches, "{:,.0f}")),
+        *(wording.quantity(one.input_seconds, seconds), _decimal(one.cost, "{:.2f}×")),
+    )
 
 
 def memory_limits(comparison: Comparison) -> list[Section]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Section
+from experiments.comparison.verdicts.breakdown import breakdowns
 from experiments.comparison.verdicts.findings import Comparison, Finding
 
 METRIC = "train/examples_per_second"
@@ -30,6 +31,25 @@ def section(
         f"Source of the published figures: {source}; TensorFlow 1.15 and PyTorch 1.4 on a P100: another machine, other versions."
     )
     return Section("Published training speeds, and ours", caption, HEADER, lines)
+
+
+def shares(comparison: Comparison, published: Mapping[str, tuple[float, float]], source: str) -> list[Section]:
+    """Of a step, in which a kernel ran: the published table beside ours. published: network -> TensorFlow's and PyTorch's, in %.
+
+    Nothing where no steps were profiled.
+    """
+    found = [one for one in breakdowns(comparison) if one.step_seconds]
+    header = ("network", "published, TensorFlow", "published, PyTorch", *comparison.levels)
+    lines = []
+    for model, (tensorflow, pytorch) in published.items():
+        ours = {one.level: one.share("op") for one in found if f"model={model}" in one.stratum.split(", ")}
+        told = [f"{100 * ours[level]:.2f} %" if level in ours else wording.NONE for level in comparison.levels]
+        lines += [(model, f"{tensorflow:.2f} %", f"{pytorch:.2f} %", *told)] if ours else []
+    caption = (
+        "Share of a step in which a kernel ran on the GPU; ours is that of operators where the steps were computed by a CPU. "
+        f"Where the profiler does not show all operators one by one, the true share is larger. Source: {source}."
+    )
+    return [Section("Published shares of kernel time, and ours", caption, header, lines)] if lines else []
 
 
 def _ours(one: Finding) -> tuple[str, str, str]:

@@ -22,6 +22,8 @@ _SCALES = {
     "J": ((1e-3, "mJ"), (1.0, "J"), (1e3, "kJ")),
 }
 _FROM = {"min": 120.0, "h": 7_200.0}
+# Of a profiled step.
+PARTS = {"op": "operators or kernels", "copy": "copies", "unrecorded": "unrecorded", "dispatch": "framework", "python": "Python"}
 # A sentence says what is done rather than the metric's name where there is a verb for it.
 _VERBS = {"training throughput": "trains", "median inference latency": "answers"}
 

@@ -228,7 +228,7 @@ class Comparison:
     rests_on: the machines, teams and campaigns of the usable runs.
     papers: the published procedure beside the verdicts, where it was asked for. frontier: where memory ended.
     times_to_accuracy: percent -> the seconds of the runs that got there; those that did not are in none.
-    training_ends: the seconds that every run trained, whether or not they are an outcome.
+    training_ends: the seconds that every run trained, whether or not they are an outcome. profiled: what profilers found.
     """
 
     factor: str
@@ -251,6 +251,7 @@ class Comparison:
     frontier: tuple[Edge, ...] = ()
     times_to_accuracy: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     training_ends: tuple[Value, ...] = ()
+    profiled: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     @property
     def looks(self) -> tuple[Look, ...]:

@@ -11,15 +11,9 @@ import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
+from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import (
-    as_timed,
-    check_parameters,
-    make_optimizer,
-    memory_peaks,
-    tell_compilations,
-    write_run_files,
-)
+from experiments.cell.measure import as_timed, check_parameters, make_optimizer, memory_peaks, write_run_files
 from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
 from tracking.errors import EvenhandError
@@ -112,14 +106,21 @@ def _train(
     optimizer = make_optimizer(spec, framework, network, output)
     output.progress(f"training, batch {rows}", 0, None)
     pace = timing.pace(spec.settings, first=1)
-    watch = Stopwatch(lambda step, *_: output.progress(f"training, batch {rows}", step, None), pace=pace, turn=output.turn)
+    compiling = Compiling(framework)
+
+    def on_step(step: int, *_: float) -> None:
+        compiling.stepped()
+        output.progress(f"training, batch {rows}", step, None)
+
+    watch = Stopwatch(on_step, pace=pace, turn=output.turn)
     output.begin(PLACES["train"])
-    budget, began, compiled = budget_of(spec, output), time.time(), framework.compilations()
-    framework.train_epoch(network, optimizer, _again(batch, budget), watch)
+    budget, began = budget_of(spec, output), time.time()
+    with compiling.epoch():
+        framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():
         step = int(np.argmin(np.isfinite(watch.losses)))
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
-    tell_compilations(spec, framework.compilations() - compiled, output)
+    compiling.tell(spec, spec.settings["model"], output)
     steps = len(watch.losses)
     output.window("train", began, time.time(), rows * steps)
     values = replace(values_of("train", watch.seconds, rows), ended=tuple(watch.ended))

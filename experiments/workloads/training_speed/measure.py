@@ -10,8 +10,10 @@ import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
+from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import as_timed, check_parameters, make_optimizer, memory_peaks, tell_compilations, write_run_files
+from experiments.cell.measure import as_timed, check_parameters, make_optimizer, memory_peaks, write_run_files
+from experiments.cell.profile import profile
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.workloads.training_speed import inputs
 from models.contract import Batch, Framework
@@ -35,15 +37,21 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
 
     warmup = settings["steps"] if varying else settings["warmup_steps"]
     total = warmup + settings["steps"]
-    pace = timing.pace(settings, warmup)
-    watch = Stopwatch(lambda step, *_: output.progress("training", step, total), pace=pace, turn=output.turn)
+    compiling = Compiling(framework)
+
+    def on_step(step: int, *_: float) -> None:
+        compiling.stepped()
+        output.progress("training", step, total)
+
+    watch = Stopwatch(on_step, pace=timing.pace(settings, warmup), turn=output.turn)
     output.begin()
-    began, compiled = time.time(), framework.compilations()
-    epochs = [_epoch(framework, network, optimizer, part, watch) for part in _parts(batches, settings)]
+    began = time.time()
+    with compiling.epoch():
+        epochs = [_epoch(framework, network, optimizer, part, watch) for part in _parts(batches, settings)]
     if not np.isfinite(watch.losses).all():
         step = int(np.argmin(np.isfinite(watch.losses)))
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
-    tell_compilations(spec, framework.compilations() - compiled, output)
+    compiling.tell(spec, model, output)
     output.window("train", began, time.time(), rows * total)
     values = PhaseValues("train", tuple(watch.seconds), (rows,) * len(watch.seconds), warmup, ended=tuple(watch.ended))
     windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
@@ -55,6 +63,8 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
         summary |= {"train/first_epoch_seconds": epochs[0], "train/epoch_seconds": epochs[1]}
     output.metrics(summary, step=total)
     write_run_files(spec, framework, [values, windows, on_device], summary, output)
+    if settings["profile"]:
+        profile(spec, framework, network, optimizer, lambda: cycle(batches), output)
 
 
 def _parts(batches: Sequence[Batch], settings: dict[str, int | str]) -> Iterator[Iterator[Batch]]:

@@ -15,6 +15,7 @@ def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool =
         imports_if_there=tuple(package for package in COMPANY if (backend, package) != ("jax", "scipy")),
         distributions=("keras", *distributions),
         extra=extra,
+        compiles=backend != "torch",
         has_pipeline=has_pipeline,
         has_plain_loop=True,
         fits=True,

@@ -20,6 +20,7 @@ from models.contract import (
     EvenSoFar,
     Framework,
     ImageFiles,
+    Mark,
     ModelError,
     OptimizerConfig,
     Profile,
@@ -151,7 +152,7 @@ class KerasFramework(Framework):
         epoch: Iterable[Batch] = self._readers[key].epoch(files)
         return epoch
 
-    def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
+    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         if self.backend not in OWNERS:
             return super().profile(folder, work)
         found: Profile = import_module(f"models.frameworks.{OWNERS[self.backend]}.profiler").profiled(folder, self.device, work)

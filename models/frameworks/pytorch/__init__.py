@@ -23,6 +23,6 @@ _EAGER = Variant(
 )
 VARIANTS = {
     "pytorch": replace(_EAGER, has_plain_loop=True),
-    "pytorch+compile": replace(_EAGER, trouble=_no_compiler),
+    "pytorch+compile": replace(_EAGER, compiles=True, trouble=_no_compiler),
     "pytorch+channels_last": _EAGER,
 }

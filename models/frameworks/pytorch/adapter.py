@@ -19,6 +19,7 @@ from models.contract import (
     EvenSoFar,
     Framework,
     ImageFiles,
+    Mark,
     ModelError,
     OptimizerConfig,
     Profile,
@@ -118,7 +119,7 @@ class Adapter(Framework):
         epoch: Iterable[Batch] = self._readers[key].epoch(files)
         return epoch
 
-    def profile(self, folder: Path, work: Callable[[], object]) -> Profile:
+    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         from models.frameworks.pytorch.profiler import profiled
 
         return profiled(folder, self.device, work)
@@ -196,6 +197,9 @@ class Adapter(Framework):
 
     def compilations(self) -> int:
         return self._device.compilations() if self._compile else 0
+
+    def graph_breaks(self) -> Mapping[str, int] | None:
+        return self._device.graph_breaks() if self._compile else None
 
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)

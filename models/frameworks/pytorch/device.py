@@ -58,6 +58,16 @@ class TorchDevice:
 
         return int(counters["stats"]["unique_graphs"])
 
+    def graph_breaks(self) -> dict[str, int]:
+        """By reason. A frame that was given up as a whole is one too, under the first reason that was met in any."""
+        from torch._dynamo.utils import counters
+
+        breaks = {reason: int(count) for reason, count in counters["graph_break"].items()}
+        if given_up := int(counters["frames"]["total"] - counters["frames"]["ok"]):
+            why = next(iter(counters["unimplemented"]), "a frame was given up")
+            breaks[why] = breaks.get(why, 0) + given_up
+        return breaks
+
     def versions(self) -> dict[str, str]:
         torch = self._torch
         return {

@@ -14,4 +14,5 @@ _ANY = Variant(
     distributions=("keras", "tensorflow"),
     has_pipeline=True,
 )
-VARIANTS = {"tensorflow": replace(_ANY, has_plain_loop=True), "tensorflow+eager": _ANY, "tensorflow+xla": _ANY}
+_COMPILED = replace(_ANY, compiles=True)
+VARIANTS = {"tensorflow": replace(_COMPILED, has_plain_loop=True), "tensorflow+eager": _ANY, "tensorflow+xla": _COMPILED}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from models.contract import PROFILED, Array, Batch, Weights
+from models.contract import PROFILED, Array, Batch, Mark, Profile, Weights
 from models.frameworks.keras.shared import KerasFramework
 
 SEQUENCES = 3  # dimensions: (n, length, features)
@@ -26,6 +27,11 @@ class Adapter(KerasFramework):
         )
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = name == "tensorflow+xla"
+
+    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
+        from models.frameworks.tensorflow.profiler import profiled
+
+        return profiled(folder, self.device, work, forget=self._functions.clear)
 
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         if batch.even is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.comparison.report.figures import intervals, learning, looks, runs, steps, tradeoffs
+from experiments.comparison.report.figures import breakdown, intervals, learning, looks, runs, steps, tradeoffs
 from experiments.comparison.report.figures.canvas import Drawing, Figure, Scene, colours_of, made
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.batch_sizes import Curve
@@ -12,7 +12,7 @@ from experiments.comparison.verdicts.findings import Comparison
 
 MAKERS = (
     *(intervals.forest, intervals.differences, looks.fans, learning.curves, learning.times, runs.by_level, steps.latencies),
-    *(tradeoffs.batches, tradeoffs.memory, tradeoffs.frontier, intervals.ranks, runs.in_order, steps.sensors),
+    *(breakdown.of_steps, tradeoffs.batches, tradeoffs.memory, tradeoffs.frontier, intervals.ranks, runs.in_order, steps.sensors),
 )
 
 

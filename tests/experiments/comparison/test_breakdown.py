@@ -1,0 +1,114 @@
+"""Where a step's time goes, in a report: means by network and framework, a table, a figure, and what was never compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.comparison import compare
+from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.comparison.report import tables, training_speed
+from experiments.comparison.report.figures import breakdown, canvas
+from experiments.comparison.verdicts.breakdown import PARTS, breakdowns
+from experiments.studies.training_speed import SHARES, SOURCE
+from tests.experiments.comparison.campaigns import frame
+
+MODELS = ("gnmt", "vgg16")
+
+
+def profiled() -> pd.DataFrame:
+    """Two networks in two frameworks, three blocks; one framework cannot count its operators, one run was not profiled."""
+    rng = np.random.default_rng(0)
+    found = []
+    for at, model in enumerate(MODELS):
+        table = frame(blocks=3, params={"model": model}).assign(model=model)
+        table["run_id"] += model
+        table["start_ms"] += 10 * at
+        for part in PARTS:
+            table[f"profile/{part}_seconds"] = rng.uniform(0.01, 0.2, len(table))
+        table["profile/step_seconds"] = table[[f"profile/{part}_seconds" for part in PARTS]].sum(axis=1)
+        table["profile/input_seconds"] = 0.004
+        table["profile/ops_per_step"] = np.where(table["framework"] == "pytorch", 1_234.0, np.nan)
+        table["profile/profiler_cost_ratio"] = 1.5
+        table["tags.not_available.profile/ops_per_step"] = np.where(table["framework"] == "tensorflow", "XLA fuses", None)
+        found.append(table)
+    table = pd.concat(found, ignore_index=True)
+    table.loc[0, [name for name in table.columns if name.startswith("profile/")]] = np.nan
+    return table
+
+
+def test_parts_are_means_by_network_and_framework_and_add_up_to_the_step() -> None:
+    table = profiled()
+    found = breakdowns(compare(table, strata=("model",)))
+    assert [(one.stratum, one.level) for one in found] == [
+        (f"model={model}", level) for model in MODELS for level in ("pytorch", "tensorflow")
+    ]
+    for one in found:
+        runs = table[(table["model"] == one.stratum.removeprefix("model=")) & (table["framework"] == one.level)]
+        for part in PARTS:
+            assert one.seconds[part] == pytest.approx(runs[f"profile/{part}_seconds"].mean())
+        assert one.step_seconds == pytest.approx(runs["profile/step_seconds"].mean())
+        assert one.ops == (1_234 if one.level == "pytorch" else None)
+        assert one.launches is None
+    assert sum(one.n_runs for one in found) == len(table) - 1
+
+
+def test_the_table_has_a_line_for_each_and_says_what_was_not_counted() -> None:
+    comparison = compare(profiled(), strata=("model",))
+    (section,) = tables.time_of_a_step(comparison)
+    lines = [[cell.text for cell in line] for line in section.lines(once=False) if not isinstance(line, str)]
+    assert [line[:2] for line in lines] == [[f"model={m}", level] for m in MODELS for level in ("pytorch", "tensorflow")]
+    names = [column.name for column in section.columns]
+    for line, one in zip(lines, breakdowns(comparison), strict=True):
+        told = dict(zip(names, line, strict=True))
+        assert float(told["operators or kernels"].removesuffix(" %")) == pytest.approx(100 * one.share("op"), abs=0.05)
+        gaps = 100 * (one.seconds["dispatch"] + one.seconds["python"]) / one.step_seconds
+        assert float(told["gaps"].removesuffix(" %")) == pytest.approx(gaps, abs=0.05)
+        assert told["operators a step"] == ("1,234" if one.level == "pytorch" else "not counted")
+        assert (told["wait for input"], told["cost of profiling"]) == ("4.00 ms", "1.50×")
+    assert tables.time_of_a_step(compare(frame())) == []
+    assert comparison.missing_sensors == {"profile/ops_per_step": "XLA fuses"}  # which the report's end names
+
+
+def test_a_bar_is_as_long_as_the_step_and_each_network_has_a_panel() -> None:
+    comparison = compare(profiled(), strata=("model",))
+    drawn = breakdown.of_steps(canvas.Scene(comparison, canvas.colours_of(comparison.levels)))
+    assert drawn
+    assert drawn.name == "profile"
+    bars = [one for one in breakdowns(comparison) if one.stratum == "model=gnmt"]
+    axes = canvas.Canvas().add_subplot()
+    breakdown._bars(axes, bars)
+    by_level = {round(bar.get_y() + bar.get_height() / 2): 0.0 for bar in axes.patches}
+    for bar in axes.patches:
+        place = round(bar.get_y() + bar.get_height() / 2)
+        assert bar.get_x() == pytest.approx(by_level[place])
+        by_level[place] += bar.get_width()
+    assert list(by_level.values()) == pytest.approx([1_000 * one.step_seconds for one in bars])
+    assert axes.get_xlabel() == "ms"
+    assert breakdown.of_steps(canvas.Scene(compare(frame()), {})) is None
+
+
+def test_published_shares_stand_beside_ours() -> None:
+    comparison = compare(profiled(), strata=("model",))
+    (section,) = training_speed.shares(comparison, SHARES, SOURCE)
+    ours = {(one.stratum, one.level): f"{100 * one.seconds['op'] / one.step_seconds:.2f} %" for one in breakdowns(comparison)}
+    assert section.rows == [
+        ("vgg16", "99.64 %", "99.34 %", ours["model=vgg16", "pytorch"], ours["model=vgg16", "tensorflow"]),
+        ("gnmt", "85.91 %", "96.55 %", ours["model=gnmt", "pytorch"], ours["model=gnmt", "tensorflow"]),
+    ]
+    assert training_speed.shares(compare(frame()), SHARES, SOURCE) == []
+
+
+def test_what_was_to_be_compiled_and_was_not_stands_on_top(tmp_path: Path) -> None:
+    table = frame(levels=["pytorch", "pytorch+compile"])
+    why = "lenet: 2 graph breaks, first: print"
+    table["tags.ran_eagerly"] = np.where(table["framework"] == "pytorch+compile", why, None)
+    found = answer(ComparisonSpec(), table, tmp_path, ReportOptions("A study"), lambda _: [])
+    told = f"NOT COMPILED THROUGHOUT, pytorch+compile: {why}."
+    assert found.sentences[0].startswith(told)
+    assert found.comparison.warnings[0].startswith(told)
+    report = (tmp_path / "report.md").read_text()
+    assert report.index("NOT COMPILED THROUGHOUT") < report.index("- ")
