@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -318,6 +318,18 @@ class Framework(ABC):
 
         A step on a batch of a new shape may begin with one: it is then no step like the others.
         """
+
+    def compile_anew(self) -> None:  # noqa: B027 - most keep nothing
+        """From now on nothing is taken that another process has compiled: every first step is one."""
+
+    def leave_graphs(self, off: Collection[str]) -> None:
+        """Graphs that are made from now on are left as they are by those of `models.frameworks.GRAPH_OPTIMIZERS`."""
+        if off:
+            raise ModelError(f"{self.name} has no graph optimizers to be switched off")
+
+    def graph_nodes(self, network: Any, optimizer: Any, batch: Batch) -> Mapping[str, tuple[int, int]]:  # noqa: ARG002
+        """Nodes of a training step's graph before and after its optimizers, by kind; of no graph, none. Makes a step."""
+        return {}
 
     def step_events(self, steps: int) -> StepEvents | None:  # noqa: ARG002
         """Marks for so many steps that begin now; None where the framework has no events on this device."""

@@ -22,7 +22,7 @@ TOTAL = "train/total_seconds"
 FREELY = "train/examples_per_second"
 PRIMARY_AT_MOST = 3
 COMPILATIONS = "train/compilations"
-HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", "profile/", TO_ACCURACY, COMPILATIONS)
+HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", "profile/", "graph/", TO_ACCURACY, COMPILATIONS)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 

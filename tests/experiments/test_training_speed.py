@@ -93,11 +93,16 @@ def test_networks_of_images_take_the_papers_batches_and_pictures() -> None:
         assert batch.inputs[0].shape == shape, name
 
 
+def test_a_model_of_somebody_without_random_inputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(models.spec("gnmt"), "sized")
+    with pytest.raises(EvenhandError, match="models=gnmt: there are no random inputs for it"):
+        prepare.prepare(training_speed.Settings(models=("gnmt",)), lambda *_: None)
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ({"models": "deepspeech3"}, "no model 'deepspeech3'"),
-        ({"models": "caption_decoder"}, "models=caption_decoder: there are no random inputs for it"),
         ({"frameworks": "pytorch,keras-torch"}, "ctc=sparse: keras-torch cannot use TensorFlow's losses; take ctc=scan"),
         ({"models": "mobilenet_v2", "batch_size": "1"}, "batch_size=1: mobilenet_v2 cannot train on fewer than 2 images"),
         ({"ctc": "warp"}, "ctc"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -196,6 +200,12 @@ class Adapter(Framework):
 
     def compilations(self) -> int:
         return self._device.compilations() if self._compile else 0
+
+    def compile_anew(self) -> None:
+        if self._compile:
+            folder = tempfile.mkdtemp(prefix="torch-compile-")
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)
