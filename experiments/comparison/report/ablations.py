@@ -95,7 +95,14 @@ def normalised(finding: Finding | None, different: str = "", *, baseline: bool =
         return Cell(NOT_EQUAL, "worse"), different, ""
     if finding is None or finding.row.estimate is None:
         return wording.NONE, finding.row.reason if finding else "", ""
-    return f"{wording.estimate(finding)}×", wording.interval(finding), str(finding.row.n_blocks)
+    return f"{wording.number(finding.row.estimate)}×", _interval(finding), str(finding.row.n_blocks)
+
+
+def _interval(finding: Finding) -> str:
+    low, high = finding.row.ci_low, finding.row.ci_high
+    if finding.never_varied or low is None or high is None:
+        return wording.interval(finding)
+    return f"{wording.number(low)}{wording.DASH}{wording.number(high)}"
 
 
 def graphs(
@@ -117,7 +124,8 @@ def graphs(
             lines.append((model, program, *ours, table.get(model, "") if program == "without all" else ""))
     caption = (
         f"Throughput over that of {comparison.baseline} with all of its graph optimizers, of {size} size: above 1 is faster. "
-        f"Published: what it cost to switch four of them off. {OTHERS.format(source=source)}"
+        f"Published: what it cost to switch four of them off; they removed 55–90 % of the nodes, of which more than 78 % "
+        f"computed nothing. {OTHERS.format(source=source)}"
     )
     header = ("network", "program", Column("over all optimizers", numeric=True), "95 % interval", "blocks", "published")
     return Section("Graph optimizers and compilers", caption, header, lines)
@@ -167,26 +175,20 @@ def _steps_interval(one: BreakEven) -> str:
 
 def nodes(comparison: Comparison, runs: pd.DataFrame) -> list[Section]:
     """How many nodes the graph of a step had before and after its optimizers, by kind; nothing where none was counted."""
-    prefix = "graph/"
-    metrics = [str(name) for name in runs.columns if str(name).startswith(prefix) and runs[name].notna().any()]
     lines: list[tuple[str, ...]] = []
-    for model, of_model in runs.groupby("model") if metrics else ():
-        found = {name: medians(of_model, factor=comparison.factor, metric=name) for name in metrics}
-        for level in [one for one in comparison.levels if one in found[f"{prefix}nodes_before"]]:
-            counts = (
-                (found[f"{prefix}{kind}nodes_before"].get(level), found[f"{prefix}{kind}nodes_after"].get(level))
-                for kind in KINDS
-            )
-            lines.append((str(model), level, *(_nodes(*pair) for pair in counts)))
+    for model, of_model in runs.groupby("model") if "graph/nodes_before" in runs.columns else ():
+        before, after = (
+            {kind: medians(of_model, factor=comparison.factor, metric=f"graph/{kind}nodes_{when}") for kind in KINDS}
+            for when in ("before", "after")
+        )
+        for level in [one for one in comparison.levels if one in before[""]]:
+            counts = (f"{before[kind].get(level, 0):,.0f} → {after[kind].get(level, 0):,.0f}" for kind in KINDS)
+            lines.append((str(model), level, *counts))
     caption = (
         "Nodes of the graph of a training step, with the functions that it calls, before → after TensorFlow’s graph optimizers; "
         "loops are written out after. Nothing: constants, identities, placeholders, control edges. Counted when all was measured."
     )
     return [Section("Nodes of a step’s graph", caption, ("network", comparison.factor, *KINDS.values()), lines)] if lines else []
-
-
-def _nodes(before: float | None, after: float | None) -> str:
-    return f"{before or 0:,.0f} → {after or 0:,.0f}"
 
 
 def convolutions(

@@ -34,4 +34,4 @@ def section(
 
 def _ours(one: Finding) -> tuple[str, str, str]:
     estimate = wording.NONE if one.row.estimate is None else f"{one.row.estimate:.3f}×"
-    return f"{one.row.b} over {one.row.a}", estimate, wording.effect_interval(one)
+    return f"{one.row.b} over {one.row.a}", estimate, wording.interval(one)
