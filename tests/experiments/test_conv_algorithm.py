@@ -47,7 +47,7 @@ def test_the_device_says_what_is_compared(device: str, expected: tuple[str, ...]
 
 
 def test_both_ways_are_measured_in_fixed_and_varying_lengths(place: Place) -> None:
-    given = QUICK | {"frameworks": "pytorch", "device": "cpu", "blocks": "1", "others_limit_percent": "100"}
+    given = QUICK | {"frameworks": "pytorch", "device": "cpu", "blocks": "1", "others_limit_percent": "100", "figures": "false"}
     given |= {"cache": str(place.cache), "journal": str(place.journal)}
     called = place.call(sys.executable, "-m", "experiments", "conv_algorithm", *(f"--{k}={v}" for k, v in given.items()))
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict

@@ -76,7 +76,13 @@ def test_the_report_says_after_how_many_steps() -> None:
 
 
 def test_programs_are_measured_and_their_nodes_counted(place: Place) -> None:
-    given = QUICK | {"frameworks": "tensorflow", "without": "all", "blocks": "1", "others_limit_percent": "100"}
+    given = QUICK | {
+        "frameworks": "tensorflow",
+        "without": "all",
+        "blocks": "1",
+        "others_limit_percent": "100",
+        "figures": "false",
+    }
     given |= {"cache": str(place.cache), "journal": str(place.journal)}
     called = place.call(sys.executable, "-m", "experiments", "graph", *(f"--{k}={v}" for k, v in given.items()))
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict

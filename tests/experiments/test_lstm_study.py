@@ -61,6 +61,7 @@ def test_what_the_gate_refuses_is_listed_and_not_measured(place: Place) -> None:
         "implementations": "block,block-v2",
         "blocks": "1",
         "others_limit_percent": "100",
+        "figures": "false",
     }
     given |= {"cache": str(place.cache), "journal": str(place.journal)}
     called = place.call(sys.executable, "-m", "experiments", "lstm", *(f"--{k}={v}" for k, v in given.items()))
