@@ -124,7 +124,7 @@ def rule(name: str, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiz
 
 def compute(asked: ParityRequest, side: str | Side, threads: int = 1) -> dict[str, Array]:
     """What the gate compares, by `quantity/tensor`: the model's probe with seeded weights. side: a framework, or more of it."""
-    module, side = models.spec(asked.model), _side(side)
+    module, side = models.spec(asked.model), side_of(side)
     given: dict[str, Any] = {"device": "cpu", "threads": threads, "precision": side.precision, "seed": asked.seed}
     with lean_import(side.framework):
         adapter = open_framework(side.framework, **given)
@@ -197,7 +197,7 @@ def gate(
     Raises ModelError when a framework is missing or its process fails; a difference is no error but a row that is not `equal`.
     """
     models.spec(asked.model)
-    every = list(map(_side, sides))
+    every = list(map(side_of, sides))
     for side in every:
         if reason := missing(side.framework):
             raise ModelError(reason)
@@ -224,7 +224,8 @@ def gate(
     ]
 
 
-def _side(side: str | Side) -> Side:
+def side_of(side: str | Side) -> Side:
+    """A framework by its name is one without anything of its own."""
     return Side(side) if isinstance(side, str) else side
 
 

@@ -14,16 +14,17 @@ from experiments.cell.contract import Progress
 from experiments.datasets.files import alone, replace_text
 from models import frameworks
 from models.contract import ModelError
-from models.parity import QUANTITIES, ParityRequest, Row, Side, gate
+from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
 from tracking.errors import WrongCall
 
 
-def rows(asked: ParityRequest, sides: Sequence[Side], cache: Path, progress: Progress) -> list[Row]:
+def rows(asked: ParityRequest, asked_of: Sequence[str | Side], cache: Path, progress: Progress) -> list[Row]:
     """Every side against the first, as `models.parity.gate` judges; what was judged by this very code is read back.
 
     Raises WrongCall where a side cannot compute the model at all.
     """
+    sides = list(map(side_of, asked_of))
     with alone(cache / "parity" / f"{asked.model}.lock"):  # of two campaigns side by side, one proves and the other reads
         found = {side: _read(_file(asked, sides[0], side, cache)) for side in sides[1:]}
         if missing := [side for side in sides[1:] if not found[side]]:
