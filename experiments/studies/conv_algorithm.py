@@ -55,6 +55,7 @@ class Settings(training_speed.Settings):
         group="design",
         material=False,
     )
+    data: str = setting("synthetic", "drawn from the seed", choices=("synthetic",), group="data")
     batch_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_ROWS, group="set by the study")
     lengths: str = setting("fixed", "set by the study, cell by cell", choices=("fixed",), group="set by the study")
 

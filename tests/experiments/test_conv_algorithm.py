@@ -103,6 +103,7 @@ def test_what_is_a_cpus_is_refused_on_a_gpu() -> None:
     ("given", "told"),
     [
         ({"algorithms": "profiled"}, "algorithms=profiled: there is none on cpu; have plain, onednn"),
+        ({"data": "speech"}, "data=speech is not known; choose synthetic"),
         ({"algorithms": "winograd"}, "algorithms=winograd is not known; choose fixed"),
         ({"models": "resnet18", "batch_sizes": "1"}, "batch_size=1: resnet18 cannot train on fewer than 2 images"),
         ({"models": "resnet18", "shapes": "varying"}, "shapes=varying: pictures are of one size"),
