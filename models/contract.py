@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -338,6 +338,18 @@ class Framework(ABC):
     def graph_breaks(self) -> Mapping[str, int] | None:
         """How often this process left a graph for Python so far, by reason; None where what is compiled is compiled whole."""
         return None
+
+    def compile_anew(self) -> None:  # noqa: B027 - most keep nothing
+        """From now on nothing is taken that another process has compiled: every first step is one."""
+
+    def leave_graphs(self, off: Collection[str]) -> None:
+        """Graphs that are made from now on are left as they are by those of `models.frameworks.GRAPH_OPTIMIZERS`."""
+        if off:
+            raise ModelError(f"{self.name} has no graph optimizers to be switched off")
+
+    def graph_nodes(self, network: Any, optimizer: Any, batch: Batch) -> Mapping[str, tuple[int, int]]:  # noqa: ARG002
+        """Nodes of a training step's graph before and after its optimizers, by kind; of no graph, none. Makes a step."""
+        return {}
 
     def step_events(self, steps: int) -> StepEvents | None:  # noqa: ARG002
         """Marks for so many steps that begin now; None where the framework has no events on this device."""

@@ -40,6 +40,7 @@ class RunOutcome(StrEnum):
 
     OK = "ok"
     OUT_OF_MEMORY = "out_of_memory"
+    NOT_EQUAL = "not_equal"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     PRUNED = "pruned"

@@ -53,7 +53,7 @@ class Campaign:
             self.runner.check_stop()
             ended = ended_cells(self.runner.folder)
             self.looks = looks_so_far(self.runner.folder, self.runner.run)
-            counted = {RunOutcome.OK, RunOutcome.OUT_OF_MEMORY} if self._frontier.along else {RunOutcome.OK}
+            counted = {RunOutcome.OK, RunOutcome.NOT_EQUAL} | ({RunOutcome.OUT_OF_MEMORY} if self._frontier.along else set())
             self._done = {key for key, end in ended.items() if end.outcome in counted}
             self._disturbed = {key: end for key, end in ended.items() if end.outcome == RunOutcome.OK and end.disturbed}
             cells = cells_of(self.plan, self.settings)
@@ -129,6 +129,11 @@ class Campaign:
 
     def _together(self, group: list[Cell], repeats: str = "") -> bool:
         """repeats: why cells that ended well are run once more."""
+        refused = [cell for cell in group if cell.treatment in self.prepared.refused]
+        for cell in refused if not repeats else ():
+            self._try(cell, self.treatments[cell.treatment])
+        if not (group := [cell for cell in group if cell not in refused]):
+            return True
         turns = {"turns": uuid.uuid4().hex[:8]}
         works = [self._work(cell, self.treatments[cell.treatment], {**turns, **_repeating(repeats)}) for cell in group]
         if cooled := self.runner.cool_down(works[0].name, self.settings.cool_down_seconds):
@@ -156,9 +161,13 @@ class Campaign:
     def _try(self, cell: Cell, treatment: Treatment, repeats: str = "") -> bool:
         """repeats: why a cell that ended well is run once more."""
         work = self._work(cell, treatment, _repeating(repeats))
+        if different := self.prepared.refused.get(treatment.name):
+            self.runner.leave_out(self.setup, work, RunOutcome.NOT_EQUAL, different)
+            return True
         reason, phase = self._frontier.implied(treatment)
         if reason:
-            self.runner.leave_out(self.setup, dataclasses.replace(work, tags={**work.tags, "phase": phase}), reason)
+            implied = dataclasses.replace(work, tags={**work.tags, "phase": phase, "implied": "true"})
+            self.runner.leave_out(self.setup, implied, RunOutcome.OUT_OF_MEMORY, reason)
             return True
         if cooled := self.runner.cool_down(work.name, self.settings.cool_down_seconds):
             work = dataclasses.replace(work, tags={**work.tags, "cool_down": cooled})

@@ -14,44 +14,47 @@ from experiments.cell.contract import Progress
 from experiments.datasets.files import alone, replace_text
 from models import frameworks
 from models.contract import ModelError
-from models.parity import QUANTITIES, ParityRequest, Row, gate
+from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
 from tracking.errors import WrongCall
 
 
-def rows(asked: ParityRequest, frameworks: Sequence[str], cache: Path, progress: Progress) -> list[Row]:
-    """Every framework against the first, as `models.parity.gate` judges; what was judged by this very code is read back.
+def rows(asked: ParityRequest, asked_of: Sequence[str | Side], cache: Path, progress: Progress) -> list[Row]:
+    """Every side against the first, as `models.parity.gate` judges; what was judged by this very code is read back.
 
-    Raises WrongCall where a framework cannot compute the model at all.
+    Raises WrongCall where a side cannot compute the model at all.
     """
+    sides = list(map(side_of, asked_of))
     with alone(cache / "parity" / f"{asked.model}.lock"):  # of two campaigns side by side, one proves and the other reads
-        found = {name: _read(_file(asked, frameworks[0], name, cache)) for name in frameworks[1:]}
-        if missing := [name for name in frameworks[1:] if not found[name]]:
-            found |= _judged(asked, [frameworks[0], *missing], cache, progress)
-    return [row for name in frameworks[1:] for row in found[name]]
+        found = {side: _read(_file(asked, sides[0], side, cache)) for side in sides[1:]}
+        if missing := [side for side in sides[1:] if not found[side]]:
+            found |= _judged(asked, [sides[0], *missing], cache, progress)
+    return [row for side in sides[1:] for row in found[side]]
 
 
-def _judged(asked: ParityRequest, names: Sequence[str], cache: Path, progress: Progress) -> dict[str, list[Row]]:
-    """What the gate says of every framework but the first, and kept for the next who asks."""
-    progress("parity", 0, len(names))
+def _judged(asked: ParityRequest, sides: Sequence[Side], cache: Path, progress: Progress) -> dict[Side, list[Row]]:
+    """What the gate says of every side but the first, and kept for the next who asks."""
+    progress("parity", 0, len(sides))
     try:
-        judged = gate(asked, names, progress=lambda done, of: progress("parity", done, of))
+        judged = gate(asked, sides, progress=lambda done, of: progress("parity", done, of))
     except ModelError as error:
         raise WrongCall(str(error)) from None
-    found = {name: [row for row in judged if row.framework == name] for name in names[1:]}
-    for name, rows_of in found.items():
-        replace_text(_file(asked, names[0], name, cache), as_json(rows_of))
+    found = {side: [row for row in judged if row.framework == str(side)] for side in sides[1:]}
+    for side, rows_of in found.items():
+        replace_text(_file(asked, sides[0], side, cache), as_json(rows_of))
     return found
 
 
 def differences(found: Sequence[Row]) -> list[str]:
     """What is not equal, a line a model and framework."""
-    told: dict[str, list[str]] = {}
-    for row in found:
-        if not row.equal:
-            who = f"{row.model} of {row.framework} is not equal to that of {row.reference}"
-            told.setdefault(who, []).append(_difference(row))
-    return [f"{who}: {'; '.join(parts)}" for who, parts in told.items()]
+    pairs = dict.fromkeys((row.model, row.framework, row.reference) for row in found)
+    told = {pair: difference([row for row in found if (row.model, row.framework, row.reference) == pair]) for pair in pairs}
+    return [f"{model} of {who} is not equal to that of {reference}: {of}" for (model, who, reference), of in told.items() if of]
+
+
+def difference(found: Sequence[Row]) -> str:
+    """What is not equal of one model and framework; empty where everything is."""
+    return "; ".join(_difference(row) for row in found if not row.equal)
 
 
 def _difference(row: Row) -> str:
@@ -61,9 +64,9 @@ def _difference(row: Row) -> str:
     return f"{what} differs by {row.error:.0e} (limit {row.limit:.0e})"
 
 
-def _file(asked: ParityRequest, reference: str, name: str, cache: Path) -> Path:
+def _file(asked: ParityRequest, reference: Side, side: Side, cache: Path) -> Path:
     packages = provenance.packages(frameworks.distributions())
-    known = {**asdict(asked), "frameworks": [reference, name], "packages": packages, "code": _code()}
+    known = {**asdict(asked), "sides": [asdict(reference), asdict(side)], "packages": packages, "code": _code()}
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     return cache / "parity" / f"{asked.model}-{digest}.json"
 
@@ -98,4 +101,4 @@ def as_json(found: Sequence[Row]) -> str:
     return json.dumps([{**asdict(row), "equal": row.equal, "what": QUANTITIES[row.quantity].what} for row in found], indent=1)
 
 
-__all__ = ["as_json", "differences", "rows"]
+__all__ = ["as_json", "difference", "differences", "rows"]

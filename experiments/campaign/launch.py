@@ -7,6 +7,7 @@ import importlib
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from experiments import studies
@@ -28,6 +29,7 @@ from experiments.planning.plan import Plan
 from experiments.planning.treatments import Treatment
 from models import frameworks, parity
 from models.contract import OptimizerConfig
+from models.parity import Row, Side
 from tracking import accounts, journal, whereabouts
 from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
@@ -173,30 +175,47 @@ def proven(
     study: str, settings: CampaignSettings, prepared: Prepared, compared: Sequence[Treatment], display: Display
 ) -> Prepared:
     """What is compared has passed the parity gate, or the report will say that it has not. Raises WrongCall."""
-    names = models_to_prove(study, settings)
-    if not names:
-        return prepared
-    rules, found = _rules(settings, compared), []
-    for name in names:
+    module = studies.load(study)
+    rules, found, refused = _rules(settings, compared), list[Row](), dict[str, str]()
+    for name in models_to_prove(study, settings):
+        sides = _sides(module, settings, compared, name)
         display.begin(f"parity of {name}")
         asked = parity.ParityRequest(name, rules)
-        found += equality.rows(asked, settings.frameworks, Path(settings.cache), display.step)
+        rows = equality.rows(asked, list(dict.fromkeys(sides.values())), Path(settings.cache), display.step)
+        of_side = {side: equality.difference([row for row in rows if row.framework == str(side)]) for side in sides.values()}
+        refused |= {treatment: of_side[side] for treatment, side in sides.items() if of_side[side]}
+        found += rows
+    if not found:
+        return prepared
     different = equality.differences(found)
-    if different and not settings.allow_unequal:
+    if hasattr(module, "side") and not settings.allow_unequal:
+        warnings, unequal = [f"not equal, and so not measured: {line}" for line in different], False
+    else:
+        warnings, unequal, refused = [f"UNEQUAL: {line}" for line in different], bool(different), {}
+    if unequal and not settings.allow_unequal:
         raise WrongCall(f"{different[0]}; allow_unequal=true measures them all the same and marks the report")
     return dataclasses.replace(
         prepared,
-        warnings=(*prepared.warnings, *(f"UNEQUAL: {line}" for line in different)),
-        tags={**prepared.tags, "parity": "unequal" if different else "equal"},
+        warnings=(*prepared.warnings, *warnings),
+        tags={**prepared.tags, "parity": "unequal" if unequal else "equal"},
         files={**prepared.files, "parity.json": equality.as_json(found)},
+        refused=refused,
     )
 
 
 def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
-    """The models that go through the parity gate: none where no framework is compared with another."""
+    """The models that go through the parity gate: none where nothing that computes by code of its own is compared."""
     module = studies.load(study)
     apart = module.strata(settings) if hasattr(module, "strata") else ()
-    return () if len(settings.frameworks) < 2 or "framework" in apart else treatments.models_of(module, settings)
+    alone = len(settings.frameworks) < 2 or "framework" in apart
+    return () if alone and not hasattr(module, "side") else treatments.models_of(module, settings)
+
+
+def _sides(module: ModuleType, settings: CampaignSettings, compared: Sequence[Treatment], model: str) -> dict[str, Side]:
+    """Who has to compute a model alike: the treatments of a study that says what is a side's own, or the frameworks."""
+    if hasattr(module, "side") and (own := [one for one in compared if one.settings.get("model") == model]):
+        return {one.name: module.side(one) for one in own}
+    return {name: Side(name) for name in settings.frameworks}
 
 
 def _rules(settings: CampaignSettings, compared: Sequence[Treatment]) -> tuple[OptimizerConfig, ...]:

@@ -242,13 +242,13 @@ class Runner:
         self._tell_trouble()
         self.check_stop()
 
-    def leave_out(self, setup: Setup, work: Work, reason: str) -> None:
+    def leave_out(self, setup: Setup, work: Work, outcome: RunOutcome, reason: str) -> None:
         """A cell that need not be run has its run all the same: what it would have found is known."""
         self.check_stop()
         spec = self._spec(setup, work)
-        self.write(self._opened(setup, spec, dataclasses.replace(work, tags={**work.tags, "implied": "true"})))
-        self.write(RunClosed(spec.run, now_ms(), RunOutcome.OUT_OF_MEMORY, reason))
-        self.display.finish(f"{work.name}: {RunOutcome.OUT_OF_MEMORY} ({reason})")
+        self.write(self._opened(setup, spec, work))
+        self.write(RunClosed(spec.run, now_ms(), outcome, reason[:1_000]))
+        self.display.finish(f"{work.name}: {outcome} ({reason})")
 
     def cool_down(self, name: str, limit_seconds: float) -> str:
         """Waits for the temperature of the start where a sensor tells one; how that went, empty if it was there."""

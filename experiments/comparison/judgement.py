@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.comparison import compare
-from experiments.comparison.report import drawing, remarks, tables, wording, writing
+from experiments.comparison.report import ablations, drawing, remarks, tables, wording, writing
 from experiments.comparison.report.remarks import Advice
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import raw
@@ -134,7 +134,12 @@ def _answer(
             raw=shown,
             advice=advice,
             limits=limits,
-            sections=[*extra.sections, *tables.times_to_accuracy(comparison), *tables.time_of_a_step(comparison)],
+            sections=[
+                *extra.sections,
+                *ablations.nodes(comparison, runs),
+                *tables.times_to_accuracy(comparison),
+                *tables.time_of_a_step(comparison),
+            ],
             begin=begin,
         )
         for name, text in extra.files.items():

@@ -23,7 +23,7 @@ FREELY = "train/examples_per_second"
 PRIMARY_AT_MOST = 3
 PROFILED = "profile/"
 COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")
-HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", PROFILED, TO_ACCURACY, *COMPILED)
+HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", PROFILED, "graph/", TO_ACCURACY, *COMPILED)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 

@@ -145,8 +145,9 @@ class CampaignSettings:
     device: str = setting("auto", "auto takes the GPU if there is one", choices=("auto", "cpu", "cuda"), group="machine")
     conv_algorithm: str = setting(
         "profiled",
-        "how a GPU's convolutions are chosen, in every framework alike: tried out, by rules, or repeatable",
-        choices=("profiled", "heuristic", "fixed"),
+        "how a GPU's convolutions are chosen, in every framework alike: tried out, by rules, or repeatable; on a CPU: "
+        "oneDNN's, or the framework's own",
+        choices=("profiled", "heuristic", "fixed", "onednn", "plain"),
         group="machine",
     )
     threads: int = setting(

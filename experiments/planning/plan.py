@@ -40,7 +40,7 @@ def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
     return Plan(
         title=module.TITLE,
         factor=getattr(module, "FACTOR", "framework"),
-        baseline=getattr(module, "BASELINE", first),
+        baseline=module.baseline(settings) if hasattr(module, "baseline") else getattr(module, "BASELINE", first),
         treatments=found,
         strata=module.strata(settings) if hasattr(module, "strata") else (),
         allowed_to_differ=getattr(module, "ALLOWED_TO_DIFFER", ()),

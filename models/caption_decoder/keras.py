@@ -9,6 +9,7 @@ import numpy as np
 from keras import layers, ops
 
 from models.caption_decoder.spec import CaptionDecoderSpec
+from models.lstms import keras as lstms
 
 State = tuple[Any, Any, Any]
 
@@ -45,7 +46,8 @@ class CaptionDecoder(keras.Model):  # type: ignore[misc]
         features, tokens, positions = inputs
         image = self.image(features)
         steps = ops.concatenate([ops.expand_dims(image, 1), self.embedding(tokens)], axis=1)
-        states = ops.reshape(self.lstm(steps, training=training)[:, 1:], (-1, self.spec.width))
+        said = lstms.outputs(self.spec.lstm, self.lstm, steps, training=training)
+        states = ops.reshape(said[:, 1:], (-1, self.spec.width))
         rows = positions // ops.shape(tokens)[1]
         return self._logits(ops.take(states, positions, axis=0), ops.take(image, rows, axis=0), training)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.caption_decoder.spec import CaptionDecoderSpec
-from models.layers.pytorch import OneBiasLSTM
+from models.lstms.pytorch import lstm
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -27,7 +27,7 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.image = nn.Linear(spec.features, spec.width)
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
-        self.lstm = OneBiasLSTM(spec.width, spec.width)
+        self.lstm = lstm(spec.lstm, spec.width, spec.width)
         self.merge = nn.Linear(spec.width, spec.hidden)
         self.words = nn.Linear(spec.hidden, spec.vocabulary)
         self.state_dropout = nn.Dropout(spec.dropout)
@@ -36,7 +36,7 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
     def forward(self, features: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
         image = self._image_vector(features)
         steps = torch.cat([image.unsqueeze(1), self.embedding(tokens)], dim=1)
-        states = self.lstm(steps)[0][:, 1:].flatten(0, 1)
+        states = self.lstm(steps)[:, 1:].flatten(0, 1)
         return self._logits(states.index_select(0, positions), image.index_select(0, positions // tokens.shape[1]))
 
     def begin(self, features: Tensor) -> State:
@@ -55,8 +55,8 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         return torch.relu(self.image(features))
 
     def _cell(self, step: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        lstm = self.lstm
-        h, c = torch.lstm_cell(step, (h, c), lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0)
+        own = self.lstm
+        h, c = torch.lstm_cell(step, (h, c), own.weight_ih_l0, own.weight_hh_l0, own.bias_ih_l0, own.bias_hh_l0)
         return h, c
 
     def _logits(self, states: Tensor, image: Tensor) -> Tensor:

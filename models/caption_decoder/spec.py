@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 
 import numpy as np
 
-from models.contract import Batch, ModelError, Weights
+from models import lstms
+from models.contract import Array, Batch, ModelError, Weights
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class CaptionDecoderSpec:
     """vocabulary: number of token ids, 0 is padding. length: longest caption in tokens; it shapes no weight.
 
     features: numbers per image. width: embedding and LSTM size. hidden: the layer before the vocabulary.
+    lstm: one of `models.lstms.IMPLEMENTATIONS`; it shapes no weight.
     """
 
     vocabulary: int
@@ -23,6 +25,7 @@ class CaptionDecoderSpec:
     width: int = 256
     hidden: int = 128
     dropout: float = 0.5
+    lstm: str = "layer"
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "length", "features", "width", "hidden"):
@@ -30,6 +33,18 @@ class CaptionDecoderSpec:
                 raise ModelError(f"caption_decoder: {name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ModelError(f"caption_decoder: dropout must be in [0, 1), not {self.dropout}")
+        lstms.check("caption_decoder", self.lstm)
+
+
+SIZES = {
+    "paper": CaptionDecoderSpec(vocabulary=8_485, length=34),
+    "tiny": CaptionDecoderSpec(vocabulary=61, length=7, features=40, width=24, hidden=12),
+}
+
+
+def sized(size: str, *, lstm: str = "layer", **_: str) -> CaptionDecoderSpec:
+    """size: `paper`, which is Flickr8k's, or `tiny`."""
+    return replace(SIZES[size], lstm=lstm)
 
 
 def shapes(spec: CaptionDecoderSpec) -> dict[str, tuple[int, ...]]:
@@ -70,6 +85,28 @@ def initial_weights(spec: CaptionDecoderSpec, rng: np.random.Generator) -> Weigh
             values = rng.uniform(-bound, bound, shape)
         weights[name] = values.astype(np.float32)
     return weights
+
+
+def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
+    """int (count,): words of so many captions, log-normal around 10 and between 2 and the longest; `tiny`: around 4."""
+    words = (10 if size == "paper" else 4) * np.exp(0.3 * rng.standard_normal(count))
+    found: Array = np.clip(np.round(words), 2, SIZES[size].length).astype(np.int64)
+    return found
+
+
+def batch(spec: CaptionDecoderSpec, lengths: Array, rng: np.random.Generator) -> Batch:
+    """Random pictures and captions, padded to the longest, a target behind each word.
+
+    inputs: features (n, F), tokens int32 (n, T), positions int32 (n · T,): all of them, the padding with a weight of 0, so that
+    batches of one length have one shape.
+    """
+    shape = (len(lengths), int(lengths.max()))
+    there = np.arange(shape[1]) < lengths[:, None]
+    tokens = np.where(there, rng.integers(1, spec.vocabulary, shape), 0).astype(np.int32)
+    features = rng.standard_normal((shape[0], spec.features)).astype(np.float32)
+    targets = rng.integers(1, spec.vocabulary, tokens.size, dtype=np.int32)
+    inputs = (features, tokens, np.arange(tokens.size, dtype=np.int32))
+    return Batch(inputs, targets, there.ravel().astype(np.float32))
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[CaptionDecoderSpec, Batch]:

@@ -9,6 +9,7 @@ from keras import layers, ops
 
 from models.deepspeech2.ctc import LOSSES
 from models.deepspeech2.spec import BLANK, CLIPPED_AT, KERNELS, STRIDES, Spec, frames_left
+from models.lstms import keras as lstms
 from models.transfer import layer_name
 
 
@@ -51,9 +52,8 @@ class DeepSpeech2(keras.Model):  # type: ignore[misc]
             mask = _mask(lengths, ops.shape(x)[1])
             x = x * ops.cast(mask, x.dtype)[:, :, None, None]
         x = ops.reshape(x, (*ops.shape(x)[:2], self.spec.channels * self.spec.bins))
-        for lstm, norm in zip(self.lstms, self.sequence_norms, strict=True):
-            x = lstm(x, mask=mask, training=training) * ops.cast(mask, x.dtype)[:, :, None]
-            x = norm(x, training=training)
+        for layer, norm in zip(self.lstms, self.sequence_norms, strict=True):
+            x = norm(lstms.outputs(self.spec.lstm, layer, x, mask, training=training), training=training)
         return self.symbols(x)
 
     def example_losses(self, inputs: Any, outputs: Any, targets: Any) -> Any:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from models.deepspeech2.spec import BLANK, CLIPPED_AT, KERNELS, STRIDES, Spec, frames_left
-from models.layers.pytorch import OneBiasLSTM
+from models.lstms.pytorch import lstm
 
 
 class DeepSpeech2(nn.Module):  # type: ignore[misc]
@@ -22,7 +21,7 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
             for channels, kernel, stride in zip((1, spec.channels), KERNELS, STRIDES, strict=True)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(spec.channels) for _ in KERNELS)
-        self.lstms = nn.ModuleList(OneBiasLSTM(size, spec.width, bidirectional=True) for size in inputs)
+        self.lstms = nn.ModuleList(lstm(spec.lstm, size, spec.width, bidirectional=True) for size in inputs)
         self.sequence_norms = nn.ModuleList(nn.BatchNorm1d(spec.width) for _ in inputs)
         self.symbols = nn.Linear(spec.width, spec.symbols)
 
@@ -34,8 +33,9 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
             mask = _mask(lengths, x.shape[2]).to(x.dtype)
             x = x * mask[:, None, :, None]
         x = x.permute(0, 2, 3, 1).flatten(2)
-        for lstm, norm in zip(self.lstms, self.sequence_norms, strict=True):
-            x = norm(_summed(lstm, x, lengths).flatten(0, 1)).unflatten(0, x.shape[:2])
+        for layer, norm in zip(self.lstms, self.sequence_norms, strict=True):
+            both = layer(x, lengths).unflatten(2, (2, -1)).sum(2)
+            x = norm(both.flatten(0, 1)).unflatten(0, x.shape[:2])
         return self.symbols(x)
 
     def example_losses(self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor) -> Tensor:
@@ -51,10 +51,3 @@ def build(spec: Spec) -> nn.Module:
 
 def _mask(lengths: Tensor, frames: int) -> Tensor:
     return torch.arange(frames, device=lengths.device) < lengths[:, None]
-
-
-def _summed(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
-    """Both directions, each over the frames that a row has; zeros behind them."""
-    packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-    found, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x.shape[1])
-    return found.unflatten(2, (2, -1)).sum(2)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from models import lstms
 from models.contract import Array, Batch, ModelError, Reads, Weights
 from models.layers.images import Shapes
 
@@ -28,7 +29,7 @@ class Spec:
     """features: bins of the spectrogram. channels: of both convolutions. width, layers: of the LSTMs.
 
     symbols: letters, space, apostrophe and the blank, which is 0. ctc: which loss TensorFlow and Keras take, one of `CTC`;
-    it shapes no weight, and PyTorch has one alone.
+    PyTorch has one alone. lstm: one of `models.lstms.IMPLEMENTATIONS`. Neither shapes a weight.
     """
 
     features: int = 161
@@ -37,6 +38,7 @@ class Spec:
     layers: int = 5
     symbols: int = 29
     ctc: str = "scan"
+    lstm: str = "layer"
 
     def __post_init__(self) -> None:
         for name, least in (("features", 1), ("channels", 1), ("width", 1), ("layers", 1), ("symbols", 2)):
@@ -44,6 +46,7 @@ class Spec:
                 raise ModelError(f"deepspeech2: {name} must be at least {least}, not {getattr(self, name)}")
         if self.ctc not in CTC:
             raise ModelError(f"deepspeech2: no ctc {self.ctc!r}; have {', '.join(CTC)}")
+        lstms.check("deepspeech2", self.lstm)
 
     @property
     def bins(self) -> int:
@@ -54,9 +57,9 @@ class Spec:
 SIZES = {"paper": Spec(), "tiny": Spec(features=33, channels=4, width=24, layers=2)}
 
 
-def sized(size: str, *, ctc: str = "scan") -> Spec:
+def sized(size: str, *, ctc: str = "scan", lstm: str = "layer") -> Spec:
     """size: `paper` or `tiny`."""
-    return replace(SIZES[size], ctc=ctc)
+    return replace(SIZES[size], ctc=ctc, lstm=lstm)
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:

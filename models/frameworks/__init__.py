@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from models.variant import Variant
 
 DEVICES = ("auto", "cpu", "cuda")
-CONV_ALGORITHMS = ("profiled", "heuristic", "fixed")
+CONV_ALGORITHMS = ("profiled", "heuristic", "fixed", "onednn", "plain")
+# Of TensorFlow; `all` stands for these and every other one.
+GRAPH_OPTIMIZERS = ("pruning", "constant_folding", "arithmetic_optimization", "dependency_optimization", "all")
 PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 
 
@@ -61,7 +63,8 @@ def check_precision(precision: str) -> None:
 def check_convolutions(algorithm: str) -> None:
     """How a GPU's library chooses the algorithm of a convolution, on one that it has not met in this shape.
 
-    `profiled`: tries them and keeps the quickest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit.
+    `profiled`: tries them and keeps the quickest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a CPU
+    these are all the same; there are `onednn` and `plain`: that library's kernels, or the framework's own, also for products.
     """
     if algorithm not in CONV_ALGORITHMS:
         raise ModelError(f"no conv_algorithm {algorithm!r}; have {', '.join(CONV_ALGORITHMS)}")

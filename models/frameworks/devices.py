@@ -42,6 +42,15 @@ def resolve(wanted: str, has_accelerator: bool, library: str, precision: str) ->
     return found
 
 
+def onednn(conv_algorithm: str, device: str) -> bool | None:
+    """Whether a CPU's convolutions are to be oneDNN's; None where the framework's default stays. Raises ModelError on a GPU."""
+    if conv_algorithm not in ("onednn", "plain"):
+        return None
+    if device != "cpu":
+        raise ModelError(f"conv_algorithm {conv_algorithm!r} is a CPU's; on {device} use profiled, heuristic or fixed")
+    return conv_algorithm == "onednn"
+
+
 def choose_in_xla(conv_algorithm: str) -> None:
     """XLA reads its flags once, when it first compiles; the last of a kind counts, so that a user's own others stay."""
     flags = {"profiled": "--xla_gpu_autotune_level=4", "heuristic": "--xla_gpu_autotune_level=0"}

@@ -8,6 +8,7 @@ import keras
 from keras import layers, ops
 
 from models.gnmt.spec import NEVER, RESIDUAL_FROM, Spec
+from models.lstms import keras as lstms
 from models.transfer import layer_name
 
 
@@ -45,20 +46,25 @@ class GNMT(keras.Model):  # type: ignore[misc]
 
     def _encoded(self, source: Any, there: Any, training: bool) -> Any:
         x = self.encoder_dropout[0](self.embedding(source), training=training)
-        x = self.encoder[0](x, mask=there, training=training) * ops.cast(there, x.dtype)[:, :, None]
+        x = self._layer(self.encoder[0], x, there, training=training)
         for index in range(1, len(self.encoder)):
-            found = self.encoder[index](self.encoder_dropout[index](x, training=training), training=training)
+            given = self.encoder_dropout[index](x, training=training)
+            found = self._layer(self.encoder[index], given, training=training)
             x = found + x if index >= RESIDUAL_FROM else found
         return x
 
     def _decoded(self, target: Any, memory: Any, there: Any, training: bool) -> Any:
-        x = self.decoder[0](self.decoder_dropout[0](self.embedding(target), training=training), training=training)
+        given = self.decoder_dropout[0](self.embedding(target), training=training)
+        x = self._layer(self.decoder[0], given, training=training)
         context = self._attended(x, memory, there)
         for index in range(1, len(self.decoder)):
             given = ops.concatenate([self.decoder_dropout[index](x, training=training), context], axis=2)
-            found = self.decoder[index](given, training=training)
+            found = self._layer(self.decoder[index], given, training=training)
             x = found + x if index >= RESIDUAL_FROM else found
         return x
+
+    def _layer(self, layer: Any, given: Any, there: Any = None, *, training: bool) -> Any:
+        return lstms.outputs(self.spec.lstm, layer, given, there, training=training)
 
     def _attended(self, asking: Any, memory: Any, there: Any) -> Any:
         """(n, T, width): for each word that asks, the memory's mean weighted by what fits."""

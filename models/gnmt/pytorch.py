@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from models.gnmt.spec import NEVER, RESIDUAL_FROM, Spec
-from models.layers.pytorch import OneBiasLSTM
+from models.lstms.pytorch import lstm
 
 
 class GNMT(nn.Module):  # type: ignore[misc]
@@ -18,9 +17,9 @@ class GNMT(nn.Module):  # type: ignore[misc]
         inputs = spec.inputs
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.encoder = nn.ModuleList(
-            OneBiasLSTM(size, spec.width, bidirectional=index == 0) for index, size in enumerate(inputs["encoder"])
+            lstm(spec.lstm, size, spec.width, bidirectional=index == 0) for index, size in enumerate(inputs["encoder"])
         )
-        self.decoder = nn.ModuleList(OneBiasLSTM(size, spec.width) for size in inputs["decoder"])
+        self.decoder = nn.ModuleList(lstm(spec.lstm, size, spec.width) for size in inputs["decoder"])
         self.encoder_dropout = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.encoder)
         self.decoder_dropout = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.decoder)
         self.query = nn.Linear(spec.width, spec.width, bias=False)
@@ -35,18 +34,17 @@ class GNMT(nn.Module):  # type: ignore[misc]
 
     def _encoded(self, source: Tensor, lengths: Tensor) -> Tensor:
         x = self.encoder_dropout[0](self.embedding(source))
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        x, _ = pad_packed_sequence(self.encoder[0](packed)[0], batch_first=True, total_length=x.shape[1])
+        x = self.encoder[0](x, lengths)
         for index in range(1, len(self.encoder)):
-            found = self.encoder[index](self.encoder_dropout[index](x))[0]
+            found = self.encoder[index](self.encoder_dropout[index](x))
             x = found + x if index >= RESIDUAL_FROM else found
         return x
 
     def _decoded(self, target: Tensor, memory: Tensor, there: Tensor) -> Tensor:
-        x = self.decoder[0](self.decoder_dropout[0](self.embedding(target)))[0]
+        x = self.decoder[0](self.decoder_dropout[0](self.embedding(target)))
         context = self._attended(x, memory, there)
         for index in range(1, len(self.decoder)):
-            found = self.decoder[index](torch.cat([self.decoder_dropout[index](x), context], dim=2))[0]
+            found = self.decoder[index](torch.cat([self.decoder_dropout[index](x), context], dim=2))
             x = found + x if index >= RESIDUAL_FROM else found
         return x
 

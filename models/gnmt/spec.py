@@ -7,11 +7,12 @@ context goes to every layer above the decoder's first, from whose output it is f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 
 import numpy as np
 
+from models import lstms
 from models.contract import Array, Batch, ModelError, Reads, Weights
 
 PADDING, START = 0, 1
@@ -22,12 +23,16 @@ NEVER = -1e9  # the score of a word that is not there: its share is 0 in every p
 
 @dataclass(frozen=True)
 class Spec:
-    """vocabulary: word pieces, 0 is padding and 1 begins a sentence. width: of every layer. layers: on either side."""
+    """vocabulary: word pieces, 0 is padding and 1 begins a sentence. width: of every layer. layers: on either side.
+
+    lstm: one of `models.lstms.IMPLEMENTATIONS`; it shapes no weight.
+    """
 
     vocabulary: int = 32_000
     width: int = 1_024
     layers: int = 8
     dropout: float = 0.2
+    lstm: str = "layer"
 
     def __post_init__(self) -> None:
         for name, least in (("vocabulary", 3), ("width", 1), ("layers", 2)):
@@ -35,6 +40,7 @@ class Spec:
                 raise ModelError(f"gnmt: {name} must be at least {least}, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ModelError(f"gnmt: dropout must be in [0, 1), not {self.dropout}")
+        lstms.check("gnmt", self.lstm)
 
     @property
     def inputs(self) -> dict[str, list[int]]:
@@ -48,9 +54,9 @@ class Spec:
 SIZES = {"paper": Spec(), "tiny": Spec(vocabulary=50, width=16, layers=3)}
 
 
-def sized(size: str, **_: str) -> Spec:
+def sized(size: str, *, lstm: str = "layer", **_: str) -> Spec:
     """size: `paper` or `tiny`."""
-    return SIZES[size]
+    return replace(SIZES[size], lstm=lstm)
 
 
 def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ import keras
 from keras import layers, ops
 
 from models.layers.scan import outputs_of
+from models.lstms import keras as lstms
 from models.tacotron2.spec import CONVOLUTIONS, KERNEL, NEVER, Spec
 from models.transfer import layer_name
 
@@ -85,7 +86,7 @@ class Tacotron2(keras.Model):  # type: ignore[misc]
         x = x * kept
         for convolution, norm, dropout in zip(self.convolutions, self.norms, self.dropouts, strict=True):
             x = dropout(ops.relu(norm(convolution(x), training=training)), training=training) * kept
-        return self.encoder(x, mask=there, training=training) * kept
+        return lstms.outputs(self.spec.lstm, self.encoder, x, there, training=training)
 
     def _spoken(self, memory: Any, there: Any, before: Any, training: bool) -> Any:
         """(n, F, decoder + width): what the decoder says and what it attended to, frame by frame."""

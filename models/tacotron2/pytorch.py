@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from models.layers.pytorch import OneBiasCell, OneBiasLSTM
+from models.layers.pytorch import OneBiasCell
+from models.lstms.pytorch import lstm
 from models.tacotron2.spec import CONVOLUTIONS, KERNEL, NEVER, Spec
 
 
@@ -24,7 +24,7 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         self.convolutions = _convolutions([(spec.width, spec.width)] * CONVOLUTIONS)
         self.norms = nn.ModuleList(nn.BatchNorm1d(spec.width) for _ in self.convolutions)
         self.dropouts = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.convolutions)
-        self.encoder = OneBiasLSTM(spec.width, spec.width // 2, bidirectional=True)
+        self.encoder = lstm(spec.lstm, spec.width, spec.width // 2, bidirectional=True)
         self.prenet = nn.ModuleList(nn.Linear(size, spec.prenet, bias=False) for size in (spec.bins, spec.prenet))
         self.prenet_dropouts = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.prenet)
         self.asking, self.speaking = (OneBiasCell(*sizes) for sizes in spec.lstms.values())
@@ -61,8 +61,7 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         x = x * kept
         for convolution, norm, dropout in zip(self.convolutions, self.norms, self.dropouts, strict=True):
             x = dropout(torch.relu(norm(convolution(x.transpose(1, 2))).transpose(1, 2))) * kept
-        packed = pack_padded_sequence(x, spoken.cpu(), batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(self.encoder(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+        return self.encoder(x, spoken)
 
     def _spoken(self, memory: Tensor, there: Tensor, before: Tensor) -> Tensor:
         """(n, F, decoder + width): what the decoder says and what it attended to, frame by frame."""

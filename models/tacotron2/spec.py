@@ -8,11 +8,12 @@ training alone, as every other: the paper keeps it on when it speaks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 
 import numpy as np
 
+from models import lstms
 from models.contract import Array, Batch, ModelError, Reads, Weights
 from models.layers.images import Shapes
 
@@ -27,6 +28,7 @@ class Spec:
     """characters: 0 is padding. width: of the encoder. bins: of the mel spectrogram. decoder: width of its two LSTMs.
 
     prenet: width of the two layers before the decoder. attention: hidden width; filters, reach: of its convolution.
+    lstm: of the encoder, one of `models.lstms.IMPLEMENTATIONS`; it shapes no weight.
     """
 
     characters: int = 148
@@ -38,6 +40,7 @@ class Spec:
     filters: int = 32
     reach: int = 31
     dropout: float = 0.5
+    lstm: str = "layer"
 
     def __post_init__(self) -> None:
         for name in ("characters", "width", "bins", "prenet", "decoder", "attention", "filters", "reach"):
@@ -48,6 +51,7 @@ class Spec:
             raise ModelError("tacotron2: width must be even, for two directions, and reach odd, for a middle")
         if not 0 <= self.dropout < 1:
             raise ModelError(f"tacotron2: dropout must be in [0, 1), not {self.dropout}")
+        lstms.check("tacotron2", self.lstm)
 
     @property
     def lstms(self) -> dict[str, tuple[int, int]]:
@@ -63,9 +67,9 @@ class Spec:
 SIZES = {"paper": Spec(), "tiny": Spec(characters=20, width=16, bins=6, prenet=8, decoder=12, attention=6, filters=3, reach=5)}
 
 
-def sized(size: str, **_: str) -> Spec:
+def sized(size: str, *, lstm: str = "layer", **_: str) -> Spec:
     """size: `paper` or `tiny`."""
-    return SIZES[size]
+    return replace(SIZES[size], lstm=lstm)
 
 
 def shapes(spec: Spec) -> Shapes:

@@ -54,4 +54,4 @@ def shares(comparison: Comparison, published: Mapping[str, tuple[float, float]],
 
 def _ours(one: Finding) -> tuple[str, str, str]:
     estimate = wording.NONE if one.row.estimate is None else f"{one.row.estimate:.3f}×"
-    return f"{one.row.b} over {one.row.a}", estimate, wording.effect_interval(one)
+    return f"{one.row.b} over {one.row.a}", estimate, wording.interval(one)

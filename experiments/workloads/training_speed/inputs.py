@@ -20,11 +20,11 @@ SIDES = {"paper": 224, "tiny": 32}
 CLASSES = {"paper": 1_000, "tiny": 10}
 
 
-def sizes(module: ModuleType, size: str, ctc: str) -> Any:
+def sizes(module: ModuleType, size: str, ctc: str, lstm: str = "layer") -> Any:
     """The network's sizes, as its `build` takes them."""
     if takes_images(module):
         return module.Spec(classes=CLASSES[size])
-    return module.sized(size, ctc=ctc)
+    return module.sized(size, ctc=ctc, lstm=lstm)
 
 
 def side(spec: ImageSpec, size: str) -> int:

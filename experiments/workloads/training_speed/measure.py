@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,14 @@ from models.contract import Batch, Framework
 from tracking.errors import EvenhandError
 
 
-def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any, list[Batch]]:
+    """The network, its optimizer and the batches, for what is to be asked of them when all is measured."""
+    framework.compile_anew()
     spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
     model, rows, varying = settings["model"], settings["batch_size"], settings["lengths"] == "varying"
     module, rng = models.spec(model), np.random.default_rng([settings["seed"], spec.block])
-    sizes = inputs.sizes(module, settings["size"], settings["ctc"])
+    sizes = inputs.sizes(module, settings["size"], settings["ctc"], settings.get("lstm", "layer"))
     output.progress("build", 0, None)
     network = framework.build(model, sizes)
     output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
@@ -65,6 +68,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     write_run_files(spec, framework, [values, windows, on_device], summary, output)
     if settings["profile"]:
         profile(spec, framework, network, optimizer, lambda: cycle(batches), output)
+    return network, optimizer, batches
 
 
 def _parts(batches: Sequence[Batch], settings: dict[str, int | str]) -> Iterator[Iterator[Batch]]:

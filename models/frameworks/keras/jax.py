@@ -6,6 +6,7 @@ import os
 from importlib.metadata import version
 from typing import Any
 
+from models.errors import ModelError
 from models.frameworks.devices import choose_in_xla, resolve
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -19,6 +20,8 @@ class JaxDevice:
             os.environ["JAX_PLATFORMS"] = "cpu"
         if threads:
             os.environ["NPROC"] = str(threads)  # XLA reads the size of its pool from here, once, and from nowhere else
+        if conv_algorithm in ("onednn", "plain"):
+            raise ModelError(f"conv_algorithm {conv_algorithm!r}: JAX has no such choice; use profiled, heuristic or fixed")
         choose_in_xla(conv_algorithm)
         import jax
 

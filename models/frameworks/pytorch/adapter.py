@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -200,6 +204,12 @@ class Adapter(Framework):
 
     def graph_breaks(self) -> Mapping[str, int] | None:
         return self._device.graph_breaks() if self._compile else None
+
+    def compile_anew(self) -> None:
+        if self._compile:
+            folder = tempfile.mkdtemp(prefix="torch-compile-")
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)

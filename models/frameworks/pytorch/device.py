@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from models.frameworks.devices import resolve
+from models.frameworks.devices import onednn, resolve
 
 
 class CudaEvents:
@@ -37,6 +37,8 @@ class TorchDevice:
         torch.backends.fp32_precision = "tf32" if precision == "tf32" else "ieee"
         torch.backends.cudnn.benchmark = conv_algorithm == "profiled"
         torch.backends.cudnn.deterministic = conv_algorithm == "fixed"
+        if (wanted_onednn := onednn(conv_algorithm, self.name)) is not None:
+            torch.backends.mkldnn.set_flags(_enabled=wanted_onednn)
         if threads:
             torch.set_num_threads(threads)
 
@@ -78,5 +80,6 @@ class TorchDevice:
             "torch_convolution_precision": torch.backends.cudnn.conv.fp32_precision,
             "torch_cudnn_benchmark": str(torch.backends.cudnn.benchmark),
             "torch_cudnn_deterministic": str(torch.backends.cudnn.deterministic),
+            "torch_onednn": str(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
             "torch_deterministic": str(torch.are_deterministic_algorithms_enabled()),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,20 @@ class Adapter(KerasFramework):
         compiled = (one for one in self._functions.values() if hasattr(one, "experimental_get_tracing_count"))
         traced = (int(one.experimental_get_tracing_count()) for one in compiled)
         return super().compilations() + sum(traced)
+
+    def leave_graphs(self, off: Collection[str]) -> None:
+        from models.frameworks.tensorflow import graph
+
+        graph.switch(off)
+
+    def graph_nodes(self, network: Any, optimizer: Any, batch: Batch) -> Mapping[str, tuple[int, int]]:
+        from models.frameworks.tensorflow import graph
+
+        if self.name != "tensorflow":  # eager has no graph, and XLA makes programs of its own out of it
+            return {}
+        self._functions.clear()  # what is traced anew is optimized anew
+        placed = self.place(batch)
+        return graph.nodes(lambda: self.train_step(network, optimizer, placed))
 
     def _flat(self, batch: Batch) -> tuple[Any, ...]:
         """The inputs, then targets and weights."""

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from models.frameworks.devices import choose_in_xla, resolve
+from models.frameworks.devices import choose_in_xla, onednn, resolve
 
 
 class TensorFlowDevice:
@@ -19,6 +19,8 @@ class TensorFlowDevice:
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = str(int(conv_algorithm == "profiled"))
         os.environ["TF_CUDNN_DETERMINISTIC"] = str(int(conv_algorithm == "fixed"))
         choose_in_xla(conv_algorithm)
+        if conv_algorithm in ("onednn", "plain"):  # read when TensorFlow is imported
+            os.environ["TF_ENABLE_ONEDNN_OPTS"] = str(int(conv_algorithm == "onednn"))
         with _quiet_unless_it_fails():
             import tensorflow as tf
 
@@ -26,6 +28,7 @@ class TensorFlowDevice:
         tf.get_logger().setLevel("ERROR")
         gpus = tf.config.list_physical_devices("GPU")
         self.name = resolve(wanted, bool(gpus), "tensorflow", precision)
+        onednn(conv_algorithm, self.name)
         if self.name == "cpu":
             tf.config.set_visible_devices([], "GPU")
         for gpu in gpus if self.name == "cuda" else ():

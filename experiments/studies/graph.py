@@ -1,0 +1,123 @@
+"""S4, ablation 3 · TensorFlow's graph optimizers switched off one by one, beside eager and compiled programs.
+
+Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of Science and Technology, 2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from experiments.config.outcomes import outcome
+from experiments.config.settings import setting
+from experiments.planning.treatments import Treatment, check_count
+from experiments.studies import training_speed
+from models.frameworks import GRAPH_OPTIMIZERS
+from tracking.errors import WrongCall
+
+if TYPE_CHECKING:
+    from experiments.cell.contract import Progress
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.verdicts.findings import Comparison
+
+TITLE = "TensorFlow's graph optimizers one by one, beside eager and compiled programs"
+WORKLOAD = "graphs"
+MODEL = ""
+FACTOR = "program"
+BASELINE = "tensorflow"
+STRATA = ("model",)
+ALLOWED_TO_DIFFER = ("framework", "graph_off")
+# What is run as it comes -> what compiles the same, in whose steps the compilation is to be paid back.
+EAGER = {"tensorflow+eager": ("tensorflow", "tensorflow+xla"), "pytorch": ("pytorch+compile",)}
+
+
+@dataclass(frozen=True)
+class Settings(training_speed.Settings):
+    """Settings of the graph study."""
+
+    frameworks: tuple[str, ...] = setting(
+        ("tensorflow", "tensorflow+eager", "tensorflow+xla", "pytorch", "pytorch+compile"),
+        "whose programs are compared; tensorflow, with all of its optimizers, is the baseline",
+        group="design",
+        material=False,
+    )
+    without: tuple[str, ...] = setting(
+        GRAPH_OPTIMIZERS,
+        "graph optimizers of tensorflow that are switched off, one at a time; all: every one at once",
+        choices=(*GRAPH_OPTIMIZERS, "none"),
+        group="design",
+        material=False,
+    )
+    ctc: str = setting(
+        "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
+    )
+    program: str = setting("", "set by the study, cell by cell", group="set by the study")
+    graph_off: tuple[str, ...] = setting((), "set by the study, cell by cell", group="set by the study")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {"models": ("bert",), "size": "tiny", "batch_size": 8, "steps": 40, "warmup_steps": 3, "blocks": 6},
+    "paper": {"blocks": 6},
+}
+
+OUTCOMES = (
+    outcome("train/examples_per_second"),
+    outcome("train/step_seconds"),
+    outcome("train/first_step_seconds"),
+    outcome("memory/peak_rss_bytes"),
+    outcome("memory/peak_device_bytes"),
+    outcome("energy/joules_per_example"),
+)
+PRIMARY = ("train/examples_per_second",)
+PUBLISHED = ()
+SOURCE = training_speed.SOURCE
+# What switching off all four was said to cost, of TensorFlow 1.15 on a P100.
+TABLE = {
+    "resnet50": "< 0.6 %",
+    "vgg16": "< 0.6 %",
+    "inception_v3": "< 0.6 %",
+    "gnmt": "< 2 %",
+    "deepspeech2": "< 2 %",
+    "bert": "2.5 %",
+    "tacotron2": "about 15 %",
+}
+
+
+def models(settings: Settings) -> tuple[str, ...]:
+    """Networks that the parity gate has to prove equal."""
+    return settings.models
+
+
+def strata(_: Settings) -> tuple[str, ...]:
+    """What is never pooled: every network."""
+    return STRATA
+
+
+def treatments(settings: Settings) -> tuple[Treatment, ...]:
+    """Every network by every framework's program, and by TensorFlow's without each optimizer; a network's stand together."""
+    if BASELINE not in settings.frameworks:
+        raise WrongCall(f"frameworks: {BASELINE}, whose optimizers are switched off, is the baseline; name it, too")
+    without = [name for name in settings.without if name != "none"]
+    check_count(settings, settings.models, (*settings.frameworks, *without))
+    programs = [(name, name, ()) for name in settings.frameworks] + [(f"without {name}", BASELINE, (name,)) for name in without]
+    return tuple(
+        Treatment(
+            f"{program} · {model}",
+            framework,
+            "measure",
+            {"model": model, "batch_size": training_speed.rows(settings, model), "program": program, "graph_off": off},
+            group=model,
+        )
+        for model in settings.models
+        for program, framework, off in programs
+    )
+
+
+def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+    """Every program over TensorFlow's, the published figures beside it; and when compiling has paid."""
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.report import ablations
+
+    levels = tuple(dict.fromkeys(str(one.settings["program"]) for one in treatments(settings)))
+    speeds = ablations.graphs(comparison, settings.models, levels, TABLE, SOURCE, size=settings.size)
+    return Extra([], sections=(speeds, *ablations.break_even(comparison, EAGER)))

@@ -1,0 +1,145 @@
+"""S4, ablation 2 · One LSTM in several implementations, each against a loop of cells in basic operators.
+
+Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of Science and Technology, 2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from experiments.config.outcomes import outcome
+from experiments.config.settings import setting
+from experiments.planning.treatments import Treatment, check_count
+from experiments.studies import training_speed
+from tracking.errors import WrongCall
+
+if TYPE_CHECKING:
+    from experiments.cell.contract import Progress
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.verdicts.findings import Comparison
+    from models.parity import Side
+
+TITLE = "One LSTM in several implementations, against a loop of cells"
+WORKLOAD = "training_speed"
+MODEL = ""
+FACTOR = "implementation"
+BASELINE = "cells"
+STRATA = ("library", "model")
+ALLOWED_TO_DIFFER = ("framework", "lstm")
+# Library -> what compiles there, and the implementations that it has.
+COMPILED = {"pytorch": "pytorch+compile", "tensorflow": "tensorflow+xla"}
+HAS = {"pytorch": ("cells", "block", "layer", "scan"), "tensorflow": ("cells", "block", "block-v2", "layer", "scan")}
+IMPLEMENTATIONS = ("block", "block-v2", "layer", "scan", "scan+compiled", "cells+compiled", "layer+compiled")
+
+
+@dataclass(frozen=True)
+class Settings(training_speed.Settings):
+    """Settings of the LSTM study."""
+
+    models: tuple[str, ...] = setting(
+        ("deepspeech2", "gnmt", "tacotron2", "caption_decoder"), "networks that have an LSTM", group="networks", material=False
+    )
+    implementations: tuple[str, ...] = setting(
+        ("block", "block-v2", "layer", "scan", "scan+compiled"),
+        "what is compared with the loop of cells: " + ", ".join(IMPLEMENTATIONS) + ", where a framework has it",
+        group="design",
+        material=False,
+    )
+    ctc: str = setting(
+        "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
+    )
+    implementation: str = setting("", "set by the study, cell by cell", group="set by the study")
+    library: str = setting("", "set by the study, cell by cell", group="set by the study")
+    lstm: str = setting("", "set by the study, cell by cell", group="set by the study")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {"models": ("caption_decoder",), "size": "tiny", "steps": 40, "warmup_steps": 3, "blocks": 6},
+    "paper": {"blocks": 6},
+}
+
+OUTCOMES = (
+    outcome("train/examples_per_second"),
+    outcome("train/step_seconds"),
+    outcome("train/first_step_seconds"),
+    outcome("memory/peak_rss_bytes"),
+    outcome("memory/peak_device_bytes"),
+    outcome("energy/joules_per_example"),
+)
+PRIMARY = ("train/examples_per_second",)
+PUBLISHED = ()
+SOURCE = training_speed.SOURCE
+# (library, network, implementation) -> throughput over that of cells, on a P100: TensorFlow 1.15, PyTorch 1.4.
+TABLE = {("tensorflow", "deepspeech2", "layer"): 2.69, ("pytorch", "deepspeech2", "layer"): 4.14}
+
+
+def models(settings: Settings) -> tuple[str, ...]:
+    """Networks that the parity gate has to prove equal."""
+    return settings.models
+
+
+def strata(_: Settings) -> tuple[str, ...]:
+    """What is never pooled: every network in every library."""
+    return STRATA
+
+
+def side(treatment: Treatment) -> Side:
+    """What the parity gate takes for a treatment: its own implementation, in float32 where that has no other."""
+    from models.lstms import FLOAT32_ALONE
+    from models.parity import Side
+
+    lstm, library = treatment.settings["lstm"], treatment.settings["library"]
+    lower = library == "tensorflow" and lstm in FLOAT32_ALONE
+    return Side(treatment.framework, (("lstm", lstm),), "float32" if lower else "float64")
+
+
+def treatments(settings: Settings) -> tuple[Treatment, ...]:
+    """Every implementation that a framework has, of each network; those of one network in one framework stand together."""
+    _check(settings)
+    check_count(settings, settings.models, settings.frameworks, (BASELINE, *settings.implementations))
+    found = []
+    for model, library in product(settings.models, settings.frameworks):
+        point = f"{library} · {model}"
+        for name in (BASELINE, *settings.implementations):
+            lstm, _, compiled = name.partition("+")
+            if lstm not in HAS[library]:
+                continue
+            own = {"model": model, "batch_size": training_speed.rows(settings, model)}
+            own |= {"implementation": name, "library": library, "lstm": lstm}
+            found.append(Treatment(f"{name} · {point}", COMPILED[library] if compiled else library, "measure", own, group=point))
+    return tuple(found)
+
+
+def _check(settings: Settings) -> None:
+    """Raises WrongCall for what is not known, and for a network or framework that the question is not about."""
+    from models import spec
+    from models.frameworks import missing
+    from models.lstms import FLOAT32_ALONE
+
+    for name in settings.implementations:
+        if name not in IMPLEMENTATIONS:
+            raise WrongCall(f"implementations: there is no '{name}'; have {', '.join(IMPLEMENTATIONS)}")
+    for name in settings.frameworks:
+        if name not in HAS:
+            raise WrongCall(f"frameworks={name}: its LSTMs are not compared here; have {', '.join(HAS)}")
+        if any("+" in one for one in settings.implementations) and (reason := missing(COMPILED[name])):
+            raise WrongCall(reason)
+    blocks = [name for name in settings.implementations if name in FLOAT32_ALONE]
+    if settings.precision == "bfloat16" and blocks and "tensorflow" in settings.frameworks:
+        raise WrongCall(f"precision=bfloat16: TensorFlow's {' and '.join(blocks)} take float32 alone; leave them out")
+    for name in settings.models:
+        module = spec(name)
+        if not (hasattr(module, "sized") and hasattr(module.sized("tiny"), "lstm")):
+            raise WrongCall(f"models={name}: it has no LSTM; have {', '.join(Settings.models)}")
+
+
+def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+    """Every implementation over the loop of cells, the published figures beside it."""
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.report import ablations
+
+    levels = (BASELINE, *settings.implementations)
+    section = ablations.lstm(comparison, treatments(settings), levels, TABLE, SOURCE, size=settings.size)
+    return Extra([], sections=(section,))

@@ -1,0 +1,1 @@
+"""Networks trained as in training_speed, with batches of several sizes."""

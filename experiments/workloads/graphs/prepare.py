@@ -1,0 +1,7 @@
+"""In the parent: what can be wrong is what can be in training_speed."""
+
+from __future__ import annotations
+
+from experiments.workloads.training_speed.prepare import after_extraction, prepare
+
+__all__ = ["after_extraction", "prepare"]

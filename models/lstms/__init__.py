@@ -1,0 +1,21 @@
+"""One LSTM in several implementations: the framework's layer, its block operators, a loop of basic operators. NumPy only.
+
+`cells`: a loop over the steps, in which a cell of basic operators multiplies its input and its state. `scan`: the same, the
+inputs of all steps multiplied before the loop. `block`: a cell, or a whole sequence, as one operator of the framework's.
+`block-v2`: TensorFlow's second such operator. `layer`: what the framework's own layer takes: cuDNN on a GPU, oneDNN for PyTorch
+on a CPU.
+"""
+
+from __future__ import annotations
+
+from models.errors import ModelError
+
+IMPLEMENTATIONS = ("layer", "cells", "scan", "block", "block-v2")
+# TensorFlow's block operators take no other.
+FLOAT32_ALONE = ("block", "block-v2")
+
+
+def check(model: str, implementation: str) -> None:
+    """Raises ModelError for one that there is not."""
+    if implementation not in IMPLEMENTATIONS:
+        raise ModelError(f"{model}: no lstm {implementation!r}; have {', '.join(IMPLEMENTATIONS)}")

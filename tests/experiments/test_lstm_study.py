@@ -1,0 +1,109 @@
+"""The study of LSTM implementations: its cells, a real campaign with one that the gate refuses, its table, its wrong calls."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import mlflow
+import numpy as np
+import pytest
+
+from experiments.campaign import launch
+from experiments.comparison import compare
+from experiments.comparison.report import ablations
+from experiments.comparison.runs.query import table
+from experiments.config.console import Display
+from experiments.config.settings import parse
+from experiments.studies import lstm
+from models.caption_decoder import spec as decoder
+from models.contract import ModelError
+from models.parity import Side
+from tests.conftest import Place
+from tests.experiments.comparison.campaigns import runs
+from tracking.errors import WrongCall
+
+QUICK = {"size": "tiny", "models": "caption_decoder", "batch_size": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
+
+
+def test_every_network_has_the_implementations_of_each_framework_beside_the_loop_of_cells() -> None:
+    settings = parse(lstm.Settings, lstm.PRESETS, {"models": "gnmt,tacotron2", "implementations": "block-v2,scan+compiled"})
+    found = lstm.treatments(settings)
+    assert [(one.framework, one.settings["implementation"]) for one in found if one.settings["model"] == "gnmt"] == [
+        *(("pytorch", "cells"), ("pytorch+compile", "scan+compiled")),
+        *(("tensorflow", "cells"), ("tensorflow", "block-v2"), ("tensorflow+xla", "scan+compiled")),
+    ]
+    assert {one.group for one in found} == {
+        f"{library} · {model}" for library in ("pytorch", "tensorflow") for model in settings.models
+    }
+    sides = [lstm.side(one) for one in found[:5]]
+    assert sides[1] == Side("pytorch+compile", (("lstm", "scan"),))
+    assert sides[3] == Side("tensorflow", (("lstm", "block-v2"),), "float32")
+
+
+def test_random_captions_are_padded_and_learned_from_where_there_are_words() -> None:
+    sizes = decoder.sized("tiny", lstm="scan")
+    assert (sizes.lstm, sizes.vocabulary) == ("scan", 61)
+    drawn = decoder.lengths("paper", 500, np.random.default_rng(0))
+    assert 2 <= drawn.min() < drawn.max() <= 34
+    batch = decoder.batch(sizes, np.array([4, 2]), np.random.default_rng(0))
+    _, tokens, positions = batch.inputs
+    there = [[True] * 4, [True, True, False, False]]
+    np.testing.assert_array_equal(tokens > 0, there)
+    np.testing.assert_array_equal(batch.weights.reshape(tokens.shape), there)
+    np.testing.assert_array_equal(positions, np.arange(8))
+    assert batch.targets.min() > 0
+
+
+def test_what_the_gate_refuses_is_listed_and_not_measured(place: Place) -> None:
+    given = QUICK | {
+        "frameworks": "tensorflow",
+        "implementations": "block,block-v2",
+        "blocks": "1",
+        "others_limit_percent": "100",
+        "figures": "false",
+    }
+    given |= {"cache": str(place.cache), "journal": str(place.journal)}
+    called = place.call(sys.executable, "-m", "experiments", "lstm", *(f"--{k}={v}" for k, v in given.items()))
+    assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
+    cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
+    ended = {run.data.params["implementation"]: run.data for run in cells}
+    assert {name: one.tags["outcome"] for name, one in ended.items()} == {"cells": "ok", "block": "ok", "block-v2": "not_equal"}
+    assert re.search(r"gradient of [\w.]+ differs by .* \(limit 1e-04\)", ended["block-v2"].tags["outcome_reason"])
+    assert not [name for name in ended["block-v2"].metrics if name.startswith("train/")]
+    report = next(place.journal.glob("*/report/report.md")).read_text()
+    assert "| caption\\_decoder | tensorflow | cells | tensorflow | 1 |" in report
+    assert re.search(r"\| caption\\\_decoder \| tensorflow \| block \| tensorflow \| [\d.]+× \|", report)
+    assert re.search(r"\| caption\\\_decoder \| tensorflow \| block-v2 \| tensorflow \| not equal \| .*gradient of", report)
+
+
+def test_ratios_stand_beside_the_published_figures() -> None:
+    """Eight blocks of steps that take a quarter of the time: the ratio is 4, within the noise of 1 %."""
+    settings = parse(lstm.Settings, lstm.PRESETS, {"models": "deepspeech2", "frameworks": "pytorch", "implementations": "layer"})
+    params = {"library": "pytorch", "model": "deepspeech2"}
+    found = table(list(runs(("cells", "layer"), factors={"layer": 0.25}, spread=0.01, params=params)))
+    asked = {"factor": "framework", "baseline": "cells", "strata": ("params.library", "params.model")}
+    comparison = compare(found, **asked, outcomes=[ablations.THROUGHPUT])
+    section = ablations.lstm(comparison, lstm.treatments(settings), ("cells", "layer"), lstm.TABLE, lstm.SOURCE, size="tiny")
+    (cells, layer) = section.rows
+    assert cells[:5] == ("deepspeech2", "pytorch", "cells", "pytorch", "1")
+    assert float(str(layer[4]).rstrip("×")) == pytest.approx(4, rel=0.03)
+    low, high = map(float, str(layer[5]).split("–"))
+    assert low < float(str(layer[4]).rstrip("×")) < high
+    assert layer[6:] == ("8", "4.14×")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"models": "resnet18"}, "models=resnet18: it has no LSTM; have deepspeech2, gnmt"),
+        ({"models": "gnmtt"}, "no model 'gnmtt'"),
+        ({"implementations": "cudnn"}, "implementations: there is no 'cudnn'; have block, block-v2, layer"),
+        ({"precision": "bfloat16"}, "precision=bfloat16: TensorFlow's block and block-v2 take float32 alone; leave them out"),
+        ({"frameworks": "keras-torch"}, "frameworks=keras-torch: its LSTMs are not compared here; have pytorch, tensorflow"),
+    ],
+)
+def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
+    places = {"cache": str(place.cache), "journal": str(place.journal)}
+    with pytest.raises((WrongCall, ModelError), match=re.escape(told)):
+        launch.prepare("lstm", parse(lstm.Settings, lstm.PRESETS, {**QUICK, **places, **given}), Display())
