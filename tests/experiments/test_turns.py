@@ -267,13 +267,15 @@ def test_the_order_of_every_round_is_the_seeds(campaign: Campaign) -> None:
 
 
 def test_waiting_is_no_part_of_what_is_timed(campaign: Campaign) -> None:
-    """Between its first step and its last the other one made as many: less than that is the cell's own."""
+    """What was timed fits into the cell's own turns, between which the other one worked, and into its log."""
     for cell in campaign.cells.values():
+        own = sum(one["seconds"] for one in cell.turns if one["phase"] == 1)
+        made = [one["ended"] - one["began"] for one in cell.events if one["event"] == "step"]
+        assert sum(made) <= cell.run.metrics["train/total_seconds"] <= own
+        first, last = (next(one for one in turns if one["phase"] == 1) for turns in (cell.turns, cell.turns[::-1]))
+        assert own < last["began"] + last["seconds"] - first["began"]
         table = pyarrow.parquet.read_table(cell.folder / "values.parquet").to_pydict()
-        ended = [moment for moment, phase in zip(table["ended_ms"], table["phase"], strict=True) if phase == "train"]
-        assert len(ended) == STEPS
-        assert cell.run.metrics["train/total_seconds"] < 0.75 * (ended[-1] - ended[0]) / 1_000
-        assert cell.run.metrics["train/step_seconds"] < 3 * COSTS[cell.run.tags["framework"]]["step"]
+        assert sum(phase == "train" for phase in table["phase"]) == STEPS
 
 
 def test_what_is_alike_for_cells_in_turns_is_judged_and_what_is_not_says_why(campaign: Campaign) -> None:
