@@ -11,6 +11,7 @@ import pytest
 
 from experiments.cell import measure, timing
 from experiments.cell.checkpoint import TrainingState
+from experiments.cell.compiling import Compiling
 from experiments.cell.timing import EVERY_STEP
 
 SETTINGS = {"inference_requests": 20, "warmup_requests": 5, "inference_batch_sizes": (1, 4), "inject_delay": 0.0}
@@ -72,6 +73,12 @@ class Steady:
 
     steps_per_epoch, examples_a_step = 4, 8
 
+    def compilations(self) -> int:
+        return 0
+
+    def graph_breaks(self) -> None:
+        return None
+
     def training(self, *_: Any) -> Iterator[int]:
         for number in range(4):
             time.sleep(0.02)
@@ -96,7 +103,20 @@ class Slowly(Told):
 def test_the_epochs_clock_holds_the_input_and_not_what_is_told() -> None:
     """4 · (20 + 10 + 5 + 5) ms, a busy machine adds to each; telling would be 120 ms more, placing 10 to every step."""
     steady, state = Steady(), TrainingState()
-    losses, seconds = measure._epoch(steady, 0, 1, steady, None, None, state, 0.0, EVERY_STEP, Slowly())  # type: ignore[arg-type]
+    compiling = Compiling(steady)  # type: ignore[arg-type]
+    losses, seconds = measure._epoch(
+        steady,
+        0,
+        1,
+        steady,
+        None,
+        None,
+        state,
+        0.0,
+        EVERY_STEP,
+        compiling,
+        Slowly(),  # type: ignore[arg-type]
+    )
     assert losses == [0.0, 1.0, 2.0, 3.0]
     assert 0.16 <= seconds < 0.28
     assert 0.005 <= min(state.seconds) < 0.015
