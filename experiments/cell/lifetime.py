@@ -6,12 +6,9 @@ import ctypes
 import os
 
 
-def die_with_parent(with_signal: int, parent: int | None = None) -> None:
-    """Linux: this process gets a signal when its parent dies, however that happens.
-
-    parent: its process id, where the parent may be gone already.
-    """
-    parent = os.getppid() if parent is None else parent
+def die_with_parent(with_signal: int) -> None:
+    """Linux: this process gets a signal when its parent dies, however that happens."""
+    parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(1, with_signal)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os.kill(os.getpid(), with_signal)

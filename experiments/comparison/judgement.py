@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.comparison import compare
-from experiments.comparison.report import ablations, drawing, remarks, tables, wording, writing
+from experiments.comparison.report import ablations, remarks, tables, wording, writing
 from experiments.comparison.report.remarks import Advice
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import raw
@@ -19,7 +19,6 @@ from experiments.comparison.verdicts import batch_sizes, busy, learning, papers,
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.config.console import Table
 from experiments.config.outcomes import Outcome
-from tracking.cpus import cpus
 from tracking.errors import EvenhandError
 
 Steps = Callable[[Sequence[ShownRun]], list[RawRun]]
@@ -95,15 +94,6 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
 
     steps: fetches what lies behind the metrics, for the few runs that figures show.
     """
-    # it starts before the verdicts are worked out, so that it has imported what it needs when they are
-    second = options.figures and len(runs) > raw.VERY_MANY and cpus().usable > 1
-    with drawing.hands(second=second) as begin:
-        return _answer(spec, runs, folder, options, steps, begin if options.figures else drawing.nobody)
-
-
-def _answer(
-    spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: ReportOptions, steps: Steps, begin: drawing.Begin
-) -> ComparisonResult:
     with ThreadPoolExecutor(1) as meanwhile:
         fetching = meanwhile.submit(_steps, steps, spec, runs)
         comparison = judged(spec, runs)
@@ -140,7 +130,7 @@ def _answer(
                 *tables.times_to_accuracy(comparison),
                 *tables.time_of_a_step(comparison),
             ],
-            begin=begin,
+            with_figures=options.figures,
         )
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.comparison.report import drawing, remarks, rendering, tables, wording
+from experiments.comparison.report import remarks, rendering, tables, wording
 from experiments.comparison.report.remarks import Advice
 from experiments.comparison.report.rendering import Card, Document
 from experiments.comparison.report.sections import Section
@@ -51,7 +51,7 @@ def write(
     sections: Sequence[Section] = (),
     advice: Advice | None = None,
     limits: Sequence[Precision] = (),
-    begin: drawing.Begin = drawing.here,
+    with_figures: bool = True,
 ) -> Path:
     """Writes report.html, report.md, comparison.csv, comparison.json and figures/ into the folder; returns the HTML file's path.
 
@@ -60,16 +60,14 @@ def write(
     published: mappings with `what`, `published` and `metric` (may be empty).
     raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
     advice: how what is open would be settled. limits: how small a difference the runs could tell, and why.
-    begin: who draws the figures.
     """
     from experiments.comparison.report import figures
 
     curves = batch_sizes.curves(comparison, first_batch_size(runs, raw))
-    finish = begin(figures.drawings(comparison, raw, curves))
+    drawn = figures.draw(comparison, raw, curves) if with_figures else []
     beside = tables.published([_beside(comparison, one, runs) for one in published], published_source)
     above, below = _above(comparison, [*sections, *tables.precision(limits)]), _below(comparison, curves, raw, beside)
     as_text = json.dumps(as_json(comparison), indent=1, allow_nan=False, ensure_ascii=False)
-    drawn = finish()
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for figure in drawn:
         (folder / "figures" / f"{figure.name}.svg").write_text(_standalone(figure.svg), encoding="utf-8")

@@ -6,12 +6,14 @@ import csv
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from experiments.comparison import compare
+from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import tables, wording, writing
 from experiments.config.outcomes import outcome
 from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame, paired
@@ -327,3 +329,11 @@ def test_quantities_have_units_that_people_use(value, metric, text):
 )
 def test_p_is_never_zero(p, text):
     assert wording.p_value(p) == text
+
+
+def test_a_report_without_figures_says_so(tmp_path: Path) -> None:
+    spec, without = ComparisonSpec(outcomes=[STEP]), ReportOptions("", figures=False)
+    found = answer(spec, frame(blocks=6), tmp_path, without, lambda _: [])
+    assert found.report is not None
+    assert not list((tmp_path / "figures").glob("*"))
+    assert "figures=false" in found.report.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.comparison.report.figures import breakdown, intervals, learning, looks, runs, steps, tradeoffs
-from experiments.comparison.report.figures.canvas import Drawing, Figure, Scene, colours_of, made
+from experiments.comparison.report.figures.canvas import Figure, Scene, colours_of, made
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison
@@ -16,18 +16,13 @@ MAKERS = (
 )
 
 
-def drawings(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> list[Drawing]:
-    """Every figure that there is something to show in, yet to be drawn.
+def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> list[Figure]:
+    """Every figure that there is something to show in.
 
     raw: the runs whose steps and sensors are shown; curves: `batches.curves`.
     """
     scene = Scene(comparison, colours_of(comparison.levels), raw, curves)
-    return [drawing for maker in MAKERS if (drawing := maker(scene)) is not None]
+    return [made(drawing) for maker in MAKERS if (drawing := maker(scene)) is not None]
 
 
-def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> list[Figure]:
-    """The same, drawn."""
-    return list(map(made, drawings(comparison, raw, curves)))
-
-
-__all__ = ["Drawing", "Figure", "draw", "drawings", "made"]
+__all__ = ["Figure", "draw"]

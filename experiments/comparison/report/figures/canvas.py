@@ -70,7 +70,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that is yet to be drawn. paint: a function of a module and its arguments, which can go to another process."""
+    """A figure that is yet to be drawn."""
 
     name: str
     title: str
