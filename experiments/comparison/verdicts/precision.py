@@ -37,12 +37,16 @@ class Precision:
 
     @property
     def limit(self) -> str:
-        """What makes most of the variance of a block's difference: `processes`, `steps` inside them, or a drift `apart`."""
+        """What makes most of the variance of a block's difference: `processes`, `steps` inside them, or a drift `apart`.
+
+        A drift that chance explains (its 95 % interval holds 0) limits nothing: a line fits a few blocks by chance.
+        """
+        apart = self.parts.apart
         of_steps = min(self.steps.error, self.parts.process) if self.steps else 0.0
         variances = {
             PROCESSES: 2 * (self.parts.process**2 - of_steps**2),
             STEPS: 2 * of_steps**2,
-            APART: self.parts.apart.sd**2,
+            APART: 0.0 if apart.low <= 0 <= apart.high else apart.sd**2,
         }
         return max(variances, key=lambda part: variances[part])
 

@@ -13,7 +13,7 @@ from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import remarks
 from experiments.comparison.runs.raw import RawRun
-from experiments.comparison.statistics.components import components, error_of_steps, slope
+from experiments.comparison.statistics.components import Components, Slope, components, error_of_steps, slope
 from experiments.comparison.verdicts import precision
 from tests.experiments.comparison.campaigns import STEP, frame, paired
 from tests.experiments.comparison.steps import phase, raw_runs
@@ -131,3 +131,12 @@ def test_a_report_begins_with_it(tmp_path: Path) -> None:
     assert "What limited the precision" in page
     (row,) = [line for line in lines if line.startswith("| median training step | tensorflow against pytorch |")][-1:]
     assert row.count("%") >= 5
+
+
+@pytest.mark.parametrize(("low", "limit"), [(-0.013, precision.PROCESSES), (0.013, precision.APART)])
+def test_a_drift_that_chance_explains_is_no_limit(low: float, limit: str) -> None:
+    """Six blocks, where a line fits much by chance."""
+    drift = Slope(rise=-0.05, low=-0.25, high=0.15, sd=0.0, residual=0.061)
+    apart = Slope(rise=0.13, low=low, high=0.26 - low, sd=0.045, residual=0.043)
+    parts = Components(process=0.0305, block=0.057, drift=drift, apart=apart)
+    assert precision.Precision(None, parts, None).limit == limit  # type: ignore[arg-type]
