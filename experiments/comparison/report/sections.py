@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Section:
     folded: bool = False
     page_only: bool = False
 
-    @property
+    @cached_property
     def columns(self) -> list[Column]:
         return [Column(one) if isinstance(one, str) else one for one in self.header]
 
@@ -85,7 +86,7 @@ class Section:
                     found.append((column, cell, []))
             yield found
 
-    @property
+    @cached_property
     def page_header(self) -> list[tuple[Column, str]]:
         """Columns, and what is written over them: the names of those that stand under them too, but for asides."""
         found: list[tuple[Column, str]] = []

@@ -189,8 +189,9 @@ def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked:
         looks.of_runs(runs),
     )
     sides = (asked.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
+    took_turns = turns.taken(first, second)
     for one, *values in zip(blank, *sides, strict=True):
-        if why := turns.refused(one.row.metric, first, second):
+        if took_turns and (why := turns.refused(one.row.metric)):
             findings.append(_refused(one, why))
             continue
         found, left_out = _measure(one.row, one.outcome, paired, *values)
