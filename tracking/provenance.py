@@ -77,10 +77,16 @@ def environment_tags(of_frameworks: Sequence[str]) -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of this checkout, with `+changes` if the work tree differs; empty outside of git."""
+    """The commit of this checkout; empty outside of git.
+
+    Where tracked files differ from it, `+changes.` and a digest of how: two states of one commit are not the same code.
+    """
     try:
-        head = _git("rev-parse", "HEAD")
-        return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+        head, changes = (
+            _git("rev-parse", "HEAD"),
+            _git("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD"),
+        )
+        return f"{head}+changes.{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if changes else head
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -94,7 +100,8 @@ def gpus() -> list[str]:
 
 
 def _git(*arguments: str) -> str:
-    run = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10)
+    command = ["git", "-C", str(ROOT), *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=10)
     return run.stdout.strip()
 
 
