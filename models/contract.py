@@ -343,7 +343,7 @@ class Framework(ABC):
         """From now on nothing is taken that another process has compiled: every first step is one."""
 
     def leave_graphs(self, off: Collection[str]) -> None:
-        """Graphs that are made from now on are left as they are by those of `models.frameworks.GRAPH_OPTIMIZERS`."""
+        """Graphs that are made from now on are left as they are by those of `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS`."""
         if off:
             raise ModelError(f"{self.name} has no graph optimizers to be switched off")
 

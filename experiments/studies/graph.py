@@ -1,4 +1,4 @@
-"""S4, ablation 3 · TensorFlow's graph optimizers switched off one by one, beside eager and compiled programs.
+"""S4, ablation 3 · TensorFlow's graph optimizers switched off and on one by one, beside eager and compiled programs.
 
 Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of Science and Technology, 2022).
 """
@@ -12,7 +12,7 @@ from experiments.config.outcomes import outcome
 from experiments.config.settings import setting
 from experiments.planning.treatments import Treatment, check_count
 from experiments.studies import training_speed
-from models.frameworks import GRAPH_OPTIMIZERS
+from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ FACTOR = "program"
 BASELINE = "tensorflow"
 STRATA = ("model",)
 ALLOWED_TO_DIFFER = ("framework", "graph_off")
+SINGLE = tuple(name for name in GRAPH_OPTIMIZERS if name != "all")
 # What is run as it comes -> what compiles the same, in whose steps the compilation is to be paid back.
 EAGER = {"tensorflow+eager": ("tensorflow", "tensorflow+xla"), "pytorch": ("pytorch+compile",)}
 
@@ -48,6 +49,13 @@ class Settings(training_speed.Settings):
         group="design",
         material=False,
     )
+    alone: tuple[str, ...] = setting(
+        (),
+        "graph optimizers of tensorflow that are on while all others are off that have a switch, one at a time",
+        choices=SINGLE,
+        group="design",
+        material=False,
+    )
     ctc: str = setting(
         "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
     )
@@ -57,7 +65,7 @@ class Settings(training_speed.Settings):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {"models": ("bert",), "size": "tiny", "batch_size": 8, "steps": 40, "warmup_steps": 3, "blocks": 6},
-    "paper": {"blocks": 6},
+    "paper": {"blocks": 6, "alone": SINGLE},
 }
 
 OUTCOMES = (
@@ -94,12 +102,14 @@ def strata(_: Settings) -> tuple[str, ...]:
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Every network by every framework's program, and by TensorFlow's without each optimizer; a network's stand together."""
+    """Every network by every framework's program, and by TensorFlow's with optimizers off; a network's stand together."""
     if BASELINE not in settings.frameworks:
         raise WrongCall(f"frameworks: {BASELINE}, whose optimizers are switched off, is the baseline; name it, too")
     without = [name for name in settings.without if name != "none"]
-    check_count(settings, settings.models, (*settings.frameworks, *without))
-    programs = [(name, name, ()) for name in settings.frameworks] + [(f"without {name}", BASELINE, (name,)) for name in without]
+    check_count(settings, settings.models, (*settings.frameworks, *without, *settings.alone))
+    programs: list[tuple[str, str, tuple[str, ...]]] = [(name, name, ()) for name in settings.frameworks]
+    programs += [(f"without {name}", BASELINE, (name,)) for name in without]
+    programs += [(f"only {name}", BASELINE, _all_but(name)) for name in settings.alone]
     return tuple(
         Treatment(
             f"{program} · {model}",
@@ -111,6 +121,10 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         for model in settings.models
         for program, framework, off in programs
     )
+
+
+def _all_but(name: str) -> tuple[str, ...]:
+    return tuple(one for one in (*SINGLE, *OTHER_GRAPH_OPTIMIZERS) if one != name)
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:

@@ -29,6 +29,11 @@ DEVICES = ("auto", "cpu", "cuda")
 CONV_ALGORITHMS = ("profiled", "heuristic", "fixed", "onednn", "plain")
 # Of TensorFlow; `all` stands for these and every other one.
 GRAPH_OPTIMIZERS = ("pruning", "constant_folding", "arithmetic_optimization", "dependency_optimization", "all")
+# Every other one that TensorFlow's Python interface has a switch for.
+OTHER_GRAPH_OPTIMIZERS = (
+    *("layout_optimizer", "shape_optimization", "remapping", "loop_optimization", "function_optimization"),
+    *("scoped_allocator_optimization", "pin_to_host_optimization", "implementation_selector"),
+)
 PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 
 

@@ -28,13 +28,19 @@ QUICK = {"size": "tiny", "models": "bert", "batch_size": "4", "steps": "3", "war
 
 def test_every_optimizer_is_off_once_and_every_program_stands_beside() -> None:
     settings = parse(
-        graph.Settings, graph.PRESETS, {"models": "bert", "frameworks": "tensorflow,pytorch", "without": "pruning,all"}
+        graph.Settings,
+        graph.PRESETS,
+        {"models": "bert", "frameworks": "tensorflow,pytorch", "without": "pruning,all", "alone": "pruning"},
     )
     found = [(one.framework, one.settings["program"], one.settings["graph_off"]) for one in graph.treatments(settings)]
-    assert found == [
+    *others, (framework, program, off) = found
+    assert others == [
         *(("tensorflow", "tensorflow", ()), ("pytorch", "pytorch", ())),
         *(("tensorflow", "without pruning", ("pruning",)), ("tensorflow", "without all", ("all",))),
     ]
+    assert (framework, program) == ("tensorflow", "only pruning")
+    assert not {"pruning", "all"} & set(off)
+    assert {"constant_folding", "remapping", "loop_optimization"} < set(off)
 
 
 def test_compiling_has_paid_when_both_have_taken_as_long() -> None:

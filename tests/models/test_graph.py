@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from experiments.studies import graph
 from models.frameworks import GRAPH_OPTIMIZERS
 from tests.models.children import run_in, run_python
 
@@ -58,6 +59,16 @@ def test_every_optimizer_has_its_switch() -> None:
         options, *_ = counted(off)
         expected = {"disable_meta_optimizer": off == "all", "disable_model_pruning": off == "pruning"}
         assert options == expected | ({} if off in ("all", "pruning") else {off: False})
+
+
+def test_one_that_is_on_alone_does_its_own_work_and_no_other() -> None:
+    """Folding makes one constant of a product of two."""
+    options, folded, *_ = counted(*graph._all_but("constant_folding"))
+    _, kept, *_ = counted(*graph._all_but("dependency_optimization"))
+    assert "constant_folding" not in options
+    assert options["loop_optimization"] is False
+    assert folded["elements"] == [2, 1]
+    assert kept["elements"] == [2, 2]
 
 
 ONEDNN = """

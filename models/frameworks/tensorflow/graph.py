@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from models.frameworks import GRAPH_OPTIMIZERS
+from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
 
 # Kind of node -> the operators that it holds, whole names; what none of them holds computes element by element.
 KINDS = {
@@ -24,10 +24,10 @@ REST = "elements"
 
 
 def switch(off: Collection[str]) -> None:
-    """For functions that are traced from now on. off: of GRAPH_OPTIMIZERS; `all` switches every other one off, too."""
+    """For functions that are traced from now on. off: of (OTHER_)GRAPH_OPTIMIZERS; `all` switches every one off there is."""
     import tensorflow as tf
 
-    names = set(GRAPH_OPTIMIZERS) & set(off) - {"all", "pruning"}
+    names = {*GRAPH_OPTIMIZERS, *OTHER_GRAPH_OPTIMIZERS} & set(off) - {"all", "pruning"}
     options = dict.fromkeys(names, False)
     options |= {"disable_model_pruning": True} if "pruning" in off else {}
     options |= {"disable_meta_optimizer": True} if "all" in off else {}
