@@ -23,6 +23,8 @@ MENTIONS = (["mlflow", "run"], ["python", "-m", "experiments"])
 NOT_RUN = "not run: "
 _NOTE = r"<!-- (?P<note>[^>]*?) -->"
 _FENCE = re.compile(rf"(?:^{_NOTE}\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+# A line of a shell, with those that a backslash at its end joins to it.
+_LINE = re.compile(r"(?:[^\n]*\\\n)*[^\n]+")
 _SPAN = re.compile(rf"`(?P<body>(?:[^`\n]|\n(?!\n))+)`(?:\s*{_NOTE})?")
 # What the reader fills in: FOLDER, NAME, …; and variables of the shell.
 _BLANK = re.compile(r"(?<![\w.])[A-Z][A-Z_]{2,}(?![\w=])|…|\$")
@@ -62,9 +64,10 @@ def _of(page: Path) -> Iterator[Command]:
     text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
     spans = _FENCE.sub(lambda fence: re.sub(r"[^\n]", " ", fence[0]), text)
     for fence in _FENCE.finditer(text):
-        first = text.count("\n", 0, fence.start("body")) + 1
-        for number, line in enumerate(fence["body"].splitlines() if not fence["language"] else [], start=first):
-            yield from (Command(name, number, words, fence["note"] or "") for words in _simple(line))
+        for line in _LINE.finditer(text, fence.start("body"), fence.end("body")) if not fence["language"] else ():
+            number = text.count("\n", 0, line.start()) + 1
+            whole = line[0].replace("\\\n", " ")
+            yield from (Command(name, number, words, fence["note"] or "") for words in _simple(whole))
     for span in _SPAN.finditer(spans):
         for words in _simple(span["body"].replace("\\|", "|")):
             if words[0] in PROGRAMS and len(words) > 1 and list(words) not in MENTIONS:

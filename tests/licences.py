@@ -18,18 +18,21 @@ WEAK = r"(?i)(mpl|mozilla public|lgpl|lesser general public)"
 # … or it is fetched from its maker under the maker's terms, and is no part of evenhand.
 PROPRIETARY = r"(?i)nvidia.proprietary"
 NOTHING_IN_IT = {"cuda-toolkit": "none declared; a name without files, for the NVIDIA packages below"}
-HEAD = """# Licences of what is pinned
+HEAD = """# Licences of the pinned packages
 
-As each distribution in `constraints.txt` declares it: the licence expression of its metadata, else its classifiers, else the
-licence field, else its licence file's first line. Written by `python -m tests.licences` <!-- not run: needs all extras -->
-with every extra installed, on Linux.
-What a wheel carries inside (OpenBLAS, libpq, …) stands in the wheel's own licence files and not here.
+This table shows the licence that each distribution in `constraints.txt` declares: the licence expression of its metadata,
+else its classifiers, else the licence field, else the first line of its licence file. With every extra installed, on Linux,
+`python -m tests.licences` <!-- not run: needs all extras --> wrote it. Libraries inside a wheel (OpenBLAS, libpq, …) are
+described in the wheel's own licence files.
 
-evenhand is Apache-2.0, imports these packages as they are and ships none of them: pip fetches each from where it is published.
-The rule, kept by `tests/test_dependencies.py`: a licence is *permissive*; or *weak copyleft*, which asks that changes to that
-package stay open (psycopg2 is LGPL with exceptions); or *NVIDIA's own*, for the CUDA libraries that PyTorch asks for on Linux:
-who passes them on, in the image of a container for example, is bound by NVIDIA's terms. GPL, AGPL and what names no licence are
-refused.
+evenhand is Apache-2.0. It imports these packages unchanged and ships none of them: pip downloads each from its publisher.
+`tests/test_dependencies.py` keeps the rule:
+
+- *permissive*: allowed;
+- *weak copyleft*: allowed; changes to that package itself must stay open (psycopg2 is LGPL with exceptions);
+- *NVIDIA's own*: allowed for the CUDA libraries that PyTorch needs on Linux; NVIDIA's terms bind everybody who passes them
+  on, for example in a container image;
+- GPL, AGPL and packages without a licence are refused.
 
 | package | version | licence | kind |
 |---|---|---|---|
