@@ -20,18 +20,18 @@ PROPRIETARY = r"(?i)nvidia.proprietary"
 NOTHING_IN_IT = {"cuda-toolkit": "none declared; a name without files, for the NVIDIA packages below"}
 HEAD = """# Licences of the pinned packages
 
-This table shows the licence that each distribution in `constraints.txt` declares: the licence expression of its metadata,
-else its classifiers, else the licence field, else the first line of its licence file. With every extra installed, on Linux,
-`python -m tests.licences` <!-- not run: needs all extras --> wrote it. Libraries inside a wheel (OpenBLAS, libpq, …) are
-described in the wheel's own licence files.
+This table shows the licence that each distribution in `constraints.txt` declares: the licence expression of its
+metadata, else its classifiers, else the licence field, else the first line of its licence file. With every extra
+installed, on Linux, `python -m tests.licences` <!-- not run: needs all extras --> wrote it. Libraries inside a wheel
+(OpenBLAS, libpq, …) are described in the wheel's own licence files.
 
-evenhand is Apache-2.0. It imports these packages unchanged and ships none of them: pip downloads each from its publisher.
-`tests/test_dependencies.py` keeps the rule:
+evenhand is Apache-2.0. It imports these packages unchanged and ships none of them: pip downloads each from its
+publisher. `tests/test_dependencies.py` keeps the rule:
 
 - *permissive*: allowed;
 - *weak copyleft*: allowed; changes to that package itself must stay open (psycopg2 is LGPL with exceptions);
-- *NVIDIA's own*: allowed for the CUDA libraries that PyTorch needs on Linux; NVIDIA's terms bind everybody who passes them
-  on, for example in a container image;
+- *NVIDIA's own*: allowed for the CUDA libraries that PyTorch needs on Linux; NVIDIA's terms bind everybody who passes
+  them on, for example in a container image;
 - GPL, AGPL and packages without a licence are refused.
 
 | package | version | licence | kind |

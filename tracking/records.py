@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-# What is said loudly stands in the tag `warnings` of campaigns and cells, with this between.
+# Warnings stand in the tag `warnings` of campaigns and cells, with this between.
 BETWEEN_WARNINGS = " · "
 # MLflow's, and none.
 STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")

@@ -1,4 +1,4 @@
-"""What a campaign would be, before it begins: its cells, what they took earlier, what they could tell. Nothing is written."""
+"""What a campaign would be, before it begins: its cells, what they took earlier, what they could detect. Nothing is written."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ class Compiling:
     def tell(self, spec: CellSpec, model: str, output: Output) -> None:
         """As metrics, and as tags, which the report shows beside what the runs ran on: they are judged by nobody.
 
-        Where a variant that compiles ran eagerly, as a whole or in part, the tag `ran_eagerly` says so, and the report loudly.
+        Where a variant that compiles ran eagerly, as a whole or in part, the tag `ran_eagerly` and a warning in the
+        report say so.
         """
         counts = {"compilations": self._framework.compilations() - self._began}
         if self._first is not None:

@@ -167,7 +167,7 @@ def hold_up(began: float, share: float) -> None:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[int, float]:
-    """The percentiles that this many values earn; median-unbiased (Hyndman & Fan 1996, definition 8)."""
+    """The percentiles for which there are enough values; median-unbiased (Hyndman & Fan 1996, definition 8)."""
     earned = [q for q, least in EARNED_AT.items() if len(seconds) >= least]
     return {q: float(np.quantile(seconds, q / 100, method="median_unbiased")) for q in earned}
 
@@ -246,7 +246,7 @@ def summarise_epochs(state: TrainingState, examples: int) -> dict[str, float]:
 
 
 def summarise_requests(values: PhaseValues, prefix: str = "inference") -> dict[str, float]:
-    """Metrics of answered requests: first call apart, earned percentiles of the rest, throughput as total over total."""
+    """Metrics of answered requests: the first call; of the rest, percentiles with enough samples and total over total."""
     steady, examples = values.steady
     metrics = {f"{prefix}/latency_seconds_p{q}": value for q, value in percentiles(steady).items()}
     metrics[f"{prefix}/first_call_seconds"] = values.seconds[0]

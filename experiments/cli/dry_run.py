@@ -67,10 +67,10 @@ def _checks(found: Forecast) -> Iterator[str]:
 
 def _detectable(found: Forecast) -> Iterator[str]:
     if not found.detectable:
-        yield "could tell not known: no earlier campaign here has both sides of two blocks with these settings on this machine"
+        yield "detectable not known: no earlier campaign here has both sides of two blocks with these settings on this machine"
         return
     for at, one in enumerate(found.detectable):
-        yield f"{'' if at else 'could tell':<11}{_difference(one)}"
+        yield f"{'' if at else 'detectable':<11}{_difference(one)}"
 
 
 def _difference(one: Detectable) -> str:

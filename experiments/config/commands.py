@@ -30,7 +30,7 @@ class Compare:
         0.03, "the smallest ratio that matters, fixed before measuring", least=0.001, most=0.5, group="verdict"
     )
     strata: tuple[str, ...] = setting(
-        (), "judged apart, never pooled, then summarised: machine,model,batch_size", group="verdict"
+        (), "columns whose values are judged separately, never pooled, then summarised: machine,model,batch_size", group="verdict"
     )
     all_pairs: bool = setting(False, "judge every pair of levels, not only against the baseline", group="verdict")
     protocol: str = setting(
@@ -39,7 +39,7 @@ class Compare:
     format: str = setting(
         "table", "what is printed; the report has all of them", choices=("table", "markdown", "csv", "json"), group="output"
     )
-    figures: bool = setting(True, "draw the report's figures; without them it is there sooner", group="output")
+    figures: bool = setting(True, "draw the report's figures; without them the report is ready sooner", group="output")
     team: str = setting("", "whose comparison this is (tag team)", group="output")
     output: str = setting(".evenhand/comparisons", "folder that gets the report, beside MLflow", path=True, group="output")
 
@@ -76,11 +76,13 @@ class Sweep:
         "throughput:max", "metrics to raise or lower, several with commas: throughput:max,peak_memory:min", group="search"
     )
     constraints: str = setting("", "bounds that the best must keep: memory<4GB,val/loss<2.5", group="search")
-    trials: int = setting(20, "how many are run, by all workers together", least=1, most=100_000, group="method")
-    sampler: str = setting("tpe", "who chooses what is tried", choices=("tpe", "nsga-ii", "random", "grid"), group="method")
+    trials: int = setting(20, "number of trials, by all workers together", least=1, most=100_000, group="method")
+    sampler: str = setting(
+        "tpe", "Optuna's sampler, which chooses the settings to try", choices=("tpe", "nsga-ii", "random", "grid"), group="method"
+    )
     pruner: str = setting(
         "none",
-        "who stops a trial early, by an objective that has a value every epoch",
+        "Optuna's pruner, which stops a trial early by an objective that has a value every epoch",
         choices=("none", "median", "hyperband", "halving"),
         group="method",
     )
@@ -97,13 +99,13 @@ class Sweep:
     )
     heartbeat_seconds: int = setting(
         10,
-        "a worker that is silent three times as long is taken for dead, and its trial run again",
+        "period of a worker's heartbeat; after three missed ones its trial is run again",
         least=1,
         most=86_400,
         group="workers",
     )
     confirm: bool = setting(
-        True, "measure the best afresh against the default, in blocks: only that gives a verdict", group="method"
+        True, "measure the best settings again, in blocks, against the default: only this gives a verdict", group="method"
     )
 
 
@@ -131,22 +133,20 @@ class Admin:
         choices=("list", "add_team", "remove_team", "add_user", "remove_user", "new_password", "join", "leave", "grant", "prune"),
         group="action",
     )
-    team: str = setting("", "the team that is meant", group="action")
-    user: str = setting("", "the user that is meant", group="action")
-    experiment: str = setting(
-        "", "the experiment that grant is about, by name; prune: only there, none: everywhere", group="action"
-    )
-    permission: str = setting("EDIT", "what grant gives", choices=("READ", "EDIT", "MANAGE"), group="action")
+    team: str = setting("", "name of the team", group="action")
+    user: str = setting("", "name of the user", group="action")
+    experiment: str = setting("", "grant: the experiment, by name; prune: only this experiment, none: all", group="action")
+    permission: str = setting("EDIT", "grant: the permission", choices=("READ", "EDIT", "MANAGE"), group="action")
     days: int = setting(
         90,
-        "prune: files of runs that ended so many days ago, where a report was made of them",
+        "prune: files of runs that ended at least this many days ago and are part of a report",
         least=1,
         most=36_500,
         group="prune",
     )
     confirm: bool = setting(False, "prune: delete what was listed", group="prune")
     output: str = setting(
-        ".evenhand/accounts", "folder for names and passwords that are to be handed over", path=True, group="output"
+        ".evenhand/accounts", "folder for the files with names and passwords of new users", path=True, group="output"
     )
 
 
@@ -183,9 +183,9 @@ COMMANDS = {
     "admin": Command("Teams, users and permissions of a shared tracking server", Admin),
     "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
     "extend": Command("Measure more blocks of a campaign that has ended", Extend, bare="run"),
-    "export": Command("Write runs of a server down as a journal, for another server", Export),
-    "import": Command("Tell a tracking server what an export holds, once", Replay),
+    "export": Command("Export runs of a server as a journal, for another server", Export),
+    "import": Command("Upload an export to a tracking server, exactly once", Replay),
     "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),
     "sweep": Command("Search an experiment's settings with Optuna, and judge what was found", Sweep, of_experiment=True),
-    "replay": Command("Tell a tracking server what a journal holds, once", Replay),
+    "replay": Command("Upload the local journal to a tracking server, exactly once", Replay),
 }

@@ -112,7 +112,7 @@ class CampaignSettings:
     )
     until: str = setting(
         "fixed",
-        "fixed: so many blocks as `blocks` says; settled: more, until every primary outcome has a verdict",
+        "fixed: as many blocks as `blocks` says; settled: more, until every primary outcome has a verdict",
         choices=("fixed", "settled"),
         group="design",
         material=False,
@@ -201,7 +201,7 @@ class CampaignSettings:
     )
     others_limit_percent: float = setting(
         OTHERS_LIMIT_PERCENT,
-        "a cell with more of all CPUs used by others is repeated once; a typical cell with more has no verdict; 100: never",
+        "CPU share of other programs above which a cell is repeated once, and above which times get no verdict; 100: off",
         least=0,
         most=100,
         group="machine",
@@ -210,14 +210,14 @@ class CampaignSettings:
     )
     cool_down_seconds: float = setting(
         120.0,
-        "longest wait before a cell for the temperature of the start, where a sensor tells it; 0: none",
+        "longest wait before a cell until the temperature of the start is reached, where a sensor exists; 0: none",
         least=0,
         most=86_400,
         group="machine",
         searchable=False,
     )
     sensor_seconds: float = setting(0.5, "period of the sensors", least=0.05, most=3_600, group="machine", searchable=False)
-    memory_limit: str = setting("none", "what a cell may allocate on the host, such as 2GiB; none: all there is", group="machine")
+    memory_limit: str = setting("none", "what a cell may allocate on the host, such as 2GiB; none: no limit", group="machine")
     aa: bool = setting(
         False,
         "the baseline once more in every block: it must come out as equal (A/A)",
@@ -265,18 +265,26 @@ class CampaignSettings:
         searchable=False,
     )
     figures: bool = setting(
-        True, "draw the report's figures; without them it is there sooner", group="records", material=False, searchable=False
+        True,
+        "draw the report's figures; without them the report is ready sooner",
+        group="records",
+        material=False,
+        searchable=False,
     )
     team: str = setting("", "whose runs these are (tag team)", group="records", material=False, searchable=False)
     journal: str = setting(
-        ".evenhand/journal", "folder that keeps every record before the server does", path=True, group="records", silent=True
+        ".evenhand/journal",
+        "folder of the local journal: every record is written there before it is sent",
+        path=True,
+        group="records",
+        silent=True,
     )
     cache: str = setting(
-        ".evenhand/cache", "folder for data and features that need not be made twice", path=True, group="records", silent=True
+        ".evenhand/cache", "folder for data and features, so that they are computed once", path=True, group="records", silent=True
     )
     dry_run: bool = setting(
         False,
-        "print the cells, what earlier ones took and what they could tell; measure and write nothing",
+        "print the cells, what earlier ones took and what they could detect; measure and write nothing",
         group="design",
         silent=True,
     )

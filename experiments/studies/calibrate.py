@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
 
-TITLE = "The tool's own error rates: simulated campaigns, and a framework against itself, as it is and slowed"
+TITLE = "The tool's own error rates: simulated campaigns, and a framework against itself, unchanged and slowed"
 WORKLOAD = "captioning"
 MODEL = "caption_decoder"
 SCALING = captioning.SCALING

@@ -34,7 +34,7 @@ class Settings(CampaignSettings):
     )
     weights: str = setting(
         "auto",
-        "of DenseNet-201: imagenet, random, a .safetensors or .pth file; auto: imagenet if it can be had",
+        "of DenseNet-201: imagenet, random, a .safetensors or .pth file; auto: imagenet if it is available",
         path=True,
         group="features",
     )

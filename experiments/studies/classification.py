@@ -13,7 +13,7 @@ from experiments.config.settings import MOST_EPOCHS, MOST_RATE, MOST_ROWS, MOST_
 from experiments.planning.length import Scaling
 from experiments.planning.treatments import Treatment, compared, controls
 
-TITLE = "Image classification: ResNet-18 and VGG-16, trained and asked"
+TITLE = "Image classification: ResNet-18 and VGG-16, training and inference"
 WORKLOAD = "classification"
 MODEL = ""
 SCALING = Scaling("training images")
@@ -63,7 +63,7 @@ class Settings(CampaignSettings):
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
     )
     thresholds: tuple[float, ...] = setting(
-        (0.8, 0.9, 0.95), "accuracies whose time is told", least=0.01, most=1, group="evaluation"
+        (0.8, 0.9, 0.95), "accuracies whose time is reported", least=0.01, most=1, group="evaluation"
     )
     inference_batch_sizes: tuple[int, ...] = setting((1, 64), "images a request", least=1, most=MOST_ROWS, group="inference")
     inference_requests: int = setting(

@@ -43,7 +43,7 @@ class Settings(training_speed.Settings):
     )
     shapes: tuple[str, ...] = setting(
         ("fixed", "varying"),
-        "whether the lengths of sequences vary; the first epoch is then told apart. Pictures are of one size",
+        "whether the lengths of sequences vary; the first epoch is then reported separately. Pictures are of one size",
         choices=("fixed", "varying"),
         group="training",
         material=False,

@@ -73,7 +73,7 @@ class Settings(grid.PointSettings):
     )
     learning_rate: float = setting(
         1e-6,
-        "so small that one batch again and again is not learned by heart: gradients that vanish are slow numbers on a CPU",
+        "so small that one repeated batch is not memorised: vanishing gradients are slow numbers on a CPU",
         least=1e-9,
         most=MOST_RATE,
         group="training",

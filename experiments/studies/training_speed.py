@@ -44,7 +44,7 @@ class Settings(CampaignSettings):
     batch_size: int = setting(0, "examples a step; 0: the paper's for each network", least=0, most=MOST_ROWS, group="training")
     lengths: str = setting(
         "fixed",
-        "of the sequences; fixed: all one, files' cut or padded to the median; varying: in buckets, the first epoch told apart",
+        "of the sequences; fixed: all one, files' cut or padded to the median; varying: in buckets",
         choices=("fixed", "varying"),
         group="training",
     )

@@ -38,7 +38,7 @@ LEAST_SHARE = 0.05
 
 
 def on_precision(found: Sequence[Precision]) -> str:
-    """How small a difference these runs could tell, what limits it, and where their spread lies; empty without a test."""
+    """The smallest effect that these runs could detect, what limits it, and where their spread lies; empty without a test."""
     if not found:
         return ""
     by_metric: dict[str, list[Precision]] = {}
@@ -52,7 +52,7 @@ def on_precision(found: Sequence[Precision]) -> str:
     parts = sorted(precision.shares(worst.parts).items(), key=lambda one: -one[1])
     shares = wording.joined([f"{100 * share:.0f} % {PARTS[name]}" for name, share in parts if share >= LEAST_SHARE])
     return (
-        f"These runs could tell differences of about {wording.joined(told)} (80 % power, {count}). {_limit(worst)}. "
+        f"Smallest detectable effect: about {wording.joined(told)} (80 % power, {count}). {_limit(worst)}. "
         f"Of the variance of runs{of} {shares}; what both sides of a block share cancels."
     )
 
@@ -78,7 +78,7 @@ def _limit(one: Precision) -> str:
 
 
 def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:
-    """What must be said before anything else, and what may be said."""
+    """Warnings that stand before everything else, and plain remarks."""
     loud, plain = [], []
     for one in found:
         where = f" [{one.stratum}]" if one.stratum else ""

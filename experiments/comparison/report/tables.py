@@ -94,7 +94,12 @@ def verdicts(comparison: Comparison) -> Section:
         *(number(name, terminal=1) for name in (first, second)),
         *(Column("effect", terminal=1), under("95 % interval", terminal=1)),
         *(Column("verdict", pill=True, terminal=14), under("reason")),
-        *(number("p (Holm)", terminal=8), number("b > a in a block"), number("could detect"), number("could decide")),
+        *(
+            number("p (Holm)", terminal=8),
+            number("b > a in a block"),
+            number("smallest detectable effect (80 % power)"),
+            number("smallest effect with a verdict"),
+        ),
         number("blocks", terminal=6),
     )
     rows: list[Line] = []
@@ -204,7 +209,14 @@ LIMITS = {"processes": "processes", "steps": "steps", "apart": "drift apart"}
 
 def precision(found: Sequence[Precision]) -> list[Section]:
     """What the spread of every headline's runs is made of."""
-    names = ("could detect", "between processes", "of steps in a process", "between blocks", "drift", "drift apart")
+    names = (
+        "smallest detectable effect (80 % power)",
+        "between processes",
+        "of steps in a process",
+        "between blocks",
+        "drift",
+        "drift apart",
+    )
     header: Header = ("outcome", under(""), *map(number, names), "limit")
     rows: list[Line] = [
         (
@@ -366,7 +378,7 @@ def steadiness(comparison: Comparison, found: Sequence[RunSteadiness]) -> list[S
     ]
     every: Header = (*runs, "found", under(""), number("steady from step"), number("drift over the run"))
     return [
-        Section("Did the steps come to rest?", caption, header, rows),
+        Section("Was steady state reached?", caption, header, rows),
         *([Section("Runs without a steady state", "", (*runs, "why"), named, level=3)] if named else []),
         Section("Every run that was read", "", every, of_all, folded=True),
     ]

@@ -142,7 +142,7 @@ def _in_blocks(frame: pd.DataFrame, column: str) -> str:
 
 
 def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
-    """What must be said loudly, before any figure."""
+    """Warnings that stand before any figure."""
     told: list[str] = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
     if frame["apart"].any():
         told.append(APART)

@@ -1,4 +1,4 @@
-"""How small a difference a campaign could tell, and what limited it: for every headline, from its pairs and its steps."""
+"""The smallest effect that a campaign could detect, and what limited it: for every headline, from its pairs and its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In the parent, before any cell: the data set's index, the features still to be extracted, and what must be said loudly."""
+"""In the parent, before any cell: the data set's index, the features still to be extracted, and the warnings."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_the_page_with_everything_needs_nothing_from_outside(told):
 
 def test_runs_without_a_steady_state_are_counted_and_named(told):
     for text in told:
-        assert "Did the steps come to rest?" in text
+        assert "Was steady state reached?" in text
         assert "its steps drift" in text
     assert "the &lt;drifting&gt; one" in told[0]
     assert "&lt;broken&gt;" in told[0]

@@ -122,12 +122,12 @@ def test_a_report_begins_with_it(tmp_path: Path) -> None:
     runs: pd.DataFrame = frame(blocks=10, spread=0.02)
     raw = raw_runs(runs, sensors=False)
     found = answer(ComparisonSpec(outcomes=[STEP]), runs, tmp_path, ReportOptions("A study"), lambda _: raw)
-    (told,) = (line for line in found.sentences if line.startswith("These runs could tell differences of about "))
+    (told,) = (line for line in found.sentences if line.startswith("Smallest detectable effect: about "))
     assert "in median training step (80 % power, 10 blocks)" in told
     lines = (tmp_path / "report.md").read_text().splitlines()
-    assert lines[4].startswith("These runs could tell differences of about "), "title, what was compared, and this"
+    assert lines[4].startswith("Smallest detectable effect: about "), "title, what was compared, and this"
     page = (tmp_path / "report.html").read_text()
-    assert page.index("These runs could tell") < page.index('class="lead')
+    assert page.index("Smallest detectable effect: about") < page.index('class="lead')
     assert "What limited the precision" in page
     (row,) = [line for line in lines if line.startswith("| median training step | tensorflow against pytorch |")][-1:]
     assert row.count("%") >= 5
