@@ -1,0 +1,131 @@
+"""What the site has beside docs/: README, CONTRIBUTING and CHANGELOG as pages, and a reference made from the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from experiments import studies
+from experiments.cli import help as help_
+from experiments.config import outcomes, settings
+from experiments.config.commands import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+BESIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that are no files of docs/."""
+    own = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in BESIDE.items()}
+    own["index.md"] = re.sub(r"(\]\()docs/", r"\1", own["index.md"])
+    for page, text in {**own, "reference/settings.md": all_settings(), "reference/metrics.md": metrics()}.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Leads links to the pages of `BESIDE`; what is a link to source code in the checkout becomes its text."""
+    here = (Path(config.docs_dir) / page.file.src_uri).parent
+
+    def led(link: re.Match[str]) -> str:
+        target = link["target"]
+        if "://" in target or files.get_file_from_path((Path(page.file.src_uri).parent / target).as_posix()):
+            return link[0]
+        path = ROOT / target if page.file.src_uri in BESIDE.values() else (here / target).resolve()
+        if not (path.exists() and path.is_relative_to(ROOT)):
+            return link[0]  # a page of docs/, or nothing: MkDocs warns
+        if other := BESIDE.get(path.relative_to(ROOT).as_posix()):
+            up = "../" * page.file.src_uri.count("/")
+            return f"[{link['text']}]({up}{other}{link['anchor'] or ''})"
+        return link[0] if path.is_relative_to(config.docs_dir) else link["text"]
+
+    return _LINK.sub(led, markdown)
+
+
+def all_settings() -> str:
+    """Every setting of every experiment and command: a table each, those that all experiments have once."""
+    common = dataclasses.fields(settings.CampaignSettings)
+    known = {field.name: field for field in common}
+    parts = [
+        "# Settings",
+        "Generated from the definitions in the code. `-P NAME=VALUE` with `mlflow run`, `--NAME VALUE` on the command line.",
+        "## Every experiment",
+        *_tables(common, settings.CampaignSettings),
+    ]
+    for name in studies.available():
+        study = studies.load(name)
+        own = [one for one in dataclasses.fields(study.Settings) if _differs(one, known.get(one.name))]
+        parts += [f"## {name}", study.TITLE, *_tables(own, study.Settings), "Presets:", _presets(study.PRESETS)]
+    for name, command in COMMANDS.items():
+        parts += [f"## {name}", command.title, *_tables(dataclasses.fields(command.settings), command.settings)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _differs(field: dataclasses.Field[Any], common: dataclasses.Field[Any] | None) -> bool:
+    return common is None or (field.default, field.metadata) != (common.default, common.metadata)
+
+
+def _tables(fields: Sequence[dataclasses.Field[Any]], kind: type[Any]) -> Iterator[str]:
+    hints = typing.get_type_hints(kind)
+    for group in dict.fromkeys(field.metadata["group"] for field in fields):
+        rows = [_setting(field, hints[field.name]) for field in fields if field.metadata["group"] == group]
+        yield f"**{group.capitalize()}**\n\n" + _table(("setting", "type", "default", "accepts", "meaning"), rows)
+
+
+def _setting(field: dataclasses.Field[Any], hint: Any) -> tuple[str, ...]:
+    rules = field.metadata
+    bounds = f"{rules['least']:,} to {rules['most']:,}" if rules["most"] is not None else ""
+    accepts = ", ".join(f"`{one}`" if one else "none" for one in rules["choices"]) or bounds
+    default = settings.to_text(field.default)
+    kind = "PATH" if rules["path"] else help_._type(hint)
+    return f"`{field.name}`", kind, f"`{default}`" if default else "", accepts, rules["help"]
+
+
+def _presets(presets: Mapping[str, Mapping[str, Any]]) -> str:
+    return _table(
+        ("preset", "sets"),
+        [
+            (f"`{name}`", ", ".join(f"`{key}={settings.to_text(value)}`" for key, value in own.items()) or "the defaults")
+            for name, own in presets.items()
+        ],
+    )
+
+
+def metrics() -> str:
+    """Every metric that is known by name, in the order of a report, then the rules for all others."""
+    header = ("metric", "meaning", "unit", "compared as", "better", "margin", "headline of")
+    return "\n\n".join(
+        [
+            "# Metrics",
+            "Generated from `experiments/config/outcomes.py`: what is judged, and how. A metric under `inference/` or "
+            "`inference/batch_N/` is judged like the one without this prefix. An empty margin is that of the comparison.",
+            _table(header, map(_metric, outcomes.KNOWN)),
+            "## Other metrics",
+            "The first pattern that matches a name decides. A name without a match is compared as a ratio, and neither "
+            "direction is better.",
+            _table(header, map(_metric, outcomes.BY_SUFFIX)),
+            "## Not judged",
+            "Names that begin with one of these are recorded and not judged: "
+            + ", ".join(f"`{one}`" for one in outcomes.HIDDEN)
+            + ".",
+        ]
+    )
+
+
+def _metric(one: outcomes.Outcome) -> tuple[str, ...]:
+    margin = "" if one.margin is None else f"{one.margin:g}"
+    return f"`{one.metric}`", one.label, one.unit, one.kind, one.better, margin, one.headline[0] if one.headline else ""
+
+
+def _table(header: Sequence[str], rows: Any) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
