@@ -2,7 +2,7 @@
 
 A command is a line of a fenced block without a language (```text is output), or a code span that begins with a known
 program. An HTML comment before the block, or behind the span, says what is not run: `<!-- not run: why -->`. Of the rest,
-help runs by default, and all else with `-m slow`.
+help and dry runs run by default, and all else with `-m slow`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-PROGRAMS = ("python", "mlflow", "pytest", "pip", "docker", "kubectl", "optuna-dashboard", "evenhand")
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+PROGRAMS = ("python", "mlflow", "mkdocs", "pytest", "pip", "docker", "kubectl", "optuna-dashboard", "evenhand")
 TIMERS = (["time"], ["/usr/bin/time", "-f", "%E"])
 MENTIONS = (["mlflow", "run"], ["python", "-m", "experiments"])
 NOT_RUN = "not run: "
@@ -51,7 +51,7 @@ class Command:
 
     @property
     def is_quick(self) -> bool:
-        return self.runs and "--help" in self.words
+        return self.runs and ("--help" in self.words or "--dry_run" in self.words)
 
 
 @cache

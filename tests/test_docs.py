@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 from experiments import studies
 from experiments.cli import arguments
@@ -30,6 +31,21 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())
 # Names and data that the pages' examples have, and readers do not.
 INVENTED = {"settings": "best-settings.json"}
+MOST_CHARACTERS = 120
+# What readers stumbled over, as regular expressions.
+OF_THE_HOUSE = (
+    r"or that it cannot be said",
+    r"the rest, once",
+    r"\bloudly\b",
+    r"six blocks there is none\b",
+    r"is said, never",
+    r"\bearned\b",
+    r"come to rest",
+    r"could tell\b",
+    r"without a word",
+    r"not to be had",
+    r"\btells? (a|the) (tracking )?server",
+)
 
 
 def named(command: Command) -> str:
@@ -48,6 +64,27 @@ def test_tests_that_a_page_names_are_there(page: Path) -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_fit_a_screen(page: Path) -> None:
+    """120 characters, but for rows of tables, which Markdown cannot break."""
+    lines = enumerate(page.read_text().splitlines(), start=1)
+    assert [number for number, line in lines if len(line) > MOST_CHARACTERS and not line.startswith("|")] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_readers_need_not_know_the_house(page: Path) -> None:
+    text = re.sub(r"\s+", " ", page.read_text())
+    assert [phrase for phrase in OF_THE_HOUSE if re.search(phrase, text, re.IGNORECASE)] == []
+
+
+def test_a_newcomer_meets_words_of_our_own_with_their_meaning() -> None:
+    """README explains them before it uses them in its tables of experiments; the glossary has them all."""
+    readme, glossary = ((ROOT / name).read_text() for name in ("README.md", "docs/glossary.md"))
+    for word in ("campaign", "cell", "block", "level", "stratum", "margin"):
+        assert f"\n| {word} | " in readme[: readme.index("## Experiments")]
+        assert f"\n| {word} | " in glossary
 
 
 def test_commands_are_found() -> None:
@@ -74,7 +111,7 @@ def check(words: list[str]) -> None:
         case ["mlflow", "run", ".", *options]:
             check_experiment(*_of_the_runner(options))
         case ["mlflow", command, *_]:
-            assert command in ("server", "ui", "experiments")
+            assert command in ("server", "ui", "experiments", "models")
         case ["python", "-m", "experiments", name, *options] | ["evenhand", name, *options] if not name.startswith("--"):
             check_experiment(name, _of_the_command_line(arguments.spelled(name, options)))
         case ["python", "-m", "deploy.native", *options]:
@@ -101,6 +138,9 @@ def check(words: list[str]) -> None:
             assert any(one.startswith(tool) for one in EXTRAS["dev"])
         case ["pre-commit", "install"]:
             assert (ROOT / ".pre-commit-config.yaml").exists()
+        case ["mkdocs", action, *_]:  # of the extra docs
+            assert action in ("build", "serve")
+            assert any(one.startswith("mkdocs") for one in EXTRAS["docs"])
         case [".", path]:
             assert path == ".venv/bin/activate"
         case [script, *_] if script.startswith("./"):
@@ -193,6 +233,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in filter(None, listed.split("\0")):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
+    for name, colour in {"daisy": "yellow", "rose": "red", "tulip": "violet"}.items():
+        (folder / "my-images" / name).mkdir(parents=True)
+        for number in range(80):
+            side = 40 + number % 7
+            Image.new("RGB", (side, 48), colour).save(folder / "my-images" / name / f"{number:03}.png")
     return folder
 
 

@@ -1,0 +1,135 @@
+"""The how-tos as a newcomer follows them: their own commands, with the blanks filled in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from experiments.cli.codes import DONE, NO_VERDICT
+from experiments.cli.main import main
+from tests.conftest import ROOT, Place
+from tests.documented import commands
+from tests.experiments.comparison.campaigns import runs
+from tests.experiments.test_compare import tell
+from tracking.records import StoredRun
+from tracking.store import Store
+
+HOW_TO = ROOT / "docs" / "how-to"
+DAY_MS = 86_400_000
+
+
+def words(page: str, *beginning: str) -> list[str]:
+    """The one command of a page that begins so."""
+    found = {one.words for one in commands() if one.page == f"docs/how-to/{page}" and one.words[: len(beginning)] == beginning}
+    (only,) = found
+    return list(only)
+
+
+def python(page: str, at: int = 0) -> str:
+    """A block of Python of a page."""
+    return re.findall(r"```python\n(.*?)```", (HOW_TO / page).read_text(), re.DOTALL)[at]
+
+
+@pytest.fixture
+def store(place: Place, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    shutil.copy(empty_store, place.folder / "mlflow.db")
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", place.uri)
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(place.uri)
+    yield Store(place.uri)
+    mlflow.set_tracking_uri(before)
+
+
+def campaign(name: str, slower: float, day: int) -> Iterator[StoredRun]:
+    """PyTorch and TensorFlow, both slower by a factor, on a day of their own."""
+    start = day * DAY_MS
+    yield StoredRun(name, name, "FINISHED", start, start + 1, {}, {}, {"kind": "campaign"})
+    both = {"pytorch": slower, "tensorflow": 1.1 * slower}
+    for run in runs(factors=both, campaign=name, seed=day):
+        moved = replace(run, start_ms=run.start_ms + start, end_ms=(run.end_ms or 0) + start)
+        yield replace(moved, tags={**run.tags, "campaign": f"run:{name}"})
+
+
+def test_todays_campaign_is_compared_with_last_weeks(store: Store, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Planted: today 1.2 times as slow, in both frameworks."""
+    page = "compare-with-last-week.md"
+    tell(store, campaign("before", 1.0, day=1))
+    tell(store, campaign("now", 1.2, day=8))
+    found: dict[str, object] = {}
+    exec(python(page), found)
+    today, last_week = found["campaigns"]["run_id"]  # type: ignore[index]
+    asked = words(page, "evenhand", "compare", "--experiment", "LAST_WEEK,TODAY", "--factor", "campaign")[1:]
+    filled = [word.replace("LAST_WEEK", last_week).replace("TODAY", today) for word in asked]
+    capsys.readouterr()
+    assert main([*filled, "--output", str(place.folder / "out")]) == DONE
+    capsys.readouterr()
+    result = json.loads(next((place.folder / "out").glob("*/comparison.json")).read_text())
+    steps = {row["stratum"]: row for row in result["rows"] if row["metric"] == "train/step_seconds"}
+    assert {"pytorch" in stratum or "tensorflow" in stratum for stratum in steps} == {True}
+    assert [row["a"] for row in steps.values()] == [last_week] * 2
+    assert all(row["verdict"] == "slower" and row["ci_low"] < 1.2 < row["ci_high"] for row in steps.values())
+
+
+def shell(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    module = {"evenhand": "experiments", "mlflow": "mlflow"}[words[0]]
+    return subprocess.run(
+        [sys.executable, "-m", module, *words[1:]], cwd=folder, env=kept, capture_output=True, text=True, timeout=1_800
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_the_captioner_is_served(tmp_path: Path) -> None:
+    """Every step of the page, and the answer to its own example."""
+    page = "serve-the-captioner.md"
+    trained = shell(words(page, "evenhand", "captioning"), tmp_path)
+    assert trained.returncode == NO_VERDICT, trained.stderr
+    for at in (0, 1):
+        step = subprocess.run([sys.executable, "-c", python(page, at)], cwd=tmp_path, capture_output=True, text=True)
+        assert step.returncode == 0, step.stderr
+    assert "caption" in step.stdout
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    asked = [word.replace("5001", port) for word in words(page, "mlflow", "models", "serve")]
+    server = subprocess.Popen([sys.executable, "-m", *asked], cwd=tmp_path, start_new_session=True)
+    try:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/invocations",
+            (tmp_path / "captioner" / "serving_input_example.json").read_bytes(),
+            {"Content-Type": "application/json"},
+        )
+        answer = json.loads(answered(request, server))
+    finally:
+        os.killpg(server.pid, 15)
+        server.wait(60)
+    assert isinstance(answer["predictions"][0]["caption"], str)
+
+
+def answered(request: urllib.request.Request, server: subprocess.Popen[bytes]) -> bytes:
+    """The answer, as soon as the server listens."""
+    while server.poll() is None:
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError:
+            raise
+        except urllib.error.URLError:
+            time.sleep(0.5)
+    raise AssertionError(f"the server ended with {server.returncode}")

@@ -1,0 +1,105 @@
+"""The documentation as a site: it builds without a warning, its reference has what the code has, its simulations are right."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import html
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import studies
+from experiments.config import outcomes
+from experiments.config.commands import COMMANDS
+from tests.conftest import ROOT
+
+STATISTICS = ROOT / "docs" / "explanation" / "statistics.md"
+SIMULATIONS = re.findall(
+    r"^## (.*?)$(?:(?!^## ).)*?```python\n(.*?)```\n\n```text\n(.*?)```", STATISTICS.read_text(), re.M | re.S
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def words(page: Path) -> str:
+    """The text of a page, without its marks."""
+    return html.unescape(re.sub(r"<[^>]+>", "", page.read_text()))
+
+
+def rows(page: Path) -> dict[str, str]:
+    """The first cell of every row → the whole row. A name that stands twice has both rows."""
+    found: dict[str, str] = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", page.read_text(), re.DOTALL):
+        cells = [html.unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td.*?>(.*?)</td>", row, re.DOTALL)]
+        if cells:
+            found[cells[0]] = found.get(cells[0], "") + " ".join(cells)
+    return found
+
+
+def test_every_page_is_in_the_site(site: Path) -> None:
+    pages = {page.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if not (site / page).exists()} == set()
+    assert "Replicates are processes" in words(site / "index.html"), "README is its first page"
+    assert "A framework" in words(site / "contributing.html")
+
+
+def test_the_reference_has_every_setting_with_its_meaning(site: Path) -> None:
+    shown = rows(site / "reference" / "settings.html")
+    kinds = [studies.load(name).Settings for name in studies.available()] + [one.settings for one in COMMANDS.values()]
+    fields = [field for kind in kinds for field in dataclasses.fields(kind)]
+    assert len({field.name for field in fields}) > 100
+    missing = {field.name for field in fields if field.metadata["help"].replace("`", "") not in shown.get(field.name, "")}
+    assert missing == set()
+    assert "1 to 10,000" in shown["blocks"]
+    assert {name for name in studies.available() for preset in studies.load(name).PRESETS if preset not in shown} == set()
+
+
+def test_the_reference_has_every_metric_that_is_judged(site: Path) -> None:
+    shown = rows(site / "reference" / "metrics.html")
+    for one in (*outcomes.KNOWN, *outcomes.BY_SUFFIX):
+        assert one.label in shown[one.metric]
+        assert one.kind in shown[one.metric]
+    assert "headline" in words(site / "reference" / "metrics.html")
+
+
+def test_links_to_source_code_are_text_and_those_to_pages_stay(site: Path) -> None:
+    """The site has no copy of the checkout: a link into it would lead nowhere."""
+    reliability = (site / "reliability.html").read_text()
+    assert "tracking/limits.py" in words(site / "reliability.html")
+    assert 'limits.py"' not in reliability
+    assert 'href="server.html' in (site / "index.html").read_text()
+    assert 'src="report.png"' in (site / "index.html").read_text()
+
+
+def test_the_page_of_simulations_has_them() -> None:
+    assert len(SIMULATIONS) == STATISTICS.read_text().count("```python") >= 6
+
+
+@pytest.mark.parametrize(("title", "code", "printed"), SIMULATIONS, ids=[title for title, _, _ in SIMULATIONS])
+def test_a_simulation_prints_what_the_page_says(title: str, code: str, printed: str) -> None:  # noqa: ARG001 (names it)
+    """Seeded, so the shares are those of the page; a point of 4,000 campaigns may move with a library's arithmetic."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(code, {})
+    number = r"[-+]?\d+(?:\.\d+)?"
+    assert re.sub(number, "#", output.getvalue()) == re.sub(number, "#", printed)
+    said = [float(one) for one in re.findall(number, printed)]
+    assert [float(one) for one in re.findall(number, output.getvalue())] == pytest.approx(said, abs=1.0)
