@@ -371,7 +371,7 @@ class Runner:
             )
         elif not self._uploader.trouble and self._trouble_told:
             self._trouble_told = False
-            self.display.say("  the tracking server is back; it has been told everything since")
+            self.display.say("  the tracking server is back and has all records")
 
     def deliver(self, timeout_seconds: float = 120.0) -> bool:
         """Everything measured so far to the server. False if it stays away."""

@@ -130,7 +130,7 @@ th, td {{ text-align: left; padding: .2rem .7rem; border-bottom: 1px solid #ddd 
 </style></head><body><h1>{html.escape(title)}</h1>
 <ul>{"".join(f"<li>{html.escape(one)}</li>" for one in sentences)}</ul>
 <p class=quiet>A search looks at each setting once and picks the luckiest: no verdict rests on it.
-What it found is measured afresh, with other seeds and in random blocks, by a campaign of its own.</p>
+What it found is measured again, with other seeds and in random blocks, by a campaign of its own.</p>
 {"".join(parts)}{left_out}
 <h2>Trials</h2><div class=wide><table>{rows}</table></div></body></html>
 """

@@ -241,7 +241,7 @@ class Worker:
         title = f"Sweep of {asked.study}: {asked.sweep.search}"
         conclusion, lead = self._confirmed(best, sentences), ""
         if conclusion:
-            sentences += [f"Measured afresh: {line}" for line in conclusion.sentences]
+            sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             lead = self._link(self.study.user_attrs[self._campaign])
         plots.write(self.study, folder, title, sentences, table)
         runner.keep_file(folder)
@@ -263,7 +263,7 @@ class Worker:
         """The best against the default, with fresh seeds, in blocks; adds to the sentences why there is nothing to judge."""
         asked, root = self.asked, Path(self.asked.base.journal).resolve()
         if not (asked.sweep.confirm and best):
-            sentences.append("No verdict: nothing was measured afresh." if best else "No verdict: no trial kept to every bound.")
+            sentences.append("No verdict: nothing was measured again." if best else "No verdict: no trial kept to every bound.")
             return None
         begun = self.study.user_attrs.get(self._campaign, "")
         try:

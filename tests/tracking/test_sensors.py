@@ -75,7 +75,7 @@ def test_everything_that_a_gpu_tells_in_its_units(driver: Driver) -> None:  # no
     }
     assert gpu == "gpu_0"
     assert counters["gpu_0"] > 0
-    assert missing["gpu_0_process_memory"] == "the driver does not tell what this process holds"
+    assert missing["gpu_0_process_memory"] == "the driver does not report what this process holds"
 
 
 def test_the_memory_of_the_measured_process(driver: Driver) -> None:  # noqa: F811

@@ -46,7 +46,7 @@ class Gpu:
             return values
         used = self.processes().get(pid)
         if used is None:
-            self.missing["process_memory"] = "the driver does not tell what this process holds"
+            self.missing["process_memory"] = "the driver does not report what this process holds"
             return values
         self.missing.pop("process_memory", None)
         return values | {"process_memory_megabytes": used / 1e6}

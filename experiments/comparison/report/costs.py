@@ -27,7 +27,7 @@ def section(found: Sequence[Cost], margin: float) -> Section:
     """For the report."""
     caption = (
         f"Time by a harness over time by the framework’s plain loop. “Shown”: the whole 95 % interval is at most {1 + margin:g}; "
-        "“refuted”: all of it is beyond; “not shown”: neither, more blocks may tell. Each line is a question of its own, without "
+        "“refuted”: all of it is beyond; “not shown”: neither. Each line is a question of its own, without "
         "a correction for their number. “All” is the geometric mean over the points of a framework, averaged within each block."
     )
     return Section("Does measuring cost more than the bound?", caption, HEADER, [_cells(one) for one in found])

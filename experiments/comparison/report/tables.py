@@ -19,16 +19,16 @@ from experiments.comparison.verdicts.steadiness import KINDS, RunSteadiness, by_
 from experiments.config.outcomes import outcome
 
 NONE, NOT_COUNTED = wording.NONE, "not counted"
-ONE_FAMILY = "a difference where there is none is shown in at most 5 % of reports (Holm’s correction over all rows). "
+ONE_FAMILY = "at most 5 % of reports show a difference where there is none (Holm’s correction over all rows). "
 TWO_FAMILIES = (
-    "a difference where there is none is shown among the primary rows, declared beforehand, in at most 5 % of reports, and among "
-    "the exploratory ones in at most another 5 % (Holm’s correction inside each family). "
+    "at most 5 % of reports show a difference where there is none among the primary rows, declared beforehand, and at most "
+    "another 5 % among the exploratory ones (Holm’s correction inside each family). "
 )
 PROMISE = (
-    "The two other claims are promised row by row: a true effect that just reaches the margin is called equivalent in at most "
-    "5 % of rows, and said to lie beyond it in at most 2.5 %, so that many rows have more such errors between them. "
-    "“Could detect” and “could decide”: the true effects that four of five such campaigns show to be one, among all rows of "
-    "their family, and to lie beyond the margin."
+    "The two other claims are promised for each row: a true effect that just reaches the margin is called equivalent in at most "
+    "5 % of rows, and beyond the margin in at most 2.5 %. Many rows together have more such errors. "
+    "“Smallest detectable effect”: the true effect that 80 % of such campaigns show, among all rows of its family. “Smallest "
+    "effect with a verdict”: the true effect that 80 % of them show to lie beyond the margin."
 )
 
 
@@ -124,9 +124,9 @@ def verdicts(comparison: Comparison) -> Section:
     whom = " (or the baseline named in the line)" if many else ""
     whose = "those of the baseline and of the level" if many else "those of each side"
     caption = (
-        f"Every line is said of {wording.joined(comparison.levels[1:])} against the baseline {comparison.baseline}{whom}. "
+        f"Every line compares {wording.joined(comparison.levels[1:])} with the baseline {comparison.baseline}{whom}. "
         f"Values are {whose}: geometric means over blocks for ratios, means for differences. "
-        f"What errs how often: {TWO_FAMILIES if comparison.primary else ONE_FAMILY}{PROMISE}"
+        f"Error rates: {TWO_FAMILIES if comparison.primary else ONE_FAMILY}{PROMISE}"
     )
     return Section("Verdicts", caption, header, rows)
 

@@ -189,7 +189,7 @@ def _told(one: Ranking) -> str:
     pairs = len(one.levels) * (len(one.levels) - 1) // 2
     return (
         f"{one.outcome.label[:1].upper()}{one.outcome.label[1:]}: Friedman p {wording.p_value(one.friedman.p)}; "
-        f"Wilcoxon–Holm tells {one.pairs_different} of {pairs} pairs apart."
+        f"Wilcoxon–Holm separates {one.pairs_different} of {pairs} pairs."
     )
 
 
