@@ -86,7 +86,7 @@ def _setting(field: dataclasses.Field[Any], hint: Any) -> tuple[str, ...]:
     bounds = f"{rules['least']:,} to {rules['most']:,}" if rules["most"] is not None else ""
     accepts = ", ".join(f"`{one}`" if one else "none" for one in rules["choices"]) or bounds
     default = settings.to_text(field.default)
-    kind = "PATH" if rules["path"] else help_._type(hint)
+    kind = "PATH" if rules["path"] else help_.type_name(hint)
     return f"`{field.name}`", kind, f"`{default}`" if default else "", accepts, rules["help"]
 
 

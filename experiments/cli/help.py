@@ -96,7 +96,7 @@ def _page(
     for field in fields:
         rules = {**field.metadata, "choices": tuple(presets)} if field.name == "preset" else field.metadata
         text = f"{rules['help']}{_accepted(rules, field.default, values.get(field.name), preset)}"
-        metavar = "PATH" if rules["path"] else _type(hints[field.name])
+        metavar = "PATH" if rules["path"] else type_name(hints[field.name])
         groups[rules["group"]].add_argument(
             f"--{field.name}",
             metavar=metavar,
@@ -111,11 +111,12 @@ def _page(
     return page.format_help()
 
 
-def _type(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """What a setting of this type takes, as help and reference show it."""
     if typing.get_origin(hint) is tuple:
-        return f"{_type(typing.get_args(hint)[0])},…"
+        return f"{type_name(typing.get_args(hint)[0])},…"
     if isinstance(hint, types.UnionType):
-        return _type(next(one for one in typing.get_args(hint) if one is not type(None)))
+        return type_name(next(one for one in typing.get_args(hint) if one is not type(None)))
     return TYPES[hint]
 
 
