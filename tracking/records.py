@@ -18,7 +18,7 @@ STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 OTHERS_CPU = "machine/others_cpu_percent"
 # Tag: which network was to be compiled and was not, or not as a whole.
 RAN_EAGERLY = "ran_eagerly"
-VANISHED = "its process ended without a word (killed, or the machine went down)"
+VANISHED = "its process ended without a message (killed, or the machine went down)"
 
 
 class RunKind(StrEnum):

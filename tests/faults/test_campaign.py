@@ -146,7 +146,7 @@ def test_a_new_campaign_closes_the_runs_of_a_vanished_one(place: Place) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     campaigns = stored(place)["captioning demo"]
     assert sorted(run.status for run in campaigns) == ["FINISHED", "KILLED"]
-    assert "ended without a word" in next(run for run in campaigns if run.status == "KILLED").tags["outcome_reason"]
+    assert "ended without a message" in next(run for run in campaigns if run.status == "KILLED").tags["outcome_reason"]
 
 
 def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Server) -> None:

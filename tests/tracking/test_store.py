@@ -154,7 +154,7 @@ def test_runs_of_a_vanished_process_are_closed_and_those_of_a_living_one_kept(st
     assert statuses.pop("somebody else's") == "RUNNING"
     ended, left = ([f"{name}{of}" for name in some for of in ("", ": trial")] for some in (killed, running))
     assert statuses == {**dict.fromkeys(ended, "KILLED"), **dict.fromkeys(left, "RUNNING")}
-    assert "ended without a word" in everything(store)["dead: trial"].tags["outcome_reason"]
+    assert "ended without a message" in everything(store)["dead: trial"].tags["outcome_reason"]
 
 
 def _of_a_dead_process() -> dict[str, str]:

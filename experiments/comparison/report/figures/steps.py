@@ -46,8 +46,8 @@ def latencies(scene: Scene) -> Drawing | None:
     ]
     caption = (
         f"The share of requests answered within a time; a line is a run ({scene.of_runs} are shown, warm-up left out). "
-        "The upright scale is stretched towards both ends, where the slow requests are. Marks: the median over runs of the p50 "
-        "(round), p95 (square) and p99 (diamond) that a run’s number of requests has earned."
+        "The vertical scale is stretched towards both ends, where the slow requests are. Marks: the median over runs of the p50 "
+        "(round), p95 (square) and p99 (diamond), of runs with enough requests for it."
     )
     return paneled("latencies", "Latency of single requests", caption, scene.colours, panels, panel_inches=2.7)
 
