@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from models.contract import PROFILED, Array, Batch, Mark, Profile, Weights
 from models.frameworks.keras.shared import KerasFramework
 
@@ -48,8 +50,11 @@ class Adapter(KerasFramework):
         return self._gradient_weights(network, self._call(_dense_gradients, (network,), self._flat(batch)))
 
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
-        outputs: Array = self._call(_outputs, (network, False), tuple(map(self._array, inputs))).numpy()
-        return outputs.astype(self._dtype, copy=False)
+        # Few calls of Python: next to a small network's own time each is seen.
+        if isinstance(inputs[0], np.ndarray):
+            inputs = tuple(map(self._array, inputs))
+        outputs: Array = self._call(_outputs, (network, False), inputs).numpy()
+        return outputs if outputs.dtype is self._dtype else outputs.astype(self._dtype, copy=False)
 
     def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
         outputs: Array = self._call(function, (network,), tuple(map(self._array, inputs)), **options).numpy()
@@ -81,7 +86,7 @@ class Adapter(KerasFramework):
 
     def _call(self, function: Callable[..., Any], fixed: tuple[Any, ...], arrays: tuple[Any, ...], **options: int) -> Any:
         """`function(*fixed, *arrays, **options)`, as the variant runs it. Arrays are fed to the graph, all else keys it."""
-        key = (function, *map(id, fixed), *options.items())
+        key = (function, *map(id, fixed), *options.items()) if options else (function, *map(id, fixed))
         called = self._functions.get(key)
         if called is None:
             called = self._functions[key] = self._made(function, fixed, arrays, options)
