@@ -33,6 +33,8 @@ POLL_SECONDS = 0.5
 NOTICE_SECONDS = 90
 VANISHED = "VANISHED"
 OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
+# Why Slurm lets a job wait that it will never start. It takes such jobs, unless its configuration enforces limits.
+HOPELESS = ("PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")
 # A job that Slurm requeues without end would never end: `Share` gives up where requeued jobs get nothing done.
 MOST_REQUEUES = 10_000
 
@@ -145,9 +147,7 @@ def check(settings: CampaignSettings) -> None:
     tried = _asked(["sbatch", "--test-only", *_as_options(settings), "--wrap=true"])
     if tried.returncode:
         told = _first_line(tried.stderr).removeprefix("allocation failure: ")
-        given = {name: getattr(settings, name) for name in ("partition", "gres", "time_limit")}
-        asked = ", ".join(f"{name}={text}" for name, text in given.items() if text)
-        raise WrongCall(f"executor=slurm: Slurm takes no such job ({asked}): {told}")
+        raise WrongCall(f"executor=slurm: Slurm takes no job as {_as_asked(settings)}: {told}")
 
 
 def send(settings: CampaignSettings, folder: Path, name: str, work: Sequence[Callable[[], Any]], **more: Any) -> list[Sent]:
@@ -184,6 +184,8 @@ def call(settings: CampaignSettings, folder: Path, name: str, work: Callable[[],
     (sent,) = send(settings, folder, name, [work])
     try:
         while not sent.over:
+            if sent.waits_for in HOPELESS:
+                raise WrongCall(f"executor=slurm: Slurm would never start a job as {_as_asked(settings)}: {sent.waits_for}")
             step(f"job {sent.id} {sent.waits_for}".strip())
             time.sleep(POLL_SECONDS)
             if STOP.number:
@@ -221,6 +223,11 @@ def here() -> dict[str, str]:
 def send_again(work: Callable[[], Any]) -> Any:
     """What submitit takes from a job whose time is over, to go on with after it was requeued."""
     return submitit.helpers.DelayedSubmission(work)
+
+
+def _as_asked(settings: CampaignSettings) -> str:
+    given = {name: getattr(settings, name) for name in ("partition", "gres", "time_limit")}
+    return ", ".join(f"{name}={text}" for name, text in given.items() if text)
 
 
 def _as_options(settings: CampaignSettings) -> list[str]:

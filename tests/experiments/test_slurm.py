@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests import slurm
-from tests.conftest import Place
-from tests.faults.test_campaign import stored
+from tests.conftest import Place, toy_costs
+from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
+from tests.warm import Process
 
 pytestmark = pytest.mark.skipif(bool(slurm.MISSING), reason=slurm.MISSING)
 
@@ -32,6 +33,15 @@ def on_cluster(place: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) ->
     return place
 
 
+def ended(parent: Process) -> tuple[str, None]:
+    """What a campaign said until its end; one that does not end is killed."""
+    try:
+        return parent.communicate(timeout=120)
+    finally:
+        if parent.poll() is None:
+            parent.kill()
+
+
 def test_a_campaign_runs_as_jobs_and_its_blocks_stay_on_one_node(on_cluster: Place, cluster: Slurm) -> None:
     done = on_cluster.run(**TOYS, blocks="3", nodes="2")
     assert done.returncode == 3, done.stdout + done.stderr  # three blocks have no verdict
@@ -44,4 +54,57 @@ def test_a_campaign_runs_as_jobs_and_its_blocks_stay_on_one_node(on_cluster: Pla
         assert both[0]["slurm.job"] == both[1]["slurm.job"]
         assert both[0]["slurm.node"] == both[1]["slurm.node"]
     assert {found[0].tags["slurm.node"] for found in runs.values()} == set(cluster.nodes)
+    assert cluster.jobs() == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"partition": "mian"}, "partition=mian does not exist; did you mean main?"),
+        ({"gres": "gpu:8"}, "Slurm takes no job as partition=main, gres=gpu:8, time_limit=1h: "),
+        ({"time_limit": "2h"}, "would never start a job as partition=main, time_limit=2h: PartitionTimeLimit"),
+        ({"time_limit": "none"}, "time_limit=none: a job needs a limit"),
+        ({"executor": "local"}, "partition=main is for jobs of a cluster; add executor=slurm"),
+    ],
+)
+def test_what_slurm_would_not_run_is_one_line(on_cluster: Place, cluster: Slurm, given: dict[str, str], told: str) -> None:
+    done = on_cluster.run(**{**TOYS, **given})
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert cluster.jobs() == {}
+    assert not stored(on_cluster)
+
+
+def test_a_machine_without_slurm_or_without_its_controller_is_one_line(
+    on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (on_cluster.folder / "slurm.conf").write_text((cluster.folder / "slurm.conf").read_text().replace(str(cluster.port), "1"))
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(on_cluster.folder / "slurm.conf"))
+        done = on_cluster.run(**TOYS)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert "executor=slurm: Slurm does not answer: " in done.stderr
+    monkeypatch.setenv("PATH", str(on_cluster.folder))
+    done = on_cluster.run(**TOYS)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "sbatch, srun, squeue, scancel, sinfo not found on this machine" in done.stderr
+
+
+def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
+    on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in toy_costs(step=0.2).items():
+        monkeypatch.setenv(name, text)
+    parent = on_cluster.start(**{**TOYS, "blocks": "1", "steps_per_epoch": "400"})
+    wait_for_epochs(on_cluster, parent, 1)
+    (job,) = cluster.jobs()
+    cluster.ask("scancel", job)
+    output, _ = ended(parent)
+    assert parent.returncode == 1, output
+    tags_of = {run.tags["framework"]: run.tags for name, runs in stored(on_cluster).items() if "block" in name for run in runs}
+    assert {tags["outcome"] for tags in tags_of.values()} == {"interrupted"}
+    reasons = sorted(tags["outcome_reason"] for tags in tags_of.values())
+    assert reasons[0] == f"job {job} got SIGTERM"
+    assert reasons[1].startswith(f"job {job} was cancelled")
     assert cluster.jobs() == {}
