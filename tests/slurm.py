@@ -97,22 +97,21 @@ class Slurm:
         self._begin("slurmctld", "-f", f"{self.folder}/slurm.conf", *options)
 
     def start_node(self, name: str) -> None:
-        self._begin("slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name)
+        """What runs on it inherits its name, so that it can be found."""
+        self._begin("slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name, SLURMD_NODENAME=name)
 
     def kill_controller(self) -> None:
         _kill(self.folder / "slurmctld.pid")
 
     def kill_node(self, name: str) -> None:
         """As a power loss would: the daemon and all that runs on it."""
-        _kill(self.folder / f"slurmd-{name}.pid")
-        for process in _processes_of(name):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        _kill_all(f"SLURM_CONF={self.folder}/slurm.conf", f"SLURMD_NODENAME={name}")
 
-    def _begin(self, *command: str) -> None:
+    def _begin(self, *command: str, **more: str) -> None:
         program = shutil.which(command[0], path=SEARCHED)
         assert program
-        done = subprocess.run([program, *command[1:]], env=self.environment, capture_output=True, text=True, timeout=60)
+        environment = {**self.environment, **more}
+        done = subprocess.run([program, *command[1:]], env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
 
 
@@ -157,12 +156,8 @@ def _begin(cluster: Slurm) -> None:
 
 
 def _end(cluster: Slurm) -> None:
-    for pid_file in (*cluster.folder.glob("slurmd-*.pid"), cluster.folder / "slurmctld.pid", cluster.folder / "munge" / "pid"):
-        _kill(pid_file)
-    for name in cluster.nodes:
-        for process in _processes_of(name, cluster.folder):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+    """Whatever was started with its configuration; munged, the controller and the nodes among it."""
+    _kill_all(f"SLURM_CONF={cluster.folder}/slurm.conf")
 
 
 def _kill(pid_file: Path) -> None:
@@ -171,17 +166,18 @@ def _kill(pid_file: Path) -> None:
         pid_file.unlink()
 
 
-def _processes_of(node: str, folder: Path | None = None) -> list[int]:
-    """What runs on a node of ours: its daemons' children carry its name in their environment or command."""
+def _kill_all(*told: str) -> None:
+    """Every process with these in its environment, Slurm's own first: else they would report what has become of the others."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
-                told = (entry / "environ").read_bytes().split(b"\0")
-                ours = folder is None or f"SLURM_CONF={folder}/slurm.conf".encode() in told
-                if f"SLURMD_NODENAME={node}".encode() in told and ours:
-                    found.append(int(entry.name))
-    return found
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                if all(one.encode() in environment for one in told):
+                    found.append((b"slurm" not in (entry / "cmdline").read_bytes(), int(entry.name)))
+    for _, process in sorted(found):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def _free_port(nodes: int) -> int:

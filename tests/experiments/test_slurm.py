@@ -33,10 +33,10 @@ def on_cluster(place: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) ->
     return place
 
 
-def ended(parent: Process) -> tuple[str, None]:
+def ended(parent: Process, seconds: float = 120) -> tuple[str, None]:
     """What a campaign said until its end; one that does not end is killed."""
     try:
-        return parent.communicate(timeout=120)
+        return parent.communicate(timeout=seconds)
     finally:
         if parent.poll() is None:
             parent.kill()
@@ -94,9 +94,9 @@ def test_a_machine_without_slurm_or_without_its_controller_is_one_line(
 def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
     on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in toy_costs(step=0.2).items():
+    for name, text in toy_costs(step=0.1).items():
         monkeypatch.setenv(name, text)
-    parent = on_cluster.start(**{**TOYS, "blocks": "1", "steps_per_epoch": "400"})
+    parent = on_cluster.start(**{**TOYS, "blocks": "1", "steps_per_epoch": "10", "epochs": "60"})
     wait_for_epochs(on_cluster, parent, 1)
     (job,) = cluster.jobs()
     cluster.ask("scancel", job)
@@ -108,3 +108,8 @@ def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
     assert reasons[0] == f"job {job} got SIGTERM"
     assert reasons[1].startswith(f"job {job} was cancelled")
     assert cluster.jobs() == {}
+    monkeypatch.delenv("EVENHAND_TOY_COSTS")
+    resumed = on_cluster.resume(executor="slurm", nodes="1")
+    assert resumed.returncode == 3, resumed.stdout + resumed.stderr
+    again = {name: [run.tags["outcome"] for run in runs] for name, runs in stored(on_cluster).items() if "block" in name}
+    assert {name: sorted(outcomes) for name, outcomes in again.items()} == {name: ["interrupted", "ok"] for name in again}
