@@ -138,6 +138,7 @@ class Jobs:
 
     def _while_at_work(self, at_work: Sequence[Following]) -> Generator[None]:
         """Collects again and again until every job is over; left before that, or on a signal, jobs are ended first."""
+        self._runner.display.begin("jobs")
         try:
             while waiting := [one for one in at_work if not one.over]:
                 for one in waiting:
@@ -228,7 +229,7 @@ class Jobs:
     def _show(self, at_work: Sequence[Following]) -> None:
         left = [one for one in at_work if not one.over]
         reasons = {why for one in left if (why := one.sent.waits_for)}
-        told = f"jobs at work, waiting for {', '.join(sorted(reasons))}" if reasons else "jobs at work"
+        told = f"over; some wait for {', '.join(sorted(reasons))}" if reasons else "over"
         self._runner.display.step(told, len(at_work) - len(left), len(at_work))
 
 

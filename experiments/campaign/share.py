@@ -24,7 +24,7 @@ from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened, RunOutcome
 
-# A job that was requeued so often without ending a single cell would go on for ever.
+# A job that was requeued so often without an end of a cell, or a checkpoint, would go on for ever.
 MOST_FRUITLESS = 3
 
 
@@ -33,7 +33,7 @@ class Share:
     """What a job is sent as, and again after its time was over or its node failed: called, it goes on with what is missing.
 
     campaign: the folder of the campaign. own: that of the job's journal, which the campaign's process collects.
-    fruitless: how often in a row its time was over before a cell had ended. requeued: why it was interrupted before.
+    fruitless: how often in a row its time was over with nothing to show for it. requeued: why it was interrupted before.
     """
 
     campaign: Path
@@ -50,7 +50,7 @@ class Share:
         STOP.hold()
         STOP.watch()
         records = Journal(self.own)
-        self._ended_before = self._ended()
+        self._progress_before = self._progress()
         close_what_is_open(records, self.requeued)
         with Display() as display:
             campaign = Campaign(self.setup, self.plan, records, display, part_of=self.campaign)
@@ -65,7 +65,7 @@ class Share:
 
     def checkpoint(self) -> Any:
         """Called by submitit shortly before Slurm ends the job: what goes on after it; None where that is in vain."""
-        more = 0 if self._ended() > self._ended_before else self.fruitless + 1
+        more = 0 if self._progress() != self._progress_before else self.fruitless + 1
         if more >= MOST_FRUITLESS:
             return None
         return slurm.send_again(replace(self, fruitless=more, requeued="its job reached the time limit, or gave way to another"))
@@ -81,10 +81,12 @@ class Share:
             for block in self.blocks:
                 campaign.block(block)
 
-    def _ended(self) -> int:
-        """How many cells have ended by themselves, in all lives of this job."""
+    def _progress(self) -> tuple[int, ...]:
+        """What changes when a cell ends by itself, or has trained an epoch more."""
         ends = (one for one in journal.read_all(self.own) if isinstance(one, RunClosed))
-        return sum(one.outcome != RunOutcome.INTERRUPTED for one in ends)
+        folders = [checkpoint_of(self.campaign, cell.key) for block in self.blocks for cell in block]
+        kept = [folder.stat().st_mtime_ns for folder in folders if folder.exists()]
+        return sum(one.outcome != RunOutcome.INTERRUPTED for one in ends), *kept
 
     def _known(self, cells: Iterable[Cell]) -> dict[str, Ended]:
         """How cells ended, but for those of blocks that another machine began: a block has one machine, so it begins anew."""

@@ -116,7 +116,10 @@ class Sent:
         except FailedJobError as error:
             trace = str(error).split("-" * 22)[1:2]  # submitit's own words stand around it
             last = _last_line(trace[0]) if trace else str(error)
-            raise EvenhandError(f"job {self.id} failed: {last.rpartition('tracking.errors.')[2]}") from None
+            told = f"failed: {last.rpartition('tracking.errors.')[2]}"
+            if last.endswith("checkpoint function returned None."):
+                told = "reached its time limit again and again without a checkpoint; give it a longer time_limit"
+            raise EvenhandError(f"job {self.id} {told}") from None
         except UncompletedJobError:
             raise EvenhandError(self._ended()) from None
 

@@ -36,8 +36,8 @@ from tracking.store import Store
 T = TypeVar("T")
 EXPERIMENT = "synthetic"
 FRAMEWORKS = {"a": 1.0, "b": 1.05}  # made up: how long b takes
-# What the sensors of a cell of five minutes write: 12 series, twice a second, in 75 records.
-SERIES, SAMPLES, RECORDS = 12, 600, 75
+# What the sensors of a cell of a minute write: 12 series, twice a second, in 15 records.
+SERIES, SAMPLES, RECORDS = 12, 120, 15
 STAGES = ("journal", "resume", "store", "fetch", "compare", "look")
 
 
@@ -59,7 +59,7 @@ def records(cells: int, rng: np.random.Generator) -> Iterator[Record]:
     params = {name: text for name, text in settings_.as_text(Settings()).items() if text}
     yield RunOpened(campaign, now, EXPERIMENT, "synthetic", {"kind": RunKind.CAMPAIGN, "synthetic": "true"}, params)
     for at, cell in enumerate(design.blocks([list(FRAMEWORKS)], -(-cells // 2), rng)[:cells]):
-        run, began = uuid.UUID(bytes=rng.bytes(16)).hex, now + at * 300_000
+        run, began = uuid.UUID(bytes=rng.bytes(16)).hex, now + at * 60_000
         tags = {"kind": RunKind.CELL, "synthetic": "true", "campaign": f"run:{campaign}", "framework": cell.treatment}
         tags |= {"treatment": cell.treatment, "block": str(cell.block), "order_in_block": str(cell.order_in_block)}
         tags |= {"cell": cell.key, "machine": "synthetic", "environment": "synthetic", "settings_hash": "synthetic"}
@@ -72,7 +72,7 @@ def records(cells: int, rng: np.random.Generator) -> Iterator[Record]:
             yield Metrics(run, tuple(points))
         factors = FRAMEWORKS[cell.treatment] * np.exp(rng.normal(0, 0.02, len(KNOWN)))
         yield Metrics(run, tuple(Point(one.metric, float(by), 0, began) for one, by in zip(KNOWN, factors, strict=True)))
-        yield RunClosed(run, began + 299_000, RunOutcome.OK)
+        yield RunClosed(run, began + 60_000, RunOutcome.OK)
 
 
 def costs(cells: int, *, on_store: bool, seed: int = 0) -> Costs:
@@ -148,7 +148,7 @@ def main(words: list[str] | None = None) -> int:
     """The table on standard output."""
     parser = argparse.ArgumentParser(prog="python -m experiments.server.scale", description=__doc__)
     parser.add_argument("--cells", default="100,1000,10000", help="sizes of campaigns")
-    parser.add_argument("--store-up-to", type=int, default=1_000, help="larger campaigns are not sent to a store")
+    parser.add_argument("--store-up-to", type=int, default=300, help="larger campaigns are not sent to a store")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(words)
     try:
