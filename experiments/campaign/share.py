@@ -16,6 +16,7 @@ from experiments.campaign.runner import Ended, Runner, Setup, checkpoint_of, now
 from experiments.cell.contract import Job
 from experiments.config import devices
 from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
 from experiments.planning.design import Cell
 from experiments.planning.plan import Plan
@@ -72,7 +73,7 @@ class Share:
 
     def _work(self, campaign: Campaign) -> None:
         runner = campaign.runner
-        settle(runner, self.setup)
+        settle(runner, self.setup.settings)
         cells = [cell for block in self.blocks for cell in block]
         with runner.signals(), devices.staying_on(devices.placement(self.setup.settings).parent):
             campaign.recall(cells, self._known(cells))
@@ -99,12 +100,12 @@ class Share:
         return {key: end for key, end in ended.items() if key not in keys}
 
 
-def settle(runner: Runner, setup: Setup) -> None:
+def settle(runner: Runner, settings: CampaignSettings) -> None:
     """What a runner knows of its machine, on the node where cells run. Raises WrongCall where it is to be idle and is not."""
     runner.placed = slurm.here()
     runner.called = f"job {runner.placed['slurm.job']}"
-    runner.idle = MachineProbe(devices.of(setup.settings)[0]).idle()
-    if setup.settings.require_idle_machine and runner.idle.troubles:
+    runner.idle = MachineProbe(devices.of(settings)[0]).idle()
+    if settings.require_idle_machine and runner.idle.troubles:
         node = runner.placed["slurm.node"]
         raise WrongCall(f"require_idle_machine=true: {runner.idle.troubles[0]} (node {node}); try again, or with false")
     runner.warnings += [line for line in runner.idle.troubles if line not in runner.warnings]

@@ -11,6 +11,7 @@ from tests.conftest import Place, toy_costs
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
 from tests.warm import Process
+from tracking.store import Store
 
 pytestmark = pytest.mark.skipif(bool(slurm.MISSING), reason=slurm.MISSING)
 
@@ -113,3 +114,24 @@ def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
     again = {name: [run.tags["outcome"] for run in runs] for name, runs in stored(on_cluster).items() if "block" in name}
     assert {name: sorted(outcomes) for name, outcomes in again.items()} == {name: ["interrupted", "ok"] for name in again}
+
+
+def test_the_workers_of_a_sweep_are_jobs_and_share_its_trials(on_cluster: Place, cluster: Slurm) -> None:
+    storage = f"sqlite:///{on_cluster.folder}/trials.db"
+    given = {name: text for name, text in TOYS.items() if name != "frameworks"}
+    asked = {"experiment": "captioning", "search": "learning_rate=0.05|0.02|0.01|0.005", "objectives": "loss"}
+    asked |= {"frameworks": "toy", "sampler": "grid", "trials": "4", "confirm": "false", "storage": storage, "nodes": "2"}
+    command = on_cluster.command("sweep", **{**given, **asked})
+    done = on_cluster.call(*command)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    trials = list(Store(on_cluster.uri).runs("captioning", "tags.kind = 'trial'"))
+    assert [run.status for run in trials] == ["FINISHED"] * 4
+    assert {run.tags["slurm.node"] for run in trials} <= set(cluster.nodes)
+    assert cluster.jobs() == {}
+
+
+def test_a_sweep_on_a_cluster_needs_a_database_that_nodes_share(on_cluster: Place) -> None:
+    asked = {"experiment": "captioning", "search": "learning_rate=0.05|0.02|0.01|0.005", "objectives": "loss"}
+    done = on_cluster.call(*on_cluster.command("sweep", **{**TOYS, "frameworks": "toy", **asked}))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "give storage=postgresql://user@host/database" in done.stderr
