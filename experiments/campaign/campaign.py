@@ -51,7 +51,7 @@ class Executor(Protocol):
 class Campaign:
     """One launch of a plan. Built by `start` or `resume`; `run` does the work; the runner's `close` ends its run.
 
-    part_of: see `Runner`.
+    part_of: see `Runner`. ended: how cells of earlier launches did, by key.
     """
 
     def __init__(self, setup: Setup, plan: Plan, records: Journal, display: Display, part_of: Path | None = None):
@@ -63,6 +63,7 @@ class Campaign:
         self.treatments = {one.name: one for one in plan.treatments}
         self._frontier = Frontier(plan.along)
         self.looks: tuple[int, ...] = ()
+        self.ended: Mapping[str, Ended] = {}
         self._display = display
 
     # ---- the whole
@@ -76,7 +77,8 @@ class Campaign:
             self.runner.check_stop()
             self.looks = looks_so_far(self.runner.folder, self.runner.run)
             cells = cells_of(self.plan, self.settings)
-            self.recall(cells, ended_cells(self.runner.folder))
+            self.ended = ended_cells(self.runner.folder)
+            self.recall(cells, self.ended)
             self.runner.warn(self.prepared.warnings)
             self._display.expect(len(self.prepared.before) + sum(cell.key not in self._done for cell in cells))
             results = executor.extract(self.prepared.before)
@@ -307,7 +309,10 @@ def ended_cells(folder: Path) -> dict[str, Ended]:
             first = opened[record.run].tags if record.run in opened else {}
             told = tags.get(record.run, {})
             end = Ended(
-                RunOutcome(record.outcome), told.get("phase", ""), disturbed=told.get("disturbed", ""), repeat="repeats" in first
+                *(RunOutcome(record.outcome), told.get("phase", "")),
+                disturbed=told.get("disturbed", ""),
+                repeat="repeats" in first,
+                machine=first.get("machine", ""),
             )
             ends.append((first.get("cell", ""), end))
     ok = [(key, end) for key, end in ends if end.outcome == RunOutcome.OK]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from experiments.campaign import slurm
 from experiments.campaign.campaign import Campaign, Measured
 from experiments.campaign.executors import JOBS
-from experiments.campaign.runner import now_ms
+from experiments.campaign.runner import Ended, now_ms
 from experiments.campaign.share import Share
 from experiments.campaign.slurm import Sent
 from experiments.cell.contract import Job
@@ -107,7 +107,8 @@ class Jobs:
     def _measured(self, blocks: Sequence[Sequence[Cell]]) -> Generator[Measured]:
         missing = [tuple(block) for block in blocks if not self._campaign.is_done(block)]
         count = min(self._settings.nodes, len(missing))
-        at_work = self._send([self._share(tuple(missing[start::count])) for start in range(count)])
+        known = self._known()
+        at_work = self._send([self._share(tuple(missing[start::count]), known=known) for start in range(count)])
         following = {block[0].block: one for one in at_work for block in one.share.blocks}
         waiting = list(blocks)
         for _ in self._while_at_work(at_work):
@@ -124,9 +125,22 @@ class Jobs:
 
     # ---- jobs
 
-    def _share(self, blocks: tuple[tuple[Cell, ...], ...] = (), before: tuple[Job, ...] = ()) -> Share:
+    def _known(self) -> dict[int, dict[str, Ended]]:
+        """How cells did in earlier launches, by block and key: a job is told of its own alone, and need not read all of them."""
+        found: dict[int, dict[str, Ended]] = {}
+        for key, end in self._campaign.ended.items():
+            found.setdefault(int(key.split("-")[1]), {})[key] = end
+        return found
+
+    def _share(
+        self,
+        blocks: tuple[tuple[Cell, ...], ...] = (),
+        before: tuple[Job, ...] = (),
+        known: Mapping[int, Mapping[str, Ended]] | None = None,
+    ) -> Share:
         own = self._folder / uuid.uuid4().hex[:8]
-        return Share(self._runner.folder.resolve(), own, self._campaign.setup, self._campaign.plan, blocks, before)
+        ended = {key: end for block in blocks for key, end in (known or {}).get(block[0].block, {}).items()}
+        return Share(self._runner.folder.resolve(), own, self._campaign.setup, self._campaign.plan, blocks, before, ended)
 
     def _send(self, shares: Sequence[Share]) -> list[Following]:
         """In one array; a campaign that has one node keeps it, as far as its jobs are not at work at a time."""

@@ -89,6 +89,7 @@ class Ended:
     """How a cell ended. phase: where it ran out of memory, or empty. metrics: their latest values.
 
     disturbed: what others used of the machine, where it was more than the settings allow. repeat: whether it repeats such a cell.
+    machine: the fingerprint of the one it ran on, where that was read back.
     """
 
     outcome: RunOutcome
@@ -97,6 +98,7 @@ class Ended:
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
     disturbed: str = ""
     repeat: bool = False
+    machine: str = ""
 
 
 class Runner:

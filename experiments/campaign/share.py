@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Share:
     """What a job is sent as, and again after its time was over or its node failed: called, it goes on with what is missing.
 
     campaign: the folder of the campaign. own: that of the job's journal, which the campaign's process collects.
+    known: how cells of these blocks did in earlier launches, by key.
     fruitless: how often in a row its time was over with nothing to show for it. requeued: why it was interrupted before.
     """
 
@@ -43,6 +44,7 @@ class Share:
     plan: Plan
     blocks: tuple[tuple[Cell, ...], ...] = ()
     before: tuple[Job, ...] = ()
+    known: Mapping[str, Ended] = field(default_factory=dict)
     fruitless: int = 0
     requeued: str = "its node failed, or Slurm put the job back into the queue"
 
@@ -91,12 +93,12 @@ class Share:
 
     def _known(self, cells: Iterable[Cell]) -> dict[str, Ended]:
         """How cells ended, but for those of blocks that another machine began: a block has one machine, so it begins anew."""
-        elsewhere = blocks_elsewhere([self.campaign, self.own])
+        ended = {**self.known, **ended_cells(self.own)}
+        elsewhere = blocks_elsewhere(ended) | begun_elsewhere(self.own)
         for cell in cells:
             if cell.block in elsewhere:
                 shutil.rmtree(checkpoint_of(self.campaign, cell.key), ignore_errors=True)
         keys = {cell.key for cell in cells if cell.block in elsewhere}
-        ended = {**ended_cells(self.campaign), **ended_cells(self.own)}
         return {key: end for key, end in ended.items() if key not in keys}
 
 
@@ -123,9 +125,14 @@ def close_what_is_open(records: Journal, why: str) -> None:
         records.append(RunClosed(run, now_ms(), RunOutcome.INTERRUPTED, why))
 
 
-def blocks_elsewhere(folders: Iterable[Path]) -> set[int]:
-    """Blocks of which these journals hold a cell that ran on another machine than this one."""
+def blocks_elsewhere(ended: Mapping[str, Ended]) -> set[int]:
+    """Blocks of which a cell has ended on another machine than this one. ended: by the cell's key."""
     here = provenance.fingerprint()
-    opened = (record for folder in folders for record in journal.read_all(folder) if isinstance(record, RunOpened))
-    tags = [record.tags for record in opened if "cell" in record.tags]
-    return {int(one["block"]) for one in tags if one.get("machine", here) != here}
+    return {int(key.split("-")[1]) for key, one in ended.items() if one.machine not in ("", here)}
+
+
+def begun_elsewhere(folder: Path) -> set[int]:
+    """Blocks of which this journal holds a cell that began on another machine, whether it ended or not."""
+    here = provenance.fingerprint()
+    opened = (record.tags for record in journal.read_all(folder) if isinstance(record, RunOpened))
+    return {int(tags["block"]) for tags in opened if "cell" in tags and tags.get("machine", here) != here}

@@ -36,8 +36,8 @@ from tracking.store import Store
 T = TypeVar("T")
 EXPERIMENT = "synthetic"
 FRAMEWORKS = {"a": 1.0, "b": 1.05}  # made up: how long b takes
-# What the sensors of a cell of a minute write: 12 series, twice a second, in 15 records.
-SERIES, SAMPLES, RECORDS = 12, 120, 15
+# What the sensors of a cell of a minute write: 12 series, twice a second, eight samples a record.
+SERIES, SAMPLES, SAMPLES_A_RECORD = 12, 120, 8
 STAGES = ("journal", "resume", "store", "fetch", "compare", "look")
 
 
@@ -53,8 +53,8 @@ class Costs:
     journal_bytes: float
 
 
-def records(cells: int, rng: np.random.Generator) -> Iterator[Record]:
-    """What a campaign's journal holds of so many cells, in blocks of two."""
+def records(cells: int, rng: np.random.Generator, samples: int = SAMPLES) -> Iterator[Record]:
+    """What a campaign's journal holds of so many cells, in blocks of two. samples: of the sensors in each cell."""
     campaign, now = uuid.UUID(bytes=rng.bytes(16)).hex, 1_760_000_000_000
     params = {name: text for name, text in settings_.as_text(Settings()).items() if text}
     yield RunOpened(campaign, now, EXPERIMENT, "synthetic", {"kind": RunKind.CAMPAIGN, "synthetic": "true"}, params)
@@ -66,8 +66,8 @@ def records(cells: int, rng: np.random.Generator) -> Iterator[Record]:
         yield RunOpened(
             run, began, EXPERIMENT, f"{cell.treatment} · block {cell.block}", tags, {**params, "framework": cell.treatment}
         )
-        for part in range(RECORDS):
-            seconds = range(part * SAMPLES // RECORDS, (part + 1) * SAMPLES // RECORDS)
+        for first in range(0, samples, SAMPLES_A_RECORD):
+            seconds = range(first, min(first + SAMPLES_A_RECORD, samples))
             points = [Point(f"system/{name}", 50.0, second, began + 500 * second) for name in range(SERIES) for second in seconds]
             yield Metrics(run, tuple(points))
         factors = FRAMEWORKS[cell.treatment] * np.exp(rng.normal(0, 0.02, len(KNOWN)))
@@ -75,12 +75,12 @@ def records(cells: int, rng: np.random.Generator) -> Iterator[Record]:
         yield RunClosed(run, began + 60_000, RunOutcome.OK)
 
 
-def costs(cells: int, *, on_store: bool, seed: int = 0) -> Costs:
+def costs(cells: int, *, on_store: bool, samples: int = SAMPLES, seed: int = 0) -> Costs:
     """Every stage once, in a folder and an SQLite store of its own. on_store: whether records go to a store too."""
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        written, found["journal"] = _timed(lambda: _write(place, cells, seed))
+        written, found["journal"] = _timed(lambda: _write(place, cells, samples, seed))
         _, found["resume"] = _timed(lambda: ended_cells(place))
         if on_store:
             store = Store(f"sqlite:///{place}/mlflow.db")
@@ -94,9 +94,9 @@ def costs(cells: int, *, on_store: bool, seed: int = 0) -> Costs:
     return Costs(cells, {name: seconds / cells for name, seconds in found.items()}, written / cells)
 
 
-def _write(folder: Path, cells: int, seed: int) -> int:
+def _write(folder: Path, cells: int, samples: int, seed: int) -> int:
     kept = Journal(folder)
-    for record in records(cells, np.random.default_rng(seed)):
+    for record in records(cells, np.random.default_rng(seed), samples):
         kept.append(record)
     kept.close()
     return kept.size
@@ -149,6 +149,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.server.scale", description=__doc__)
     parser.add_argument("--cells", default="100,1000,10000", help="sizes of campaigns")
     parser.add_argument("--store-up-to", type=int, default=300, help="larger campaigns are not sent to a store")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="of the sensors in each cell; 0 for the comparison alone")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(words)
     try:
@@ -160,7 +161,7 @@ def main(words: list[str] | None = None) -> int:
     found = []
     for size in sizes:
         print(f"{size:,} cells", file=sys.stderr)
-        found.append(costs(size, on_store=size <= asked.store_up_to, seed=asked.seed))
+        found.append(costs(size, on_store=size <= asked.store_up_to, samples=asked.samples, seed=asked.seed))
     print(as_markdown(found))
     return 0
 
