@@ -95,6 +95,8 @@ def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str])
             was = settings_.to_text(before)
             raise WrongCall(f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew")
     changed = set(given) & {"cache", "journal", *_open_ended(settings)}
+    if given.get("executor") == "local":  # what a cluster was asked for goes with it
+        changed |= settings_.of_group(settings, "cluster")
     return dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in changed})
 
 

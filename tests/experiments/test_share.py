@@ -14,8 +14,8 @@ from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened, RunOutcome
 
 pytest.importorskip("submitit", reason="extra slurm")
-from experiments.campaign import share  # noqa: E402
-from experiments.campaign.share import MOST_FRUITLESS, Share  # noqa: E402
+from experiments.campaign import share
+from experiments.campaign.share import MOST_FRUITLESS, Share
 
 CELLS = [Cell(treatment, block, 0) for block in (1, 2) for treatment in ("a", "b")]
 

@@ -110,7 +110,7 @@ def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
     assert reasons[1].startswith(f"job {job} was cancelled")
     assert cluster.jobs() == {}
     monkeypatch.delenv("EVENHAND_TOY_COSTS")
-    resumed = on_cluster.resume(executor="slurm", nodes="1")
+    resumed = on_cluster.resume(executor="local")  # and nothing of what the cluster was asked for
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
     again = {name: [run.tags["outcome"] for run in runs] for name, runs in stored(on_cluster).items() if "block" in name}
     assert {name: sorted(outcomes) for name, outcomes in again.items()} == {name: ["interrupted", "ok"] for name in again}
