@@ -273,7 +273,8 @@ class Runner:
 
     def _spec(self, setup: Setup, work: Work) -> CellSpec:
         settings, treatment = setup.settings, work.treatment
-        own, silent = {**dataclasses.asdict(settings), **treatment.settings}, settings_.silent(settings)
+        own = {**dataclasses.asdict(settings), **treatment.settings}
+        untold = settings_.silent(settings) | settings_.of_group(settings, "cluster")  # a checkpoint goes on wherever that is
         return CellSpec(
             run=work.run,
             workload=setup.module.WORKLOAD,
@@ -282,7 +283,7 @@ class Runner:
             device=device_of(settings, treatment),
             threads=setup.threads,
             block=work.block,
-            settings={k: v for k, v in own.items() if k not in silent},
+            settings={k: v for k, v in own.items() if k not in untold},
             inputs=dict(work.inputs),
             journal=str(self.folder.resolve()),
             folder=f"cells/{work.key}/{work.run[:8]}",

@@ -21,7 +21,7 @@ from experiments.config.stopping import STOP, Interrupted
 from experiments.planning.design import Cell
 from experiments.planning.plan import Plan
 from tracking import journal, provenance
-from tracking.errors import WrongCall
+from tracking.errors import EvenhandError, WrongCall
 from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened, RunOutcome
 
@@ -62,6 +62,8 @@ class Share:
             except Interrupted:  # no result: whoever waits for one asks Slurm what became of the job
                 campaign.runner.leave()
                 sys.exit(128 + STOP.number)
+            if left := len(records.waiting()):
+                raise EvenhandError(f"{left} records could not be written: {campaign.runner.full_disk}")
             size = records.size
             campaign.runner.leave()
         return size

@@ -116,6 +116,7 @@ def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
     assert {name: sorted(outcomes) for name, outcomes in again.items()} == {name: ["interrupted", "ok"] for name in again}
 
 
+@pytest.mark.slow
 def test_the_workers_of_a_sweep_are_jobs_and_share_its_trials(on_cluster: Place, cluster: Slurm) -> None:
     storage = f"sqlite:///{on_cluster.folder}/trials.db"
     given = {name: text for name, text in TOYS.items() if name != "frameworks"}
