@@ -92,7 +92,7 @@ def check(words: list[str]) -> None:
         case ["pip", "install", *options]:
             check_installation(options)
         case ["export", *variables]:
-            assert all(re.match(r"(MLFLOW|EVENHAND)_[A-Z_]+=", one) for one in variables)
+            assert all(re.match(r"(KUBE_MLFLOW|MLFLOW|EVENHAND)_[A-Z_]+=", one) for one in variables)
         case ["docker", "compose", *options]:
             check_compose(options)
         case ["docker", "build", *options]:
