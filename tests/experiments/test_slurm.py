@@ -92,6 +92,7 @@ def test_a_machine_without_slurm_or_without_its_controller_is_one_line(
     assert "sbatch, srun, squeue, scancel, sinfo not found on this machine" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
     on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
