@@ -125,6 +125,10 @@ def check(words: list[str]) -> None:
     match words:
         case ["mlflow", "run", ".", *options]:
             check_experiment(*_of_the_runner(options))
+        case ["mlflow", "run", project, *options] if project.startswith("deploy/"):
+            given = dict(pairwise(options))
+            assert given["-e"] in yaml.safe_load((ROOT / project / "MLproject").read_text())["entry_points"]
+            assert (ROOT / given["--backend-config"]).exists()
         case ["mlflow", command, *_]:
             assert command in ("server", "ui", "experiments", "models")
         case ["python", "-m", "experiments", name, *options] | ["evenhand", name, *options] if not name.startswith("--"):
@@ -140,14 +144,19 @@ def check(words: list[str]) -> None:
         case ["pip", "install", *options]:
             check_installation(options)
         case ["export", *variables]:
-            assert all(re.match(r"(MLFLOW|EVENHAND)_[A-Z_]+=", one) for one in variables)
+            assert all(re.match(r"(KUBE_MLFLOW|MLFLOW|EVENHAND)_[A-Z_]+=", one) for one in variables)
         case ["docker", "compose", *options]:
             check_compose(options)
+        case ["docker", "build", *options]:
+            assert (ROOT / options[options.index("--file") + 1]).exists()
+        case ["docker", "push", _]:
+            pass
         case ["docker", "volume", "rm", *names]:
             assert set(names) <= {f"{COMPOSE['name']}_{one}" for one in COMPOSE["volumes"]}
         case ["kubectl", *options]:
             kinds = "\n".join(option.replace("/", " ") for option in options)
             objects = (ROOT / "deploy/kubernetes/evenhand.yaml").read_text()
+            assert all((ROOT / path).exists() for path in options if path.startswith("deploy/"))
             assert all(f"name: {name}" in objects for name in re.findall(r"(?:deployment|cronjob) (\w+)", kinds))
         case [("ruff" | "mypy") as tool, *_]:  # of the extra dev, which tests do without
             assert any(one.startswith(tool) for one in EXTRAS["dev"])

@@ -20,6 +20,25 @@ LONGEST_PAUSE_SECONDS = 30.0
 PATIENCE_SECONDS = 15.0
 
 
+class Collected:
+    """In place of an uploader, where another process collects the journal and delivers it: nothing is to be sent from here."""
+
+    refused: tuple[str, ...] = ()
+    trouble = doubt = ""
+    undelivered = 0
+    up_to_date, stuck, sparing = True, False, False
+
+    def __init__(self) -> None:
+        self.damaged: Damages = {}
+
+    def start(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def finish(self, timeout_seconds: float) -> bool:  # noqa: ARG002
+        return True
+
+
 class Uploader(threading.Thread):
     """Reads the journal behind the writer and applies it; the journal is the buffer, so memory stays bounded.
 

@@ -6,8 +6,10 @@ import dataclasses
 import importlib
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -27,63 +29,105 @@ from tracking.journal import Journal
 from tracking.records import RunClosed, RunKind, RunOpened, RunOutcome, Tags
 
 
-class Campaign:
-    """One launch of a plan. Built by `start` or `resume`; `run` does the work; the runner's `close` ends its run."""
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What came of a block. fresh: whether any of its cells was run now. well: whether all that were run ended well."""
 
-    def __init__(self, setup: Setup, plan: Plan, records: Journal, display: Display):
+    block: int
+    fresh: bool
+    well: bool
+
+
+class Executor(Protocol):
+    """Where the work of a campaign is done."""
+
+    def extract(self, jobs: Sequence[Job]) -> list[bool]:
+        """Pieces of work that cells need, in this order: whether each ended well."""
+
+    def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[Measured]:
+        """Every cell that is not there yet, block by block. Closed before its end, what is still at work is stopped."""
+
+
+class Campaign:
+    """One launch of a plan. Built by `start` or `resume`; `run` does the work; the runner's `close` ends its run.
+
+    part_of: see `Runner`. ended: how cells of earlier launches did, by key.
+    """
+
+    def __init__(self, setup: Setup, plan: Plan, records: Journal, display: Display, part_of: Path | None = None):
         self.setup, self.plan = setup, plan
         self.settings, self.prepared = setup.settings, setup.prepared
         self.devices = devices.of(setup.settings)
-        self.runner = Runner(records, display, self.devices[0])
+        self.runner = Runner(records, display, self.devices[0], part_of)
         self.runner.warnings = list(setup.prepared.warnings)
         self.treatments = {one.name: one for one in plan.treatments}
         self._frontier = Frontier(plan.along)
         self.looks: tuple[int, ...] = ()
+        self.ended: Mapping[str, Ended] = {}
         self._display = display
 
     # ---- the whole
 
-    def run(self, enough: Callable[[int, bool], bool]) -> bool:
+    def run(self, enough: Callable[[int, bool], bool], executor: Executor) -> bool:
         """What comes before the blocks, then every cell that is not there yet. True if all ended well.
 
         enough: whether a block was the last, from its number and whether any of its cells was run now.
         """
-        pinned = devices.placement(self.settings).parent  # empty without pin=auto
-        with self.runner.signals(), devices.staying_on(pinned):
+        with self.runner.signals():
             self.runner.check_stop()
-            ended = ended_cells(self.runner.folder)
             self.looks = looks_so_far(self.runner.folder, self.runner.run)
-            counted = {RunOutcome.OK, RunOutcome.NOT_EQUAL} | ({RunOutcome.OUT_OF_MEMORY} if self._frontier.along else set())
-            self._done = {key for key, end in ended.items() if end.outcome in counted}
-            self._disturbed = {key: end for key, end in ended.items() if end.outcome == RunOutcome.OK and end.disturbed}
             cells = cells_of(self.plan, self.settings)
-            if self._in_turns:
-                for group in self._groups(cells):
-                    if not (keys := {cell.key for cell in group}) <= self._done:
-                        self._done -= keys
-            self._remember_what_did_not_fit(cells, ended)
+            self.ended = ended_cells(self.runner.folder)
+            self.recall(cells, self.ended)
             self.runner.warn(self.prepared.warnings)
-            self._display.expect(len(self.prepared.before) + len({cell.key for cell in cells} - self._done))
-            results = []
-            for job in self.prepared.before:
-                results.append(extract(self.runner, self.setup, job))
-                if job.framework == self.settings.frameworks[0] and not results[-1]:
+            self._display.expect(len(self.prepared.before) + sum(cell.key not in self._done for cell in cells))
+            results = executor.extract(self.prepared.before)
+            for job, well in zip(self.prepared.before, results, strict=True):
+                if job.framework == self.settings.frameworks[0] and not well:
                     raise EvenhandError("the baseline's feature extraction failed, which all cells need; the reason stands above")
             self.runner.warn(self._after_extraction())
-            for number, block in itertools.groupby(cells, key=lambda cell: cell.block):
-                inside = list(block)
-                fresh = not {cell.key for cell in inside} <= self._done
-                results += self._block(inside)
-                if enough(number, fresh):
-                    break
+            blocks = [list(block) for _, block in itertools.groupby(cells, key=lambda cell: cell.block)]
+            with closing(executor.blocks(blocks)) as all_measured:
+                for measured in all_measured:
+                    results.append(measured.well)
+                    if enough(measured.block, measured.fresh):
+                        break
         return all(results)
+
+    def recall(self, cells: Sequence[Cell], ended: Mapping[str, Ended]) -> None:
+        """What earlier launches have measured of these cells, and what they found not to fit. ended: see `ended_cells`."""
+        self._done = {key for key, end in ended.items() if self.counts(end.outcome)}
+        self._disturbed = {key: end for key, end in ended.items() if end.outcome == RunOutcome.OK and end.disturbed}
+        if self._in_turns:
+            for group in self._groups(cells):
+                if not (keys := {cell.key for cell in group}) <= self._done:
+                    self._done -= keys
+        self._remember_what_did_not_fit(cells, ended)
+
+    def counts(self, outcome: RunOutcome | None) -> bool:
+        """Whether a cell that ended so need not be run again."""
+        too_large = outcome == RunOutcome.OUT_OF_MEMORY and bool(self._frontier.along)
+        return outcome in (RunOutcome.OK, RunOutcome.NOT_EQUAL) or too_large
+
+    def is_done(self, cells: Iterable[Cell]) -> bool:
+        """Whether none of these cells is still to be run."""
+        return {cell.key for cell in cells} <= self._done
+
+    def extract(self, job: Job) -> bool:
+        """A piece of work that cells need, in a process of its own."""
+        return extract(self.runner, self.setup, job)
 
     def _after_extraction(self) -> tuple[str, ...]:
         prepare = importlib.import_module(f"experiments.workloads.{self.setup.module.WORKLOAD}.prepare")
         found: tuple[str, ...] = prepare.after_extraction(self.settings, self.prepared)
         return found
 
-    def _block(self, cells: list[Cell]) -> list[bool]:
+    def block(self, cells: Sequence[Cell]) -> Measured:
+        """Runs what is missing of a block, here and now."""
+        fresh = not self.is_done(cells)
+        return Measured(cells[0].block, fresh, all(self._block(cells)))
+
+    def _block(self, cells: Sequence[Cell]) -> list[bool]:
         """Every cell of a block; then once more those that others disturbed, whatever they measured, each at most once."""
         if self._in_turns:
             return self._block_in_turns(cells)
@@ -114,7 +158,7 @@ class Campaign:
             found.setdefault((cell.block, self.treatments[cell.treatment].group), []).append(cell)
         return list(found.values())
 
-    def _block_in_turns(self, cells: list[Cell]) -> list[bool]:
+    def _block_in_turns(self, cells: Sequence[Cell]) -> list[bool]:
         """Groups whole or not at all: what is missing one cell runs again, and what others disturbed does so once."""
         groups = self._groups(cells)
         results = [self._together(group) for group in groups if not {cell.key for cell in group} <= self._done]
@@ -178,6 +222,10 @@ class Campaign:
             self._frontier.note(treatment, ended.phase)
             return bool(self._frontier.along)
         return ended.outcome == RunOutcome.OK
+
+    def leave_out(self, cell: Cell, outcome: RunOutcome, reason: str) -> None:
+        """A cell that did not come to run has a run all the same, which says why."""
+        self.runner.leave_out(self.setup, self._work(cell, self.treatments[cell.treatment], {}), outcome, reason)
 
     def _work(self, cell: Cell, treatment: Treatment, more: Mapping[str, str]) -> Work:
         """more: tags beside those that every cell has."""
@@ -261,7 +309,10 @@ def ended_cells(folder: Path) -> dict[str, Ended]:
             first = opened[record.run].tags if record.run in opened else {}
             told = tags.get(record.run, {})
             end = Ended(
-                RunOutcome(record.outcome), told.get("phase", ""), disturbed=told.get("disturbed", ""), repeat="repeats" in first
+                *(RunOutcome(record.outcome), told.get("phase", "")),
+                disturbed=told.get("disturbed", ""),
+                repeat="repeats" in first,
+                machine=first.get("machine", ""),
             )
             ends.append((first.get("cell", ""), end))
     ok = [(key, end) for key, end in ends if end.outcome == RunOutcome.OK]

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from experiments import studies
-from experiments.campaign import equality, extending, looking, readiness
+from experiments.campaign import equality, executors, extending, looking, readiness
 from experiments.campaign.campaign import Campaign, looks_tag
 from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
 from experiments.campaign.preflight import on_a_common_device
@@ -73,10 +73,12 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     settings = extending.allowed(same_settings(study, before, given), before, folder, kept["run"])
     ready = make_ready(study, settings, display, plan_.from_values(kept["plan"]) if "plan" in kept else None)
     records = Journal(folder)
+    executors.gather(records, kept["run_id"])
     reopen_parent(ready.store, kept, records)
     now = {name: getattr(settings, name) for name in _open_ended(settings)}
     if {**before, **now} != before:
-        if not settings.until_settled and (looks := extending.seen(folder, kept["run"], before["blocks"])):
+        lengthened = not settings.until_settled and settings.blocks != before["blocks"]
+        if lengthened and (looks := extending.seen(folder, kept["run"], before["blocks"])):
             records.append(looks_tag(kept["run"], looks))
         journal.write_campaign(folder, {**kept, "settings": {**before, **now}})
     return Campaign(ready.setup, ready.plan, records, display)
@@ -93,28 +95,30 @@ def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str])
             was = settings_.to_text(before)
             raise WrongCall(f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew")
     changed = set(given) & {"cache", "journal", *_open_ended(settings)}
+    if given.get("executor") == "local":  # what a cluster was asked for goes with it
+        changed |= settings_.of_group(settings, "cluster")
     return dataclasses.replace(settings, **{name: getattr(wanted_now, name) for name in changed})
 
 
 def _open_ended(settings: CampaignSettings) -> set[str]:
-    """The settings that a resumption may change: how long it goes on."""
-    return {"max_blocks", "budget"} if settings.until_settled else {"blocks"}
+    """The settings that a resumption may change: how long it goes on, and where."""
+    length = {"max_blocks", "budget"} if settings.until_settled else {"blocks"}
+    return length | settings_.of_group(settings, "cluster")
 
 
 def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
     """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
-    devices.placement(settings)  # raises where no CPU is left to the cells
-    look = readiness.MachineProbe(devices.of(settings)[0])
+    look = None if settings.on_cluster else readiness.MachineProbe(devices.of(settings)[0])  # jobs look at their nodes themselves
     prepared = prepare(study, settings, display)
     store = Store()
     store.check()
     account = accounts.current(store)
     settings = dataclasses.replace(settings, team=accounts.team_of(account, settings.team))
-    idle = look.idle()
+    idle = look.idle() if look else MachineState()
     if settings.require_idle_machine and idle.troubles:
         raise WrongCall(f"require_idle_machine=true: {idle.troubles[0]}; try again when it is free, or with false")
     settings, given_up = on_a_common_device(study, settings, prepared, display)
-    wanted = plan or plan_.of_study(studies.load(study), settings)
+    wanted = _by_machine(plan or plan_.of_study(studies.load(study), settings), settings)
     if wanted.own_inputs:
         prepared = _with_own_inputs(study, settings, prepared, wanted, display)
     prepared = proven(study, settings, prepared, wanted.treatments, display)
@@ -122,6 +126,12 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     prepared = dataclasses.replace(prepared, warnings=warnings, tags={**prepared.tags, **accounts.tags(account)})
     places = (accounts.place(account, settings.team, study), accounts.launches(account, settings.team))
     return Ready(Setup(study, settings, prepared), store, idle, wanted, *places)
+
+
+def _by_machine(plan: Plan, settings: CampaignSettings) -> Plan:
+    """Blocks that ran on several nodes are judged node by node, and then together as a random effect."""
+    apart = settings.on_cluster and settings.nodes > 1 and "machine" not in plan.strata
+    return dataclasses.replace(plan, strata=(*plan.strata, "machine")) if apart else plan
 
 
 def _with_own_inputs(study: str, settings: CampaignSettings, prepared: Prepared, plan: Plan, display: Display) -> Prepared:
@@ -156,6 +166,9 @@ def check(study: str, settings: CampaignSettings) -> None:
             raise WrongCall(missing)
     memory.size(settings.memory_limit)
     looking.check(settings)
+    if not settings.on_cluster:
+        devices.placement(settings)  # raises where no CPU is left to the cells
+    executors.check(settings)
     studies.primary(module, settings)  # raises for what it does not judge
 
 

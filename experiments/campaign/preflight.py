@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from functools import partial
+from pathlib import Path
 
 from experiments import studies
 from experiments.campaign.process import Child
@@ -45,7 +47,21 @@ def on_a_common_device(
 
 
 def _failed(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> list[Opened]:
-    """Those that do not open, each in a process of its own; two at a time, since nothing is measured yet."""
+    """Those that do not open, here or on a node of the cluster."""
+    if not settings.on_cluster:
+        return failed(study, settings, prepared, display)
+    from experiments.campaign import slurm
+
+    display.begin("check")
+    with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
+        work = partial(failed, study, settings, prepared)
+        found: list[Opened] = slurm.call(settings, Path(folder).resolve(), "evenhand-check", work, display.waiting)
+    return found
+
+
+def failed(study: str, settings: CampaignSettings, prepared: Prepared, display: Display | None = None) -> list[Opened]:
+    """Those that do not open on this machine, each in a process of its own; two at a time, since nothing is measured yet."""
+    display = display or Display()
     module = studies.load(study)
     silent = settings_.silent(settings)
     values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in silent}

@@ -48,7 +48,7 @@ from tracking.records import (
 )
 from tracking.sensors import Sensors
 from tracking.store import Store, note, schema, source
-from tracking.upload import Uploader
+from tracking.upload import Collected, Uploader
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Ended:
     """How a cell ended. phase: where it ran out of memory, or empty. metrics: their latest values.
 
     disturbed: what others used of the machine, where it was more than the settings allow. repeat: whether it repeats such a cell.
+    machine: the fingerprint of the one it ran on, where that was read back.
     """
 
     outcome: RunOutcome
@@ -97,24 +98,32 @@ class Ended:
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
     disturbed: str = ""
     repeat: bool = False
+    machine: str = ""
 
 
 class Runner:
-    """The run that cells belong to, with its journal. `measure` runs a cell; `close` ends the run, whatever happened."""
+    """The run that cells belong to, with its journal. `measure` runs a cell; `close` ends the run, whatever happened.
 
-    def __init__(self, records: Journal, display: Display, device: str) -> None:
-        kept = journal.read_campaign(records.folder)
+    part_of: the campaign's folder, where these records are a part of it alone, which another process collects and delivers.
+    placed: tags of where such a part runs. called: who is meant where a signal ends a cell.
+    """
+
+    def __init__(self, records: Journal, display: Display, device: str, part_of: Path | None = None) -> None:
+        self.folder = part_of or records.folder
+        kept = journal.read_campaign(self.folder)
         self.run: str = kept["run"]
         self.run_id: str = kept["run_id"]
         self.experiment: str = kept["experiment"]
-        self.resume_command = _resume_command(kept, records.folder.parent)
+        self.resume_command = _resume_command(kept, self.folder.parent)
+        self.placed: Mapping[str, str] = {}
+        self.called = "the campaign"
         self.idle = readiness.from_values(kept.get("idle", {}))
         self.warnings: list[str] = []
         self.display = display
         self.store = Store()
         self.store.expect([], self.experiment, {self.run: self.run_id})
         self._journal = records
-        self._uploader = Uploader(records, self.store, self.run_id)
+        self._uploader = Collected() if part_of else Uploader(records, self.store, self.run_id)
         self._uploader.start()
         self._sensors = Sensors(device=device)
         self._full_disk = ""
@@ -190,7 +199,7 @@ class Runner:
 
     def _stopped(self) -> str:
         """Why what runs must end now; empty where nothing speaks against going on."""
-        return f"the campaign got {STOP.name}" if STOP.number else self._full_disk
+        return f"{self.called} got {STOP.name}" if STOP.number else self._full_disk
 
     def _ending(self, setup: Setup, cell: Listening, trouble: str = "") -> RunClosed:
         """How a cell ended, and why. trouble: what is known of a process that could not be started."""
@@ -264,7 +273,8 @@ class Runner:
 
     def _spec(self, setup: Setup, work: Work) -> CellSpec:
         settings, treatment = setup.settings, work.treatment
-        own, silent = {**dataclasses.asdict(settings), **treatment.settings}, settings_.silent(settings)
+        own = {**dataclasses.asdict(settings), **treatment.settings}
+        untold = settings_.silent(settings) | settings_.of_group(settings, "cluster")  # a checkpoint goes on wherever that is
         return CellSpec(
             run=work.run,
             workload=setup.module.WORKLOAD,
@@ -273,11 +283,11 @@ class Runner:
             device=device_of(settings, treatment),
             threads=setup.threads,
             block=work.block,
-            settings={k: v for k, v in own.items() if k not in silent},
+            settings={k: v for k, v in own.items() if k not in untold},
             inputs=dict(work.inputs),
-            journal=str(self._journal.folder.resolve()),
+            journal=str(self.folder.resolve()),
             folder=f"cells/{work.key}/{work.run[:8]}",
-            checkpoint=str((self._journal.folder / "cells" / work.key / "checkpoint").resolve()),
+            checkpoint=str(checkpoint_of(self.folder, work.key)),
             experiment=self.experiment,
             campaign=self.run_id,
             cpus=devices.placement(settings).cells if devices.is_placed(settings) else (),
@@ -318,6 +328,7 @@ class Runner:
             "settings_hash": settings_hash(logged, settings_.immaterial(own)),
             **origin_tags(setup.study, setup.settings),
             **setup.prepared.tags,
+            **self.placed,
             **({} if setup.settings.pin == "none" else devices.placement(setup.settings).tags),
             **({"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}),
         }
@@ -366,7 +377,7 @@ class Runner:
         if self._uploader.trouble and not self._trouble_told:
             self._trouble_told = True
             self.display.say(
-                f"! the tracking server takes no records now ({self._uploader.trouble}); they wait in {self._journal.folder}",
+                f"! the tracking server takes no records now ({self._uploader.trouble}); they wait in {self.folder}",
                 style="bold yellow",
             )
         elif not self._uploader.trouble and self._trouble_told:
@@ -409,7 +420,7 @@ class Runner:
 
     def keep_file(self, path: Path, folder: str = "") -> None:
         """A file or folder below the journal's as an artifact of the run."""
-        self.write(Artifact(self.run, str(path.relative_to(self._journal.folder)), folder))
+        self.write(Artifact(self.run, str(path.relative_to(self.folder)), folder))
 
     def keep_metrics(self, values: Mapping[str, float]) -> None:
         """Records metrics of the campaign's own run."""
@@ -417,8 +428,14 @@ class Runner:
             self.write(Metrics(self.run, tuple(Point(key, value, 0, now_ms()) for key, value in values.items())))
 
     @property
-    def folder(self) -> Path:
-        return self._journal.folder
+    def full_disk(self) -> str:
+        """Why the journal's disk did not take a record, since the last cell began; empty where it took them all."""
+        return self._full_disk
+
+
+def checkpoint_of(folder: Path, key: str) -> Path:
+    """Where a cell of the campaign in this folder keeps its checkpoint."""
+    return (folder / "cells" / key / "checkpoint").resolve()
 
 
 def origin_tags(study: str, settings: CampaignSettings) -> dict[str, str]:
@@ -442,7 +459,7 @@ def threads_of_cells(settings: CampaignSettings) -> int:
 
 def device_of(settings: CampaignSettings, treatment: Treatment) -> str:
     """The device that a treatment's cells compute on."""
-    return devices.resolve(treatment.settings.get("device", settings.device))
+    return devices.resolve(treatment.settings.get("device", settings.device), settings)
 
 
 def logged_settings(settings: CampaignSettings, treatment: Treatment) -> dict[str, str]:

@@ -111,6 +111,10 @@ class Display:
             self._last_line = time.monotonic()
             self.say(f"    {text} {done}{f'/{total}' if total else ''}")
 
+    def waiting(self, what: str) -> None:
+        """Something is waited for that nobody knows the length of."""
+        self.step(f"waiting for {what}", 0, None)
+
     def finish(self, line: str, *, good: bool = True) -> None:
         """Advances the progress bar by a cell that has ended."""
         self._done += 1

@@ -18,7 +18,7 @@ from tracking.errors import WrongCall
 
 def of(settings: CampaignSettings) -> tuple[str, ...]:
     """What the cells compute on: the study's `devices`, where it names several, or `device`."""
-    return tuple(dict.fromkeys(map(resolve, asked(settings))))
+    return tuple(dict.fromkeys(resolve(one, settings) for one in asked(settings)))
 
 
 def asked(settings: CampaignSettings) -> tuple[str, ...]:
@@ -101,8 +101,10 @@ def _place(numbers: Collection[int]) -> None:
             os.sched_setaffinity(int(thread), numbers)
 
 
-def resolve(device: str) -> str:
-    """`auto` is the GPU if the driver shows one. Raises WrongCall for cuda without one."""
+def resolve(device: str, settings: CampaignSettings) -> str:
+    """`auto` is the GPU if the driver shows one, or the job on a cluster asks for one. Raises WrongCall for cuda without one."""
+    if settings.on_cluster:  # what this machine has says nothing of the nodes; on those, a framework that sees no GPU fails
+        return ("cuda" if "gpu" in settings.gres else "cpu") if device == "auto" else device
     present = bool(provenance.gpus())
     if device == "cuda" and not present:
         raise WrongCall("device=cuda: no NVIDIA GPU answers on this machine; use device=cpu or device=auto")

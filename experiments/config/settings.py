@@ -34,6 +34,7 @@ MOST_RATE = 1_000
 # thread for each waits for at every step, while one that needs a single thread may not notice it.
 OTHERS_LIMIT_PERCENT = 10.0
 MOST_BLOCKS = 10_000
+MOST_NODES = 10_000
 MAX_BLOCKS = 48
 
 
@@ -191,6 +192,44 @@ class CampaignSettings:
         choices=("none", "auto"),
         group="machine",
     )
+    executor: str = setting(
+        "local",
+        "where cells run: on this machine, or as jobs of a Slurm cluster (docs/cluster.md)",
+        choices=("local", "slurm"),
+        group="cluster",
+        material=False,
+        searchable=False,
+    )
+    partition: str = setting(
+        "",
+        "with executor=slurm, the partition that jobs are sent to; none: the cluster's default",
+        group="cluster",
+        material=False,
+        searchable=False,
+    )
+    nodes: int = setting(
+        1,
+        "with executor=slurm, the jobs that blocks are dealt to, each with a whole node; of a sweep, its workers",
+        least=1,
+        most=MOST_NODES,
+        group="cluster",
+        material=False,
+        searchable=False,
+    )
+    gres: str = setting(
+        "",
+        "with executor=slurm, what each node must have, in Slurm's words: gpu:1",
+        group="cluster",
+        material=False,
+        searchable=False,
+    )
+    time_limit: str = setting(
+        "1h",
+        "with executor=slurm, how long a job may run; then it is requeued and goes on from its last checkpoint",
+        group="cluster",
+        material=False,
+        searchable=False,
+    )
     require_idle_machine: bool = setting(
         False,
         "refuse a machine on which others work, instead of warning",
@@ -296,9 +335,19 @@ class CampaignSettings:
         return self.until == "settled"
 
     @property
+    def on_cluster(self) -> bool:
+        """Whether cells run on other machines than the one that this process runs on."""
+        return self.executor != "local"
+
+    @property
     def most_blocks(self) -> int:
         """The most blocks there can be."""
         return self.max_blocks if self.until_settled else self.blocks
+
+
+def of_group(settings: Any, group: str) -> frozenset[str]:
+    """Names of the settings of one subject."""
+    return frozenset(field.name for field in _fields(settings) if field.metadata.get("group") == group)
 
 
 def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:

@@ -106,7 +106,7 @@ def strata(_: Settings) -> tuple[str, ...]:
 
 def algorithms(settings: Settings) -> tuple[str, ...]:
     """What is compared on the device, the baseline first. Raises WrongCall for what belongs to another device."""
-    device = devices.resolve(settings.device)
+    device = devices.resolve(settings.device, settings)
     for name in settings.algorithms:
         if name not in ALGORITHMS[device]:
             raise WrongCall(f"algorithms={name}: there is none on {device}; have {', '.join(ALGORITHMS[device])}")
@@ -122,7 +122,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every algorithm at every batch size, of each network in each framework; those of one point stand together."""
     names = algorithms(settings)
     for name in settings.frameworks:
-        if name == "keras-jax" and devices.resolve(settings.device) == "cpu":
+        if name == "keras-jax" and devices.resolve(settings.device, settings) == "cpu":
             raise WrongCall(f"frameworks={name}: JAX's kernels on a CPU are not oneDNN's, and cannot be chosen; leave it out")
     check_count(settings, settings.models, settings.frameworks, settings.batch_sizes, settings.shapes, names)
     found = []

@@ -129,6 +129,10 @@ def _goal(sweep: Sweep, base: CampaignSettings) -> Goal:
 
 def _check(asked: SweepRequest) -> None:
     sweep, goal = asked.sweep, asked.goal
+    if asked.base.on_cluster and sweep.find == "max_batch":
+        raise WrongCall("find=max_batch: one size is tried after the other, by one worker; take executor=local, on a node")
+    if asked.base.on_cluster and not sweep.find and not sweep.storage:
+        raise WrongCall("executor=slurm: workers on several nodes share a database; give storage=postgresql://user@host/database")
     if sweep.find:
         batches.dimension(goal.dimensions, sweep.find)
     if sweep.find == "best_batch":
@@ -178,7 +182,7 @@ class Worker:
             raise
 
     def _work(self) -> None:
-        sweep, dimensions = self.asked.sweep, self.asked.goal.dimensions
+        sweep, base, dimensions = self.asked.sweep, self.asked.base, self.asked.goal.dimensions
         if sweep.find == "max_batch":
             others = len(space.points([one for one in dimensions if one.name != batches.NAME]))
             self.display.expect(others * batches.most_steps(batches.dimension(dimensions, sweep.find)))
@@ -186,7 +190,21 @@ class Worker:
             batches.find_largest(self.study, dimensions, self._try_one)
             return
         self.display.expect(self._count - len(self._ended()))
+        if base.on_cluster:
+            from experiments.sweep import jobs
+
+            joining = jobs.Joining(sweep, jobs.given(base, self.runner.run_id))
+            jobs.work(base, self.runner, joining, lambda: self._count - len(self._ended()))
+            return
         search.run_until(self.study, self._count, self._trials.run, self._wait)
+
+    def work_along(self) -> None:
+        """Trials beside the sweep's own process, which concludes."""
+        try:
+            with self.runner.signals():
+                self._work()
+        finally:
+            self.runner.leave()
 
     @property
     def _count(self) -> int:
@@ -359,8 +377,11 @@ def _check_extremes(asked: SweepRequest, display: Display) -> None:
                 launch.prepare(asked.study, space.settled(asked.base, (one,), {one.name: value}), display)
 
 
-def resume(sweep: Sweep, given: Mapping[str, str], display: Display) -> Worker:
-    """A worker of a sweep that was begun, here or on another machine that shares its storage. Raises WrongCall."""
+def resume(sweep: Sweep, given: Mapping[str, str], display: Display, *, join: bool = False) -> Worker:
+    """A worker of a sweep that was begun, here or on another machine that shares its storage. Raises WrongCall.
+
+    join: whether its first worker is known to be at work.
+    """
     root = _journal(given)
     folder, kept = _find(sweep, given["resume"], root)
     asked = _as_asked(kept, sweep, given)
@@ -370,7 +391,7 @@ def resume(sweep: Sweep, given: Mapping[str, str], display: Display) -> Worker:
     asked = with_length(asked, ready.setup.prepared.dataset.counts)
     name = ""
     try:
-        records = Journal(folder) if folder else None
+        records = Journal(folder) if folder and not join else None
     except WrongCall:
         if asked.sweep.find:
             raise

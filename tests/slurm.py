@@ -1,0 +1,199 @@
+"""A Slurm of the tests' own on loopback: munged, slurmctld and several slurmd, which share this machine's file system."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
+SEARCHED = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+# Why there is none; empty where there is one.
+MISSING = next((f"{name} not found (Debian: slurm-wlm, munge)" for name in DAEMONS if not shutil.which(name, path=SEARCHED)), "")
+MISSING = MISSING or ("" if find_spec("submitit") else "submitit is not installed (extra slurm)")
+
+CONF = """ClusterName=evenhand
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+SlurmctldPort={port}
+AuthType=auth/munge
+# A requeued job waits as long as its credential lives: two minutes, unless said otherwise.
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+ReturnToService=2
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0
+SlurmdTimeout=6
+SlurmctldTimeout=30
+InactiveLimit=0
+KillWait=3
+MinJobAge=600
+MaxJobCount=10000
+MaxArraySize=2001
+JobRequeue=1
+"""
+
+
+@dataclass
+class Slurm:
+    """A running cluster with the partition `main`. nodes: their names. port: of the controller; nodes have the next ones."""
+
+    folder: Path
+    nodes: tuple[str, ...]
+    port: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its clients need."""
+        return {**os.environ, "PATH": SEARCHED, "SLURM_CONF": f"{self.folder}/slurm.conf"}
+
+    def ask(self, *command: str) -> str:
+        """What one of its commands prints. Raises CalledProcessError."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout.strip()
+
+    def states(self) -> dict[str, str]:
+        """Of every node."""
+        try:
+            rows = self.ask("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
+        except subprocess.CalledProcessError:
+            return {}
+        return {row.split()[0]: row.split()[1] for row in rows}
+
+    def jobs(self) -> dict[str, str]:
+        """Jobs that have not ended, and their state."""
+        rows = self.ask("squeue", "--noheader", "--array", "--format=%i %T %N").splitlines()
+        return {row.split()[0]: " ".join(row.split()[1:]) for row in rows}
+
+    def start_controller(self, *options: str) -> None:
+        """From its saved state, unless the options say otherwise."""
+        self._begin("slurmctld", "-f", f"{self.folder}/slurm.conf", *options)
+
+    def start_node(self, name: str) -> None:
+        """What runs on it inherits its name, so that it can be found."""
+        self._begin("slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name, SLURMD_NODENAME=name)
+
+    def kill_controller(self) -> None:
+        _kill(self.folder / "slurmctld.pid")
+
+    def kill_node(self, name: str) -> None:
+        """As a power loss would: the daemon and all that runs on it."""
+        _kill_all(f"SLURM_CONF={self.folder}/slurm.conf", f"SLURMD_NODENAME={name}")
+
+    def _begin(self, *command: str, **more: str) -> None:
+        program = shutil.which(command[0], path=SEARCHED)
+        assert program
+        environment = {**self.environment, **more}
+        done = subprocess.run([program, *command[1:]], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def running(nodes: int = 2) -> Iterator[Slurm]:
+    """A cluster of so many nodes, all of them on this machine."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # the paths of sockets are short
+    folder.chmod(0o755)
+    cluster = Slurm(folder, tuple(f"n{number}" for number in range(1, nodes + 1)), _free_port(nodes))
+    try:
+        _begin(cluster)
+        yield cluster
+    finally:
+        _end(cluster)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _begin(cluster: Slurm) -> None:
+    folder, host = cluster.folder, platform.node().partition(".")[0]
+    for name in ("state", "log", "munge", *(f"spool-{node}" for node in cluster.nodes)):
+        (folder / name).mkdir()
+    (folder / "munge").chmod(0o711)
+    key = folder / "munge" / "key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(1_024))
+    lines = [CONF.format(host=host, user=getpass.getuser(), folder=folder, port=cluster.port)]
+    lines += [
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={cluster.port + at} CPUs=1 RealMemory=500 State=UNKNOWN\n"
+        for at, name in enumerate(cluster.nodes, start=1)
+    ]
+    lines.append(f"PartitionName=main Nodes={','.join(cluster.nodes)} Default=YES MaxTime=01:00:00 State=UP\n")
+    (folder / "slurm.conf").write_text("".join(lines))
+    munge = {name: f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")}
+    cluster._begin("munged", "--force", f"--socket={folder}/munge/socket", *munge.values())
+    cluster.start_controller("-c")
+    for name in cluster.nodes:
+        cluster.start_node(name)
+    deadline = time.monotonic() + 60
+    while set(cluster.states().values()) != {"idle"}:
+        assert time.monotonic() < deadline, (folder / "log" / "slurmctld.log").read_text()[-2_000:]
+        time.sleep(0.1)
+
+
+def _end(cluster: Slurm) -> None:
+    """Whatever was started with its configuration; munged, the controller and the nodes among it."""
+    _kill_all(f"SLURM_CONF={cluster.folder}/slurm.conf")
+
+
+def _kill(pid_file: Path) -> None:
+    with suppress(FileNotFoundError, ValueError, ProcessLookupError):
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        pid_file.unlink()
+
+
+def _kill_all(*told: str) -> None:
+    """Every process with these in its environment, Slurm's own first: else they would report what has become of the others."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                if all(one.encode() in environment for one in told):
+                    found.append((b"slurm" not in (entry / "cmdline").read_bytes(), int(entry.name)))
+    for _, process in sorted(found):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _free_port(nodes: int) -> int:
+    """The first of a row of ports that nobody listens to."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first: int = probe.getsockname()[1]
+        if first + nodes < 65_536 and all(_is_free(first + at) for at in range(nodes + 1)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
