@@ -261,6 +261,75 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+# Library names as their makers write them; whoever adds a framework needs no entry: its name stands as it is.
+_PROPER = {"pytorch": "PyTorch", "torch": "PyTorch", "tensorflow": "TensorFlow", "keras": "Keras", "jax": "JAX"}
+
+
+def spoken(level: str, comparison: Comparison) -> str:
+    """A framework as it is written in prose: `keras-torch` is Keras on PyTorch; any other level as it is."""
+    if comparison.factor != "framework":
+        return level
+    name, plus, variant = level.partition("+")
+    told = " on ".join(_PROPER.get(part, part) for part in name.split("-"))
+    return told + (f" ({variant})" if plus else "")
+
+
+def settled_first(findings: Iterable[Finding]) -> list[Finding]:
+    """What there is a verdict on before what is open, otherwise in the order given."""
+    return sorted(findings, key=lambda finding: not finding.judged)
+
+
+def clause(finding: Finding, comparison: Comparison) -> str:
+    """A finding as a person says it, without figures that need explaining and without a full stop."""
+    row, label = finding.row, finding.outcome.label
+    told = replace(finding, row=replace(row, a=spoken(row.a, comparison), b=spoken(row.b, comparison)))
+    doubt = " (in doubt)" if any(one.said for one in finding.doubts) else ""
+    match finding.decision:
+        case Decision.NOT_COMPARABLE:
+            return f"{label} is not comparable"
+        case Decision.IDENTICAL:
+            return f"{label} is identical"
+        case Decision.EQUIVALENT:
+            return f"no difference of {amount(row.margin, finding)} or more in {label} (equivalent){doubt}"
+        case Decision.OPEN:
+            return f"not settled after {blocks(row.n_blocks)}: {_range(told)}"
+        case Decision.TOO_FEW:
+            return f"no verdict on {label}: {row.reason}"
+        case Decision.SIZE_OPEN:
+            return f"{_than(told)}, but whether by more than {amount(row.margin, finding)} is not settled"
+        case Decision.WITHIN_MARGIN | Decision.CONSTANT:
+            return f"{_than(told)}, less than the margin of {amount(row.margin, finding)}{doubt}"
+    return f"{_than(told)}{doubt}"
+
+
+def _range(finding: Finding) -> str:
+    """Tensorflow trains between 1.12× faster and 1.34× slower than pytorch."""
+    row, label = finding.row, finding.outcome.label
+    if row.kind == "difference":
+        return f"{label} of {row.b} differs by {effect_interval(finding)} from that of {row.a}"
+    ends = [_end(value, finding) for value in (row.ci_low, row.ci_high)]
+    if label in _VERBS:
+        return f"{row.b} {_VERBS[label]} between {ends[0]} and {ends[1]} than {row.a}"
+    return f"{label} of {row.b} is between {ends[0]} and {ends[1]} than that of {row.a}"
+
+
+def _end(value: float | None, finding: Finding) -> str:
+    """One end of an interval in words; an end that is missing is unbounded."""
+    if value is None:
+        return "an unknown amount different"
+    return effect(replace(finding, row=replace(finding.row, estimate=value), pairs=(), decision=Decision.OPEN))
+
+
+def brief(finding: Finding) -> str:
+    """What is said behind a level's name: is 1.42× faster; or why there is no verdict."""
+    if finding.row.estimate is None:
+        return finding.row.verdict
+    if finding.decision is Decision.EQUIVALENT:
+        return f"equivalent within {margin(finding)}"
+    seen = effect(finding)
+    return seen if finding.judged else f"not settled ({effect_interval(finding) or seen})"
+
+
 def headlines(comparison: Comparison) -> list[Finding]:
     """What a reader wants first, for every pair of levels and stratum.
 
@@ -292,7 +361,7 @@ def sentences(comparison: Comparison) -> list[str]:
     if not chosen:
         return [f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."]
     if len(grouped(comparison.findings)) == 1:
-        return [sentence(finding) for finding in chosen]
+        return [sentence(finding) for finding in settled_first(chosen)]
     together = [summary_sentence(summary) for summary in comparison.summaries if _is_headline(summary, chosen)]
     return [*together, *map(_in_one, grouped(chosen).values())]
 
@@ -376,7 +445,7 @@ def _in_one(group: Sequence[Finding]) -> str:
     """All headlines of one pair of levels in one sentence."""
     row = group[0].row
     where = f" [{row.stratum}]" if row.stratum else ""
-    told = [_brief(finding) for finding in group]
+    told = [_brief(finding) for finding in settled_first(group)]
     return f"{row.b} against {row.a}{where}: {'; '.join(told)}."
 
 
@@ -403,6 +472,6 @@ def at_a_look(finding: Finding, block_seconds: float) -> str:
     return f"{seen}, margin {margin(finding)}: open{narrow}; {more}"
 
 
-def joined(texts: Sequence[str]) -> str:
+def joined(texts: Sequence[str], last: str = "and") -> str:
     """one, two and three"""
-    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else "".join(texts)
+    return f"{', '.join(texts[:-1])} {last} {texts[-1]}" if len(texts) > 1 else "".join(texts)
