@@ -16,6 +16,10 @@ from experiments.config.outcomes import Outcome, place
 
 DASH, MINUS, NONE = "–", "−", "—"
 MINIMUM_P = 1e-4
+# Beyond this share the number of an effect that could be told apart says nothing more.
+MOST_TOLD = 9.0
+# An interval whose ends lie further apart has two digits at each end: decimals would suit only one of them.
+WIDE = 10.0
 _SCALES = {
     "s": ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3_600.0, "h")),
     "bytes": ((1.0, "bytes"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB")),
@@ -55,7 +59,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def quantity(value: float | None, outcome: Outcome) -> str:
-    """A value with its unit: 31.2 ms, 712 MiB, 1,020 captions/s."""
+    """A value with its unit: 31.2 ms, 712 MiB, 1,020 examples/s."""
     if value is None:
         return NONE
     chosen = scale(outcome.unit, [value])
@@ -95,7 +99,7 @@ def _least(found: float | None, finding: Finding) -> str:
 def amount(value: float, finding: Finding) -> str:
     """The size of an effect: a share of a ratio in percent, a difference in its unit."""
     if finding.row.kind == "ratio":
-        return f"{100 * value:.2g} %" if value < 1 else f"{number(100 * value)} %"
+        return f"{100 * value:.2g} %" if value < 1 else f"{_rounded(100 * value)} %" if value < MOST_TOLD else "over 10×"
     return f"{value:.2g} {_unit(finding)}".rstrip()
 
 
@@ -121,7 +125,7 @@ def estimate(finding: Finding) -> str:
     row = finding.row
     if row.estimate is None:
         return NONE
-    return _fixed(row.estimate, _decimals(finding)) if row.kind == "ratio" else _difference(row.estimate, finding)
+    return _ratio(row.estimate, finding) if row.kind == "ratio" else _difference(row.estimate, finding)
 
 
 def interval(finding: Finding) -> str:
@@ -139,7 +143,7 @@ def effect(finding: Finding) -> str:
         return "identical"
     if turned is None:
         return _difference(row.estimate, finding)
-    return f"{_fixed(turned.value, _decimals(finding))}× {finding.outcome.words[row.estimate >= 1]}"
+    return f"{_ratio(turned.value, finding)}× {finding.outcome.words[row.estimate >= 1]}"
 
 
 def effect_interval(finding: Finding) -> str:
@@ -156,10 +160,24 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
         return ""
     if low is None or high is None:
         return "none from 1 block" if row.n_blocks == 1 else "unbounded"
-    decimals = _decimals(finding)
+    if low == high:
+        return "no spread"
     if row.kind == "ratio":
-        return f"{_fixed(low, decimals)}{DASH}{_fixed(high, decimals)}"
+        return f"{_ratio(low, finding)}{DASH}{_ratio(high, finding)}"
+    decimals = _decimals(finding)
     return f"{_signed(low, decimals)} to {_signed(high, decimals)} {_unit(finding)}".rstrip()
+
+
+def _rounded(value: float) -> str:
+    """Two significant digits, left of the point too: 350, 0.0034."""
+    return number(float(f"{value:.2g}"), 2)
+
+
+def _ratio(value: float, finding: Finding) -> str:
+    turned = finding.times
+    if turned is not None and turned.low < turned.high and turned.high > WIDE * turned.low and math.isfinite(value):
+        return _rounded(value)
+    return _fixed(value, _decimals(finding))
 
 
 def _difference(value: float, finding: Finding) -> str:
@@ -175,7 +193,7 @@ def _decimals(finding: Finding) -> int:
     low, high = (turned.low, turned.high) if turned else (row.ci_low, row.ci_high)
     needed = -math.floor(math.log10(high - low)) + (0 if turned else 1)
     least = 0 if turned is None or turned.value >= 10 else 1 if turned.value >= 2 else 2
-    return min(6, max(least, needed))
+    return min(12, max(least, needed))
 
 
 def _fixed(value: float, decimals: int) -> str:

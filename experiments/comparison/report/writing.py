@@ -37,6 +37,7 @@ SUMMARY_KEYS = (
     *("prediction_low", "prediction_high", "tau", "i_squared_percent", "q_p", "p", "p_holm", "margin", "equivalent"),
     *("verdict", "reason", "family"),
 )
+LEARNING = "learning"
 FIRST_SIZES = "params.inference_batch_sizes"
 
 
@@ -54,6 +55,7 @@ def write(
     advice: Advice | None = None,
     limits: Sequence[Precision] = (),
     card: AnswerCard | None = None,
+    learning: Sequence[str] = (),
     with_figures: bool = True,
 ) -> Path:
     """Writes report.html, report.md, card.md, comparison.csv, comparison.json and, with figures, card.png and figures/.
@@ -65,7 +67,7 @@ def write(
     published: mappings with `what`, `published` and `metric` (may be empty).
     raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
     advice: how what is open would be settled. limits: how small a difference the runs could tell, and why.
-    card: what stands at the top, made here where it is not given.
+    card: what stands at the top, made here where it is not given. learning: whether the levels learn alike, told before speed.
     """
     from experiments.comparison.report import figures
 
@@ -81,8 +83,10 @@ def write(
     card = card or cards.of(comparison, title, limits)
     if with_figures:
         (folder / "card.png").write_bytes(figures.picture(card))
-    heading = [Section("Figures", "", (), ())] if drawn else []
-    body: list[Section | Figure] = [*above, *heading, *drawn, *below]
+    first, others = [one for one in drawn if one.name == LEARNING], [one for one in drawn if one.name != LEARNING]
+    alike = [Section("Do they learn alike?", " ".join(learning), (), ())] if learning or first else []
+    heading = [Section("Figures", "", (), ())] if others else []
+    body: list[Section | Figure] = [*alike, *first, *above, *heading, *others, *below]
     notes = [*tables.unread(raw), *_missing(comparison), *notes]
     document = _document(comparison, card, advice, remarks.on_precision(limits), body, notes)
     (folder / "report.html").write_text(rendering.page(document), encoding="utf-8")

@@ -12,7 +12,7 @@ from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison
 
 MAKERS = (
-    *(intervals.forest, intervals.differences, looks.fans, learning.curves, learning.times, runs.by_level, steps.latencies),
+    *(learning.curves, intervals.forest, intervals.differences, looks.fans, learning.times, runs.by_level, steps.latencies),
     *(breakdown.of_steps, tradeoffs.batches, tradeoffs.memory, tradeoffs.frontier, intervals.ranks, runs.in_order, steps.sensors),
 )
 
