@@ -26,14 +26,13 @@ PAPER = {"width": 688, "height": 1017}
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = frame(factors={"tensorflow": 1.2}, spread=0.03, tags={"cpu": "2 × Xeon", "version.torch": "2.13", "warnings": LONG})
     comparison = compare(table, baseline="pytorch", primary=[LATENCY])
-    return writing.write(
-        comparison, tmp_path_factory.mktemp("report"), title="Captioning · demo", raw=raw_runs(table, sensors=True)
-    )
+    raw = raw_runs(table, sensors=True)
+    return writing.write(comparison, tmp_path_factory.mktemp("report"), title="Captioning · demo", raw=raw)
 
 
 @pytest.fixture
 def page(browser: Browser, report: Path) -> Iterator[Page]:
-    page = browser.new_page(java_script_enabled=True)
+    page = browser.new_page()
     page.goto(f"file://{report}")
     yield page
     page.close()
