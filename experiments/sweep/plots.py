@@ -35,8 +35,16 @@ class Plot:
     picture: Callable[[], Any]
 
 
-def write(study: Study, folder: Path, title: str, sentences: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
-    """`sweep.html` and `figures/*.png`. Returns a line for every plot that could not be drawn."""
+def write(
+    study: Study,
+    folder: Path,
+    title: str,
+    sentences: Sequence[str],
+    table: Sequence[Sequence[str]],
+    *,
+    warned: Sequence[str] = (),
+) -> list[str]:
+    """`sweep.html` and `figures/*.png`. Returns a line for every plot that is not drawn. warned: what the terminal warned of."""
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     parts: list[str] = []
     missing = _too_few(study)
@@ -49,7 +57,9 @@ def write(study: Study, folder: Path, title: str, sentences: Sequence[str], tabl
                 parts.append(f"<h2>{html.escape(plot.title)}</h2>{drawn}")
             except (ValueError, RuntimeError, ZeroDivisionError) as error:
                 missing.append(f"{plot.title}: {' '.join(str(error).split())[:120]}")
-    (folder / "sweep.html").write_text(_page(title, sentences, table, parts, missing), encoding="utf-8")
+    (folder / "sweep.html").write_text(
+        _page(title, [*(f"⚠ {one}" for one in warned), *sentences], table, parts, missing), encoding="utf-8"
+    )
     return missing
 
 
