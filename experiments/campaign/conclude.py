@@ -14,7 +14,7 @@ from experiments.campaign.opening import announce
 from experiments.campaign.runner import Runner
 from experiments.cell.contract import Progress
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
-from experiments.comparison.report.remarks import Advice
+from experiments.comparison.report import rendering
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
@@ -75,7 +75,7 @@ def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool, stopped: s
     try:
         found = _answer(campaign, progress)
         sentences = found.sentences
-        runner.keep_metrics(found.extra.metrics)
+        runner.keep_metrics({**found.extra.metrics, **found.card.figures})
         if found.report is None:
             sentences = [*sentences, f"{found.trouble}; resume writes it later."]
         else:
@@ -83,7 +83,8 @@ def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool, stopped: s
     except WrongCall as error:  # only one framework was asked for, or only one of them ended well
         found, sentences = None, [f"No verdict: {error}."]
     sentences = [*sentences, *filter(None, [stopped])]
-    tags = {"verdict": " ".join(sentences)[:1_000], **note(_description(campaign, sentences, found.advice if found else None))}
+    answered = found.card.told if found else sentences[0]
+    tags = {"answer": answered[:1_000], "verdict": " ".join(sentences)[:1_000], **note(_description(campaign, sentences, found))}
     outcome, reason = (RunOutcome.OK, "") if all_ok else (RunOutcome.FAILED, "some cells failed; resume runs them again")
     delivered = runner.close(outcome, reason, tags)
     if found and delivered:
@@ -131,16 +132,19 @@ def _cells(runner: Runner) -> str:
         return f"tag `campaign = {runner.run_id}`"
 
 
-def _description(campaign: Campaign, found: list[str], advice: Advice | None) -> str:
+def _description(campaign: Campaign, sentences: list[str], found: ComparisonResult | None) -> str:
+    """The card stands first: of a long description MLflow shows the first lines only."""
     settings, info = campaign.settings, campaign.prepared.dataset
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info.counts.items())
+    advice = found.advice if found else None
     return "\n\n".join(
         [
+            *([rendering.description_card(found.card)] if found else []),
             f"**{campaign.plan.title}**, preset `{settings.preset}`: {', '.join(f'`{name}`' for name in settings.frameworks)} in "
             f"{_blocks(settings)} random blocks of fresh processes on `{', '.join(campaign.devices)}`.",
             f"Data: `{info.name}` ({counts}).",
             "\n".join(f"- ⚠ {line}" for line in campaign.runner.warnings),
-            "### Found\n" + "\n".join(f"- {line}" for line in found),
+            "### Found\n" + "\n".join(f"- {line}" for line in sentences),
             *([f"{advice.what}:\n\n    {advice.command}"] if advice else []),
             f"The whole report is the artifact `report.html`. Every cell is a run of its own: {_cells(campaign.runner)}.",
         ]

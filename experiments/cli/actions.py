@@ -138,12 +138,12 @@ def _compare(settings: Compare) -> int:
 
     with Display() if settings.format == "table" else Display(errors()) as display:
         compared = compare(settings, display.step)
-        from experiments.comparison.report import writing
+        from experiments.comparison.report import rendering, writing
 
         display.rest()
         comparison = compared.answer.comparison
         if settings.format == "table":
-            display.console.print(writing.terminal(comparison))
+            display.console.print(rendering.terminal_card(compared.answer.card), "", writing.terminal(comparison))
             _tell_found(compared.answer.sentences, comparison.warnings, display)
             display.say("")
             display.say(f"report     {compared.answer.report}")
@@ -224,9 +224,10 @@ def _exit_code(conclusion: Conclusion | None) -> int:
 
 
 def _tell_tables(conclusion: Conclusion, display: Display) -> None:
-    from experiments.comparison.report import writing
+    from experiments.comparison.report import rendering, writing
 
     if conclusion.answer:
+        display.console.print(rendering.terminal_card(conclusion.answer.card), "")
         display.console.print(writing.terminal(conclusion.answer.comparison), *conclusion.answer.extra.tables)
 
 

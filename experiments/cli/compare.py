@@ -19,7 +19,7 @@ from experiments.config import settings as settings_
 from experiments.config.commands import Compare
 from tracking import accounts, provenance
 from tracking.errors import EvenhandError, WrongCall
-from tracking.records import Artifact, Record, RunClosed, RunKind, RunOpened, RunOutcome, StoredRun, Tags
+from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, StoredRun, Tags
 from tracking.store import Rejected, Store, Unreachable, note, source
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ def _tell(progress: Progress, before: int, done: int, total: int | None) -> None
 
 def _logged(store: Store, settings: Compare, selection: Selection, found: ComparisonResult, began_ms: int) -> str:
     """The comparison as a run of the first experiment, with its report; returns its page."""
+    from experiments.comparison.report import rendering
+
     assert found.report is not None
     origin, title = found.report.parent.name, _title(settings)
     account = accounts.current(store)
@@ -156,10 +158,14 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
     own = account is None or not team or first.startswith(f"{team}/")
     place = first if own else accounts.place(account, team, "comparisons")
     wanted = RunOpened(origin, began_ms, place, f"comparison: {title}", tags, params)
-    text = "\n".join(["### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."])
+    card = rendering.description_card(found.card)
+    text = "\n".join(
+        [card, "", "### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."]
+    )
     records: list[Record] = [
         Artifact(origin, ".", ""),
-        Tags(origin, {"verdict": " ".join(found.sentences)[:1_000], **note(text)}),
+        Metrics(origin, tuple(Point(key, value, 0, began_ms) for key, value in found.card.figures.items())),
+        Tags(origin, {"answer": found.card.told[:1_000], "verdict": " ".join(found.sentences)[:1_000], **note(text)}),
         RunClosed(origin, int(time.time() * 1_000), RunOutcome.OK, ""),
     ]
     page = keep(store, wanted, records, found.report.parent, "comparison")

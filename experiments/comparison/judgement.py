@@ -11,9 +11,11 @@ import pandas as pd
 
 from experiments.comparison import compare
 from experiments.comparison.report import ablations, remarks, tables, wording, writing
+from experiments.comparison.report import card as cards
+from experiments.comparison.report.card import AnswerCard
 from experiments.comparison.report.remarks import Advice
 from experiments.comparison.report.sections import Section
-from experiments.comparison.runs import raw
+from experiments.comparison.runs import environment, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts import batch_sizes, busy, learning, papers, precision
 from experiments.comparison.verdicts.findings import Comparison
@@ -73,10 +75,11 @@ class ReportOptions:
 class ComparisonResult:
     """What was found. `report`: the HTML file, None if it could not be written (`trouble` says why).
 
-    advice: how more blocks are measured, where some would settle what is open.
+    card: the answer at one look. advice: how more blocks are measured, where some would settle what is open.
     """
 
     comparison: Comparison
+    card: AnswerCard
     sentences: list[str]
     report: Path | None
     extra: Extra
@@ -105,6 +108,7 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
     comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
     extra = options.also(comparison) if options.also else Extra([])
     limits = precision.of_findings(wording.headlines(comparison), shown)
+    card = cards.of(comparison, options.title, limits, environment.span(runs))
     advice = remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
     tested = map(remarks.on_control, comparison.controls)
     found = [*loud, *wording.sentences(comparison), *filter(None, [remarks.on_precision(limits)])]
@@ -120,10 +124,12 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
             runs=runs,
             published=options.published,
             published_source=options.source,
-            notes=[*alike, *extra.sentences, *missing, *unasked],
+            learning=alike,
+            notes=[*extra.sentences, *missing, *unasked],
             raw=shown,
             advice=advice,
             limits=limits,
+            card=card,
             sections=[
                 *extra.sections,
                 *ablations.nodes(comparison, runs),
@@ -135,8 +141,8 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        return ComparisonResult(comparison, found, None, extra, f"No report: {error.strerror}: {folder}", advice)
-    return ComparisonResult(comparison, found, path, extra, advice=advice)
+        return ComparisonResult(comparison, card, found, None, extra, f"No report: {error.strerror}: {folder}", advice)
+    return ComparisonResult(comparison, card, found, path, extra, advice=advice)
 
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:

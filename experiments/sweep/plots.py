@@ -14,11 +14,14 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import optuna
 from optuna import visualization
+from optuna.distributions import CategoricalDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization import matplotlib as pictures
 
 LEAST_TRIALS = 2
+# Of fewer trials a forest of random trees ranks chance: six said that the batch size matters most where the framework did.
+LEAST_FOR_IMPORTANCE = 20
 DOTS_PER_INCH = 120
 
 
@@ -32,11 +35,19 @@ class Plot:
     picture: Callable[[], Any]
 
 
-def write(study: Study, folder: Path, title: str, sentences: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
-    """`sweep.html` and `figures/*.png`. Returns a line for every plot that could not be drawn."""
+def write(
+    study: Study,
+    folder: Path,
+    title: str,
+    sentences: Sequence[str],
+    table: Sequence[Sequence[str]],
+    *,
+    warned: Sequence[str] = (),
+) -> list[str]:
+    """`sweep.html` and `figures/*.png`. Returns a line for every plot that is not drawn. warned: what the terminal warned of."""
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     parts: list[str] = []
-    missing: list[str] = []
+    missing = _too_few(study)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for plot in _plots(study):
@@ -46,7 +57,9 @@ def write(study: Study, folder: Path, title: str, sentences: Sequence[str], tabl
                 parts.append(f"<h2>{html.escape(plot.title)}</h2>{drawn}")
             except (ValueError, RuntimeError, ZeroDivisionError) as error:
                 missing.append(f"{plot.title}: {' '.join(str(error).split())[:120]}")
-    (folder / "sweep.html").write_text(_page(title, sentences, table, parts, missing), encoding="utf-8")
+    (folder / "sweep.html").write_text(
+        _page(title, [*(f"⚠ {one}" for one in warned), *sentences], table, parts, missing), encoding="utf-8"
+    )
     return missing
 
 
@@ -71,6 +84,12 @@ def _plots(study: Study) -> list[Plot]:
     return found
 
 
+def _too_few(study: Study) -> list[str]:
+    count = len(_finite(study).trials)
+    wanted = f"What matters: {count} finished trials; {LEAST_FOR_IMPORTANCE} are needed to tell settings from chance"
+    return [wanted] if count < LEAST_FOR_IMPORTANCE else []
+
+
 def _of_objective(study: Study, name: str, at: int | None) -> list[Plot]:
     target: dict[str, Any] = {"target_name": name}
     if at is not None:
@@ -81,18 +100,27 @@ def _of_objective(study: Study, name: str, at: int | None) -> list[Plot]:
         "slice": ("Setting by setting", "plot_slice"),
         "contour": ("Two settings together", "plot_contour"),
     }
-    if len(study.trials[0].params) < 2:
+    if len(study.trials) < LEAST_FOR_IMPORTANCE:
+        del kinds["importance"]
+    if len(_numeric(study)) < 2:
         del kinds["contour"]
     suffix = f"_{name.replace('/', '_')}" if at is not None else ""
     return [
         Plot(
             f"{kind}{suffix}",
             f"{title}: {name}",
-            lambda call=call: getattr(visualization, call)(study, **target),  # type: ignore[misc]
-            lambda call=call: getattr(pictures, call)(study, **target),  # type: ignore[misc]
+            lambda call=call, more=more: getattr(visualization, call)(study, **target, **more),  # type: ignore[misc]
+            lambda call=call, more=more: getattr(pictures, call)(study, **target, **more),  # type: ignore[misc]
         )
         for kind, (title, call) in kinds.items()
+        for more in [{"params": _numeric(study)} if kind == "contour" else {}]
     ]
+
+
+def _numeric(study: Study) -> list[str]:
+    """The settings between whose values something lies: a contour between two frameworks would be an invention."""
+    found = study.trials[0].distributions.items()
+    return [name for name, one in found if not isinstance(one, CategoricalDistribution)]
 
 
 def _finite(study: Study) -> Study:

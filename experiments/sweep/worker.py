@@ -261,7 +261,7 @@ class Worker:
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             lead = self._link(self.study.user_attrs[self._campaign])
-        plots.write(self.study, folder, title, sentences, table)
+        plots.write(self.study, folder, title, sentences, table, warned=runner.warnings)
         runner.keep_file(folder)
         runner.keep_metrics(report.metrics(trials, best, asked.goal))
         text = "\n\n".join(["### Found\n" + "\n".join(f"- {one}" for one in sentences), lead])

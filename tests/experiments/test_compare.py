@@ -82,7 +82,16 @@ def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, cap
     assert comparison.params["factor"] == "framework"
     assert "slower" in comparison.tags["verdict"]
     logged = {file.path for file in mlflow.MlflowClient(store.uri).list_artifacts(comparison.run_id)}
-    assert {"report.html", "report.md", "comparison.csv", "comparison.json", "figures"} <= logged
+    assert {"report.html", "report.md", "card.md", "card.png", "comparison.csv", "comparison.json", "figures"} <= logged
+    answer = comparison.tags["answer"]
+    assert answer.startswith("TensorFlow trains ")
+    (row,) = mlflow.MlflowClient(store.uri).search_runs(
+        [mlflow.MlflowClient(store.uri).get_experiment_by_name("captioning").experiment_id],
+        f"metrics.`verdict/{RATE}/high` < 1 and tags.answer LIKE 'TensorFlow%'",
+    )
+    assert row.info.run_id == comparison.run_id
+    assert row.data.tags["mlflow.note.content"].startswith(f"**{answer.partition(' Read it')[0]}")
+    assert row.data.metrics[f"verdict/{RATE}/low"] <= row.data.metrics[f"verdict/{RATE}/ratio"]
 
 
 def test_the_output_of_a_pipe_is_nothing_but_the_answer(store: Store, place: Place) -> None:

@@ -56,6 +56,10 @@ def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place,
     assert campaign is not None
     assert {run.tags["block"] for run in cells} == set(map(str, range(1, last + 1)))
     looks = [*(one["blocks"] for one in early), *(at for at in (6, 9, 12) if at <= last)]
+    assert " slower than toy" in campaign.tags["answer"]
+    assert campaign.tags["mlflow.note.content"].startswith("**")
+    (ratio,) = (value for key, value in campaign.metrics.items() if key.startswith("verdict/") and key.endswith("/ratio"))
+    assert ratio == json.loads((folder / "report" / "comparison.json").read_text())["rows"][0]["estimate"]
     assert campaign.tags["looks"] == ",".join(map(str, looks))
     report = json.loads((folder / "report" / "comparison.json").read_text())
     assert [one["blocks"] for one in report["looks"]] == looks

@@ -37,24 +37,36 @@ PARTS = {"block": "lies between blocks", "drift": "is drift", "process": "lies b
 LEAST_SHARE = 0.05
 
 
+def smallest(found: Sequence[Precision]) -> str:
+    """The smallest effects that these runs could detect; empty without a test."""
+    if not found:
+        return ""
+    by_metric = _by_metric(found)
+    told = [f"{_told_apart(group)} in {group[0].finding.outcome.label}" for group in by_metric.values()]
+    blocks = sorted({one.finding.row.n_blocks for one in found})
+    count = wording.blocks(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {wording.blocks(blocks[-1])}"
+    return f"about {wording.joined(told)} (80 % power, {count})"
+
+
 def on_precision(found: Sequence[Precision]) -> str:
     """The smallest effect that these runs could detect, what limits it, and where their spread lies; empty without a test."""
     if not found:
         return ""
-    by_metric: dict[str, list[Precision]] = {}
-    for one in found:
-        by_metric.setdefault(one.finding.row.metric, []).append(one)
-    told = [f"{_told_apart(group)} in {group[0].finding.outcome.label}" for group in by_metric.values()]
-    worst = _by_size(next(iter(by_metric.values())))[-1]
-    blocks = sorted({one.finding.row.n_blocks for one in found})
-    count = wording.blocks(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {wording.blocks(blocks[-1])}"
+    worst = _by_size(next(iter(_by_metric(found).values())))[-1]
     of = f" of {wording.named(worst.finding)}" if len(found) > 1 else ""
     parts = sorted(precision.shares(worst.parts).items(), key=lambda one: -one[1])
     shares = wording.joined([f"{100 * share:.0f} % {PARTS[name]}" for name, share in parts if share >= LEAST_SHARE])
     return (
-        f"Smallest detectable effect: about {wording.joined(told)} (80 % power, {count}). {_limit(worst)}. "
+        f"Smallest detectable effect: {smallest(found)}. {_limit(worst)}. "
         f"Of the variance of runs{of} {shares}; what both sides of a block share cancels."
     )
+
+
+def _by_metric(found: Sequence[Precision]) -> dict[str, list[Precision]]:
+    groups: dict[str, list[Precision]] = {}
+    for one in found:
+        groups.setdefault(one.finding.row.metric, []).append(one)
+    return groups
 
 
 def _by_size(group: Sequence[Precision]) -> list[Precision]:

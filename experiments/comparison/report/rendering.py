@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from experiments.comparison.report.card import AnswerCard
 from experiments.comparison.report.sections import Cell, Section
 from experiments.config.console import Table, Text, box
 
@@ -28,31 +29,19 @@ _TERMINAL_STYLE = {
 
 
 @dataclass(frozen=True)
-class Card:
-    """A headline: what, the effect, and the verdict on it. style: as a cell's."""
-
-    label: str
-    effect: str
-    verdict: str
-    style: str
-
-
-@dataclass(frozen=True)
 class Document:
-    """A report. sentences: what was found, the most important first; many: none of them stands out. notes: at its end.
+    """A report. sentences: what was found, the most important first. notes: at its end.
 
     precision: how small a difference could be told, and why; empty where nothing was tested. advice: how what is open would be
     settled.
     """
 
-    title: str
+    card: AnswerCard
     subtitle: str
     precision: str
     warnings: Sequence[str]
     sentences: Sequence[str]
     advice: Advice | None
-    many: bool
-    cards: Sequence[Card]
     body: Sequence[Section | Figure]
     notes: Sequence[str]
 
@@ -72,7 +61,7 @@ def page(document: Document) -> str:
 
 def markdown(document: Document) -> str:
     """Markdown; figures are those in `figures/`."""
-    parts = [f"# {_escaped(document.title)}", _escaped(document.subtitle), *filter(None, [_escaped(document.precision)])]
+    parts = [markdown_card(document.card), _escaped(document.subtitle), *filter(None, [_escaped(document.precision)])]
     parts += [f"> **{_escaped(line)}**" for line in document.warnings]
     parts.append("\n".join(f"- {_escaped(line)}" for line in document.sentences))
     parts += [f"{_escaped(document.advice.what)}:", f"    {document.advice.command}"] if document.advice else []
@@ -82,6 +71,41 @@ def markdown(document: Document) -> str:
         else:
             parts += [f"![{one.title}](figures/{one.name}.png)", _escaped(one.caption)]
     return "\n\n".join([*parts, *map(_escaped, document.notes)]) + "\n"
+
+
+def markdown_card(card: AnswerCard) -> str:
+    """The card alone, for a pull request or a chat: whatever shows its first lines shows the answer."""
+    parts = [f"# {_escaped(card.title)}", *_markdown_answer(card)]
+    rows = [(one.label, one.effect, one.interval, one.verdict) for one in card.outcomes]
+    if rows:
+        lines = [_markdown_row(("outcome", "effect", "95 % CI", "verdict")), "|---|---|---|---|", *map(_markdown_row, rows)]
+        parts.append("\n".join(lines))
+    parts += [f"{card.left_out} more outcomes in the report."] if card.left_out else []
+    return "\n\n".join([*parts, "\n".join(f"- {name}: {_escaped(text)}" for name, text in card.facts.items())])
+
+
+def description_card(card: AnswerCard) -> str:
+    """The card at the head of a run's description, of which a page of MLflow shows the first lines: the answer stands there."""
+    outcomes = "\n".join(f"- {_escaped(f'{one.label}: {one.effect} · {one.basis}')}" for one in card.outcomes)
+    facts = " · ".join(f"{name}: {_escaped(text)}" for name, text in card.facts.items())
+    return "\n\n".join(filter(None, [*_markdown_answer(card), outcomes, facts]))
+
+
+def _markdown_answer(card: AnswerCard) -> list[str]:
+    answer, question, caution = _escaped(card.answer), _escaped(card.question), _escaped(card.caution)
+    return [f"**{answer}**", *([f"⚠ {caution}"] if caution else []), question]
+
+
+def terminal_card(card: AnswerCard) -> Table:
+    """The card without what the table below it shows."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("Question", Text(card.question))
+    table.add_row("Answer", Text(card.answer, style="bold"))
+    for name, text in card.facts.items():
+        table.add_row(name, Text(text))
+    return table
 
 
 def _markdown_section(section: Section) -> list[str]:

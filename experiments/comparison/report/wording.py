@@ -16,6 +16,10 @@ from experiments.config.outcomes import Outcome, place
 
 DASH, MINUS, NONE = "–", "−", "—"
 MINIMUM_P = 1e-4
+# Beyond this share the number of an effect that could be told apart says nothing more.
+MOST_TOLD = 9.0
+# An interval whose ends lie further apart has two digits at each end: decimals would suit only one of them.
+WIDE = 10.0
 _SCALES = {
     "s": ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3_600.0, "h")),
     "bytes": ((1.0, "bytes"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB")),
@@ -55,7 +59,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def quantity(value: float | None, outcome: Outcome) -> str:
-    """A value with its unit: 31.2 ms, 712 MiB, 1,020 captions/s."""
+    """A value with its unit: 31.2 ms, 712 MiB, 1,020 examples/s."""
     if value is None:
         return NONE
     chosen = scale(outcome.unit, [value])
@@ -95,7 +99,7 @@ def _least(found: float | None, finding: Finding) -> str:
 def amount(value: float, finding: Finding) -> str:
     """The size of an effect: a share of a ratio in percent, a difference in its unit."""
     if finding.row.kind == "ratio":
-        return f"{100 * value:.2g} %" if value < 1 else f"{number(100 * value)} %"
+        return f"{100 * value:.2g} %" if value < 1 else f"{_rounded(100 * value)} %" if value < MOST_TOLD else "over 10×"
     return f"{value:.2g} {_unit(finding)}".rstrip()
 
 
@@ -121,7 +125,7 @@ def estimate(finding: Finding) -> str:
     row = finding.row
     if row.estimate is None:
         return NONE
-    return _fixed(row.estimate, _decimals(finding)) if row.kind == "ratio" else _difference(row.estimate, finding)
+    return _ratio(row.estimate, finding) if row.kind == "ratio" else _difference(row.estimate, finding)
 
 
 def interval(finding: Finding) -> str:
@@ -139,7 +143,7 @@ def effect(finding: Finding) -> str:
         return "identical"
     if turned is None:
         return _difference(row.estimate, finding)
-    return f"{_fixed(turned.value, _decimals(finding))}× {finding.outcome.words[row.estimate >= 1]}"
+    return f"{_ratio(turned.value, finding)}× {finding.outcome.words[row.estimate >= 1]}"
 
 
 def effect_interval(finding: Finding) -> str:
@@ -156,10 +160,24 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
         return ""
     if low is None or high is None:
         return "none from 1 block" if row.n_blocks == 1 else "unbounded"
-    decimals = _decimals(finding)
+    if low == high:
+        return "no spread"
     if row.kind == "ratio":
-        return f"{_fixed(low, decimals)}{DASH}{_fixed(high, decimals)}"
+        return f"{_ratio(low, finding)}{DASH}{_ratio(high, finding)}"
+    decimals = _decimals(finding)
     return f"{_signed(low, decimals)} to {_signed(high, decimals)} {_unit(finding)}".rstrip()
+
+
+def _rounded(value: float) -> str:
+    """Two significant digits, left of the point too: 350, 0.0034."""
+    return number(float(f"{value:.2g}"), 2)
+
+
+def _ratio(value: float, finding: Finding) -> str:
+    turned = finding.times
+    if turned is not None and turned.low < turned.high and turned.high > WIDE * turned.low and math.isfinite(value):
+        return _rounded(value)
+    return _fixed(value, _decimals(finding))
 
 
 def _difference(value: float, finding: Finding) -> str:
@@ -175,7 +193,7 @@ def _decimals(finding: Finding) -> int:
     low, high = (turned.low, turned.high) if turned else (row.ci_low, row.ci_high)
     needed = -math.floor(math.log10(high - low)) + (0 if turned else 1)
     least = 0 if turned is None or turned.value >= 10 else 1 if turned.value >= 2 else 2
-    return min(6, max(least, needed))
+    return min(12, max(least, needed))
 
 
 def _fixed(value: float, decimals: int) -> str:
@@ -261,6 +279,75 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+# Library names as their makers write them; whoever adds a framework needs no entry: its name stands as it is.
+_PROPER = {"pytorch": "PyTorch", "torch": "PyTorch", "tensorflow": "TensorFlow", "keras": "Keras", "jax": "JAX"}
+
+
+def spoken(level: str, comparison: Comparison) -> str:
+    """A framework as it is written in prose: `keras-torch` is Keras on PyTorch; any other level as it is."""
+    if comparison.factor != "framework":
+        return level
+    name, plus, variant = level.partition("+")
+    told = " on ".join(_PROPER.get(part, part) for part in name.split("-"))
+    return told + (f" ({variant})" if plus else "")
+
+
+def settled_first(findings: Iterable[Finding]) -> list[Finding]:
+    """What there is a verdict on before what is open, otherwise in the order given."""
+    return sorted(findings, key=lambda finding: not finding.judged)
+
+
+def clause(finding: Finding, comparison: Comparison) -> str:
+    """A finding as a person says it, without figures that need explaining and without a full stop."""
+    row, label = finding.row, finding.outcome.label
+    told = replace(finding, row=replace(row, a=spoken(row.a, comparison), b=spoken(row.b, comparison)))
+    doubt = " (in doubt)" if any(one.said for one in finding.doubts) else ""
+    match finding.decision:
+        case Decision.NOT_COMPARABLE:
+            return f"{label} is not comparable"
+        case Decision.IDENTICAL:
+            return f"{label} is identical"
+        case Decision.EQUIVALENT:
+            return f"no difference of {amount(row.margin, finding)} or more in {label} (equivalent){doubt}"
+        case Decision.OPEN:
+            return f"not settled after {blocks(row.n_blocks)}: {_range(told)}"
+        case Decision.TOO_FEW:
+            return f"no verdict on {label}: {row.reason}"
+        case Decision.SIZE_OPEN:
+            return f"{_than(told)}, but whether by more than {amount(row.margin, finding)} is not settled"
+        case Decision.WITHIN_MARGIN | Decision.CONSTANT:
+            return f"{_than(told)}, less than the margin of {amount(row.margin, finding)}{doubt}"
+    return f"{_than(told)}{doubt}"
+
+
+def _range(finding: Finding) -> str:
+    """Tensorflow trains between 1.12× faster and 1.34× slower than pytorch."""
+    row, label = finding.row, finding.outcome.label
+    if row.kind == "difference":
+        return f"{label} of {row.b} differs by {effect_interval(finding)} from that of {row.a}"
+    ends = [_end(value, finding) for value in (row.ci_low, row.ci_high)]
+    if label in _VERBS:
+        return f"{row.b} {_VERBS[label]} between {ends[0]} and {ends[1]} than {row.a}"
+    return f"{label} of {row.b} is between {ends[0]} and {ends[1]} than that of {row.a}"
+
+
+def _end(value: float | None, finding: Finding) -> str:
+    """One end of an interval in words; an end that is missing is unbounded."""
+    if value is None:
+        return "an unknown amount different"
+    return effect(replace(finding, row=replace(finding.row, estimate=value), pairs=(), decision=Decision.OPEN))
+
+
+def brief(finding: Finding) -> str:
+    """What is said behind a level's name: is 1.42× faster; or why there is no verdict."""
+    if finding.row.estimate is None:
+        return finding.row.verdict
+    if finding.decision is Decision.EQUIVALENT:
+        return f"equivalent within {margin(finding)}"
+    seen = effect(finding)
+    return seen if finding.judged else f"not settled ({effect_interval(finding) or seen})"
+
+
 def headlines(comparison: Comparison) -> list[Finding]:
     """What a reader wants first, for every pair of levels and stratum.
 
@@ -292,7 +379,7 @@ def sentences(comparison: Comparison) -> list[str]:
     if not chosen:
         return [f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."]
     if len(grouped(comparison.findings)) == 1:
-        return [sentence(finding) for finding in chosen]
+        return [sentence(finding) for finding in settled_first(chosen)]
     together = [summary_sentence(summary) for summary in comparison.summaries if _is_headline(summary, chosen)]
     return [*together, *map(_in_one, grouped(chosen).values())]
 
@@ -376,7 +463,7 @@ def _in_one(group: Sequence[Finding]) -> str:
     """All headlines of one pair of levels in one sentence."""
     row = group[0].row
     where = f" [{row.stratum}]" if row.stratum else ""
-    told = [_brief(finding) for finding in group]
+    told = [_brief(finding) for finding in settled_first(group)]
     return f"{row.b} against {row.a}{where}: {'; '.join(told)}."
 
 
@@ -403,6 +490,6 @@ def at_a_look(finding: Finding, block_seconds: float) -> str:
     return f"{seen}, margin {margin(finding)}: open{narrow}; {more}"
 
 
-def joined(texts: Sequence[str]) -> str:
+def joined(texts: Sequence[str], last: str = "and") -> str:
     """one, two and three"""
-    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else "".join(texts)
+    return f"{', '.join(texts[:-1])} {last} {texts[-1]}" if len(texts) > 1 else "".join(texts)

@@ -8,16 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.comparison.report import card as cards
 from experiments.comparison.report import remarks, rendering, tables, wording
+from experiments.comparison.report.card import AnswerCard
 from experiments.comparison.report.remarks import Advice
-from experiments.comparison.report.rendering import Card, Document
+from experiments.comparison.report.rendering import Document
 from experiments.comparison.report.sections import Section
 from experiments.comparison.report.wording import sentences
 from experiments.comparison.runs import raw as raw_values
 from experiments.comparison.runs.environment import medians
 from experiments.comparison.verdicts import batch_sizes, steadiness
 from experiments.comparison.verdicts.batch_sizes import Curve
-from experiments.comparison.verdicts.findings import Comparison, Finding, Row, grouped
+from experiments.comparison.verdicts.findings import Comparison, Finding, Row
 from experiments.comparison.verdicts.precision import Precision
 from experiments.config.console import Table
 from experiments.config.outcomes import outcome as outcome_of
@@ -35,6 +37,7 @@ SUMMARY_KEYS = (
     *("prediction_low", "prediction_high", "tau", "i_squared_percent", "q_p", "p", "p_holm", "margin", "equivalent"),
     *("verdict", "reason", "family"),
 )
+LEARNING = "learning"
 FIRST_SIZES = "params.inference_batch_sizes"
 
 
@@ -51,15 +54,20 @@ def write(
     sections: Sequence[Section] = (),
     advice: Advice | None = None,
     limits: Sequence[Precision] = (),
+    card: AnswerCard | None = None,
+    learning: Sequence[str] = (),
     with_figures: bool = True,
 ) -> Path:
-    """Writes report.html, report.md, comparison.csv, comparison.json and figures/ into the folder; returns the HTML file's path.
+    """Writes report.html, report.md, card.md, comparison.csv, comparison.json and, with figures, card.png and figures/.
+
+    Returns the HTML file's path.
 
     runs: the table that was compared, for published figures of metrics that were not judged.
     notes are told quietly, at the end.
     published: mappings with `what`, `published` and `metric` (may be empty).
     raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
     advice: how what is open would be settled. limits: how small a difference the runs could tell, and why.
+    card: what stands at the top, made here where it is not given. learning: whether the levels learn alike, told before speed.
     """
     from experiments.comparison.report import figures
 
@@ -72,12 +80,18 @@ def write(
     for figure in drawn:
         (folder / "figures" / f"{figure.name}.svg").write_text(_standalone(figure.svg), encoding="utf-8")
         (folder / "figures" / f"{figure.name}.png").write_bytes(figure.png)
-    heading = [Section("Figures", "", (), ())] if drawn else []
-    body: list[Section | Figure] = [*above, *heading, *drawn, *below]
+    card = card or cards.of(comparison, title, limits)
+    if with_figures:
+        (folder / "card.png").write_bytes(figures.picture(card))
+    first, others = [one for one in drawn if one.name == LEARNING], [one for one in drawn if one.name != LEARNING]
+    alike = [Section("Do they learn alike?", " ".join(learning), (), ())] if learning or first else []
+    heading = [Section("Figures", "", (), ())] if others else []
+    body: list[Section | Figure] = [*alike, *first, *above, *heading, *others, *below]
     notes = [*tables.unread(raw), *_missing(comparison), *notes]
-    document = _document(comparison, title, advice, remarks.on_precision(limits), body, notes)
+    document = _document(comparison, card, advice, remarks.on_precision(limits), body, notes)
     (folder / "report.html").write_text(rendering.page(document), encoding="utf-8")
     (folder / "report.md").write_text(rendering.markdown(document), encoding="utf-8")
+    (folder / "card.md").write_text(rendering.markdown_card(card) + "\n", encoding="utf-8")
     (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
     (folder / "comparison.json").write_text(as_text, encoding="utf-8")
     return folder / "report.html"
@@ -111,26 +125,18 @@ def _below(comparison: Comparison, curves: Sequence[Curve], raw: Sequence[RawRun
 
 def _document(
     comparison: Comparison,
-    title: str,
+    card: AnswerCard,
     advice: Advice | None,
     precision: str,
     body: Sequence[Section | Figure],
     notes: Sequence[str],
 ) -> Document:
-    groups = len(grouped(comparison.findings))
     subtitle = (
         f"{tables.versus(comparison)} · factor {comparison.factor} · {comparison.n_runs} usable runs · "
         f"margin ±{wording.percent(comparison.margin)} on ratios"
     )
-    headlines = wording.headlines(comparison) if groups == 1 and comparison.has_verdict else []
-    cards = [_card(finding) for finding in headlines]
     told = sentences(comparison)
-    return Document(title, subtitle, precision, comparison.warnings, told, advice, groups > 1, cards, body, notes)
-
-
-def _card(finding: Finding) -> Card:
-    told = " · ".join(filter(None, (finding.row.verdict, wording.effect_interval(finding))))
-    return Card(finding.outcome.label, wording.effect(finding), told, tables.style(finding))
+    return Document(card, subtitle, precision, comparison.warnings, told, advice, body, notes)
 
 
 def _missing(comparison: Comparison) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +77,38 @@ def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | Non
     took = (ends - starts).sum(axis=0) - np.maximum(0.0, ends.min(axis=0) - starts.max(axis=0))
     known = took[np.isfinite(took)] / 1_000
     return float(np.median(known)) if len(known) else None
+
+
+@dataclass(frozen=True)
+class Span:
+    """When runs ran: UTC days, and the seconds from a campaign's first start to its last end, over all campaigns."""
+
+    first: datetime.date
+    last: datetime.date
+    seconds: float
+
+    @property
+    def days(self) -> str:
+        return f"{self.first}" + (f" to {self.last}" if self.last > self.first else "")
+
+
+def span(table: pd.DataFrame) -> Span | None:
+    """Of the finished runs; None where they do not say when they ran."""
+    if not {"start_ms", "end_ms"} <= set(table.columns):
+        return None
+    frame = table[table["status"] == "FINISHED"] if "status" in table.columns else table
+    times = frame[["start_ms", "end_ms"]].apply(pd.to_numeric, errors="coerce").dropna()
+    if times.empty:
+        return None
+    campaigns = frame.loc[times.index, "campaign"].fillna("") if "campaign" in frame.columns else pd.Series("", times.index)
+    groups = times.groupby(campaigns.to_numpy())
+    seconds = float((groups["end_ms"].max() - groups["start_ms"].min()).sum()) / 1_000
+    first, last = (datetime.datetime.fromtimestamp(ms / 1_000, datetime.UTC).date() for ms in _ends(times))
+    return Span(first, last, seconds)
+
+
+def _ends(times: pd.DataFrame) -> tuple[float, float]:
+    return float(times["start_ms"].min()), float(times["end_ms"].max())
 
 
 def times_to_accuracy(frame: pd.DataFrame) -> dict[str, tuple[Value, ...]]:

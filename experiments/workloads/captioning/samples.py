@@ -52,15 +52,23 @@ def write(folder: Path, found: list[Row], title: str) -> None:
 
 def _write_html(path: Path, found: list[Row], title: str) -> None:
     names = list(found[0].answers) if found else []
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ["picture", "a person's caption", *names])
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ["picture", "reference caption", *names])
     body = []
     for row in found:
         cells = "".join(f"<td>{html.escape(text)}</td>" for text in (row.reference, *row.answers.values()))
         body.append(f'<tr><td><img alt="" src="data:image/png;base64,{_png(row.picture)}"></td>{cells}</tr>')
     path.write_text(
         f"<!doctype html><meta charset='utf-8'><title>{html.escape(title)}</title><style>{STYLE}</style>"
-        f"<h1>{html.escape(title)}</h1><table><tr>{head}</tr>{''.join(body)}</table>"
+        f"<h1>{html.escape(title)}</h1>{_alike(found)}<table><tr>{head}</tr>{''.join(body)}</table>"
     )
+
+
+def _alike(found: list[Row]) -> str:
+    """Says so where a model writes one caption under every picture: it looks like an error, and is mostly a short training."""
+    names = found[0].answers if len(found) > 1 else ()
+    same = [name for name in names if len({row.answers[name] for row in found}) == 1]
+    told = "writes the same caption under every picture: so far it follows the words and not the picture. Train more epochs"
+    return "".join(f"<p>{html.escape(name)} {told}.</p>" for name in same)
 
 
 def _write_png(path: Path, found: list[Row]) -> None:
@@ -69,7 +77,7 @@ def _write_png(path: Path, found: list[Row]) -> None:
     for index, row in enumerate(found):
         top = 16 + index * (SIDE + 16)
         sheet.paste(_thumbnail(row.picture), (16, top))
-        lines = [f"person: {row.reference}", *(f"{name}: {text}" for name, text in row.answers.items())]
+        lines = [f"reference: {row.reference}", *(f"{name}: {text}" for name, text in row.answers.items())]
         for number, line in enumerate(lines):
             draw.text((SIDE + 40, top + 12 + 44 * number), line[:110], fill="#1c2430", font_size=18)
     sheet.save(path)

@@ -125,7 +125,9 @@ def test_a_report_begins_with_it(tmp_path: Path) -> None:
     (told,) = (line for line in found.sentences if line.startswith("Smallest detectable effect: about "))
     assert "in median training step (80 % power, 10 blocks)" in told
     lines = (tmp_path / "report.md").read_text().splitlines()
-    assert lines[4].startswith("Smallest detectable effect: about "), "title, what was compared, and this"
+    (fact,) = (line for line in lines if line.startswith("- Precision: smallest detectable effect about "))
+    (whole,) = (line for line in lines if line.startswith("Smallest detectable effect: about "))
+    assert lines.index(fact) < lines.index(whole) < lines.index("## Verdicts")
     page = (tmp_path / "report.html").read_text()
     assert page.index("Smallest detectable effect: about") < page.index('class="lead')
     assert "What limited the precision" in page

@@ -119,7 +119,7 @@ def test_objectives_and_constraints_have_the_experiments_direction_and_units() -
         ("memory/peak_rss_bytes", "min"),
         ("val/loss", "max"),
     ]
-    assert found[0].outcome.unit == "captions/s"
+    assert found[0].outcome.unit == "examples/s"
     assert (found[0].worst, found[1].worst) == (-math.inf, math.inf)
     memory, latency, accuracy = goals.constraints("memory<4GB,latency<20ms,val/bleu4>=10", known)
     assert (memory.bound, latency.bound) == (4e9, 0.02)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from experiments.comparison.report.figures import breakdown, intervals, learning, looks, runs, steps, tradeoffs
 from experiments.comparison.report.figures.canvas import Figure, Scene, colours_of, made
+from experiments.comparison.report.figures.card import picture
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison
 
 MAKERS = (
-    *(intervals.forest, intervals.differences, looks.fans, learning.curves, learning.times, runs.by_level, steps.latencies),
+    *(learning.curves, intervals.forest, intervals.differences, looks.fans, learning.times, runs.by_level, steps.latencies),
     *(breakdown.of_steps, tradeoffs.batches, tradeoffs.memory, tradeoffs.frontier, intervals.ranks, runs.in_order, steps.sensors),
 )
 
@@ -25,4 +26,4 @@ def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Cu
     return [made(drawing) for maker in MAKERS if (drawing := maker(scene)) is not None]
 
 
-__all__ = ["Figure", "draw"]
+__all__ = ["Figure", "draw", "picture"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -22,6 +23,7 @@ from experiments.comparison.report.figures.canvas import (
     Drawing,
     Scene,
     label,
+    log_ticks,
     plain_ticks,
     shortened,
 )
@@ -30,6 +32,9 @@ from experiments.comparison.verdicts.ranking import Ranking, rankings
 
 Bounds = tuple[float | None, float | None, float | None]
 MAXIMUM_LINES = 40
+# The share of an axis that a tick's label needs.
+LABEL_ROOM = 0.09
+BETTER = "      better →"
 
 
 def forest(scene: Scene) -> Drawing | None:
@@ -39,8 +44,9 @@ def forest(scene: Scene) -> Drawing | None:
     margin = max(finding.row.margin for finding in shown)
     caption = (
         "A dot is the geometric mean ratio over paired blocks, a line its 95 % interval, the band the margin "
-        f"(±{wording.percent(margin)}). Green: better than the baseline; red: worse; grey: no difference shown that matters, "
-        f"or neither way is better. A hollow dot has no verdict.{left_out}"
+        f"(±{wording.percent(margin)}). Right of 1 is better in every line: where less is better, the ratio is turned. Green: "
+        "better than the baseline; red: worse; grey: no difference shown that matters, or neither way is better: such a line has "
+        f"the ratio as it is. A hollow dot has no verdict.{left_out}"
     )
     paint = partial(_paint_ratios, shown, margin, scene.colours)
     return Drawing("forest", "Ratios to the baseline", caption, _height(shown), paint)
@@ -51,18 +57,21 @@ def _paint_ratios(shown: Sequence[Finding], margin: float, colours: Colours, can
     axes.set_xscale("log")
     axes.axvspan(1 / (1 + margin), 1 + margin, color=BAND, zorder=0)
     axes.axvline(1, color=SOFT, linewidth=0.8, zorder=1)
-    _intervals(axes, shown, [(f.row.estimate, f.row.ci_low, f.row.ci_high) for f in shown], colours)
+    _intervals(axes, shown, [_better_right(finding) for finding in shown], colours)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.9), max(high, 1.1))
     _ratio_ticks(axes)
-    axes.set_xlabel(_against(shown, "ratio of {b} to {a}"))
+    axes.set_xlabel(_against(shown, "ratio of {b} to {a} (×)") + BETTER)
 
 
 def differences(scene: Scene) -> Drawing | None:
     shown, left_out = _most_telling(scene, "difference")
     if not shown:
         return None
-    caption = "Outcomes with units of their own, each divided by its margin: inside the band a difference is too small to matter."
+    caption = (
+        "Outcomes with units of their own, each divided by its margin: inside the band a difference is too small to matter. "
+        "Right of 0 is better in every line: where less is better, the sign is turned."
+    )
     paint = partial(_paint_differences, shown, scene.colours)
     return Drawing("differences", "Differences from the baseline", caption + left_out, _height(shown), paint)
 
@@ -74,7 +83,7 @@ def _paint_differences(shown: Sequence[Finding], colours: Colours, canvas: Canva
     _intervals(axes, shown, [_in_margins(finding) for finding in shown], colours)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -1.5), max(high, 1.5))
-    axes.set_xlabel(_against(shown, "{b} minus {a}, in margins"))
+    axes.set_xlabel(_against(shown, "{b} minus {a} (margins)") + BETTER)
 
 
 def _most_telling(scene: Scene, kind: str) -> tuple[list[Finding], str]:
@@ -97,7 +106,17 @@ def _most_telling(scene: Scene, kind: str) -> tuple[list[Finding], str]:
 def _in_margins(finding: Finding) -> Bounds:
     row = finding.row
     value, low, high = (None if one is None else one / row.margin for one in (row.estimate, row.ci_low, row.ci_high))
-    return value, low, high
+    if finding.outcome.better != "lower":
+        return value, low, high
+    return tuple(None if one is None else -one for one in (value, high, low))  # type: ignore[return-value]
+
+
+def _better_right(finding: Finding) -> Bounds:
+    """The ratio and its interval, turned where less is better."""
+    row = finding.row
+    if finding.outcome.better != "lower":
+        return row.estimate, row.ci_low, row.ci_high
+    return tuple(1 / one if one else None for one in (row.estimate, row.ci_high, row.ci_low))  # type: ignore[return-value]
 
 
 def _intervals(axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], colours: Colours) -> None:
@@ -154,11 +173,24 @@ def _against(shown: Sequence[Finding], pattern: str) -> str:
 
 def _ratio_ticks(axes: Axes) -> None:
     low, high = axes.get_xlim()
-    wide = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100, 1_000)
+    wide = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
     middle = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3)
     near = (0.6, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.4)
+    if high / low > 50:
+        plain_ticks(axes.xaxis, log_ticks(low, high, 6), "{:g}×")
+        return
     chosen = wide if high / low > 4 else middle if high / low > 1.8 else near
-    plain_ticks(axes.xaxis, [tick for tick in chosen if low <= tick <= high], "{:g}×")
+    plain_ticks(axes.xaxis, _apart([tick for tick in chosen if low <= tick <= high], low, high), "{:g}×")
+
+
+def _apart(ticks: Sequence[float], low: float, high: float) -> list[float]:
+    """1, and to both sides of it those that have room for their labels on a logarithmic axis."""
+    room = LABEL_ROOM * math.log(high / low)
+    kept = [1.0]
+    for tick in sorted(ticks, key=lambda one: abs(math.log(one))):
+        if all(abs(math.log(tick / other)) >= room for other in kept):
+            kept.append(tick)
+    return sorted(kept)
 
 
 # ---- average ranks

@@ -51,21 +51,20 @@ def times(scene: Scene) -> Drawing | None:
         for percent, stratum in survival.thresholds(found)
     ]
     caption = (
-        "The share of runs that have reached an accuracy, by seconds of training without validation (Kaplan-Meier). "
-        "A tick is a run that ended without."
+        "The share of all runs that have reached an accuracy, by seconds of training without validation. "
+        "A tick is a run that ended without: it stays among those that have not reached it."
     )
     return paneled("times_to_accuracy", "Time to accuracy", caption, scene.colours, panels, panel_inches=2.1)
 
 
 def _steps(axes: Axes, sides: Sequence[Reached], colours: Colours, title: str, stratum: str) -> None:
-    from statsmodels.duration.survfunc import SurvfuncRight
-
+    """A run whose training ended without competes with those that reached it: it never counts as on its way to it (the cumulative
+    incidence of Fine and Gray, 1999). Kaplan and Meier's curve would rise to 1 where the last run alone got there.
+    """
     end = max(float(one.seconds.max()) for one in sides)
     for one in sides:
-        xs, shares = [0.0], [0.0]
-        if one.reached.any():
-            curve = SurvfuncRight(one.seconds, one.reached.astype(int))
-            xs, shares = [0.0, *curve.surv_times], [0.0, *(1 - curve.surv_prob)]
+        xs = [0.0, *np.sort(one.seconds[one.reached])]
+        shares = [at / len(one.seconds) for at in range(len(xs))]
         axes.step([*xs, end], [*shares, shares[-1]], where="post", color=colours[one.level], linewidth=1.5)
         without = one.seconds[~one.reached]
         at = [shares[int(np.searchsorted(xs, second, side="right")) - 1] for second in without]

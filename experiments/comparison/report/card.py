@@ -1,0 +1,182 @@
+"""The answer in ten seconds: one card, built once, shown by the page, Markdown, a picture, the terminal and MLflow alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.comparison.report import remarks, tables, wording
+from experiments.comparison.runs.environment import Span
+from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
+from experiments.comparison.verdicts.precision import Precision
+from experiments.config import durations
+
+# More than that nobody reads in ten seconds; the tables have all.
+MOST_OUTCOMES, MOST_LEVELS = 12, 4
+_NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
+
+
+@dataclass(frozen=True)
+class OutcomeLine:
+    """One outcome of a card. style: as a table's cell."""
+
+    label: str
+    effect: str
+    interval: str
+    verdict: str
+    style: str
+
+    @property
+    def basis(self) -> str:
+        return " · ".join(filter(None, (self.verdict, self.interval and f"95 % CI {self.interval}")))
+
+
+@dataclass(frozen=True)
+class AnswerCard:
+    """What is asked, and `answer`: a sentence to be read aloud, and a second one where something would settle it.
+
+    caution: how many warnings there are.
+    facts: what → text: machine, versions, date, duration, precision; without what the runs do not say.
+    outcomes: settled ones first. figures: `verdict/…` metrics of the campaign's run.
+    """
+
+    title: str
+    question: str
+    answer: str
+    caution: str
+    facts: Mapping[str, str]
+    outcomes: Sequence[OutcomeLine]
+    left_out: int
+    figures: Mapping[str, float]
+
+    @property
+    def told(self) -> str:
+        """The answer with its caution: where there is room for nothing else."""
+        return " ".join(filter(None, (self.answer, self.caution)))
+
+
+def of(comparison: Comparison, title: str, limits: Sequence[Precision] = (), span: Span | None = None) -> AnswerCard:
+    """limits: how small a difference the runs could tell. span: when they ran."""
+    found = wording.settled_first(_headlines(comparison))
+    shown = found[:MOST_OUTCOMES]
+    several = len(grouped(found)) > 1
+    count = len(comparison.warnings)
+    return AnswerCard(
+        title,
+        _question(comparison, found),
+        _answer(comparison, found),
+        f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}." if count else "",
+        {name: text for name, text in _facts(comparison, limits, span).items() if text},
+        [_line(one, comparison, several=several) for one in shown],
+        len(found) - len(shown),
+        _figures(found),
+    )
+
+
+def _headlines(comparison: Comparison) -> list[Finding]:
+    """The headlines; of several strata what all of them say together, where that could be told."""
+    chosen = wording.headlines(comparison)
+    asked = {(one.row.metric, one.row.a, one.row.b) for one in chosen}
+    return [one for one in comparison.summaries if (one.row.metric, one.row.a, one.row.b) in asked] or chosen
+
+
+def _line(finding: Finding, comparison: Comparison, *, several: bool) -> OutcomeLine:
+    label = wording.named(finding)
+    whom = f": {wording.spoken(finding.row.b, comparison)}" if several else ""
+    return OutcomeLine(
+        label + whom, wording.effect(finding), wording.effect_interval(finding), finding.row.verdict, tables.style(finding)
+    )
+
+
+def _question(comparison: Comparison, found: Sequence[Finding]) -> str:
+    sides = wording.joined([wording.spoken(level, comparison) for level in comparison.levels[: MOST_LEVELS + 1]])
+    more = len(comparison.levels) - MOST_LEVELS - 1
+    what = wording.joined(list(dict.fromkeys(one.outcome.label for one in found)), "or") or "any outcome"
+    return f"Do {sides}{f' and {more} more' if more > 0 else ''} differ in {what}?"
+
+
+def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
+    if not found or not any(one.row.estimate is not None for one in found) or _all_too_few(found):
+        return wording.sentences(comparison)[0]
+    if len(grouped(found)) > 1:
+        return _of_many(comparison, found)
+    settled, unsettled = [one for one in found if one.judged], [one for one in found if not one.judged]
+    clauses = [wording.clause(one, comparison) for one in settled] or [wording.clause(found[0], comparison)]
+    rest = [one.outcome.label for one in (unsettled if settled else unsettled[1:])]
+    clauses += [f"not settled: {wording.joined(rest)}"] if rest else []
+    sentence = "; ".join(clauses)
+    return " ".join(filter(None, (f"{sentence[:1].upper()}{sentence[1:]}.", _how(unsettled))))
+
+
+def _all_too_few(found: Sequence[Finding]) -> bool:
+    return all(one.decision is Decision.TOO_FEW for one in found)
+
+
+def _how(unsettled: Sequence[Finding]) -> str:
+    """What would settle the outcome that needs most; empty where nothing is open, or no payable number of blocks would."""
+    plans = [one for one in unsettled if one.plan and one.plan.blocks]
+    if not plans or len(plans) < len(unsettled):
+        return ""
+    most = max(plans, key=lambda one: one.plan.blocks or 0 if one.plan else 0)
+    assert most.plan is not None
+    blocks = most.plan.blocks or 0
+    takes = f", {durations.told(blocks * most.block_seconds)}," if most.block_seconds else ""
+    which = "it" if len(unsettled) == 1 else "all"
+    return f"About {blocks:,} more block{'s' * (blocks > 1)}{takes} would settle {which} if the truth is what was seen."
+
+
+def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
+    """One outcome, level by level: the first that is settled anywhere."""
+    metric = found[0].row.metric
+    group = [one for one in found if one.row.metric == metric]
+    seen = [f"{_whom(one, comparison)} {wording.brief(one)}" for one in group[:MOST_LEVELS]]
+    seen += [f"{len(group) - len(seen)} more in the report"] if len(group) > len(seen) else []
+    bases = list(dict.fromkeys(wording.spoken(one.row.a, comparison) for one in group))
+    against = f" against {bases[0]}" if len(bases) == 1 else ""
+    label = group[0].outcome.label
+    return f"{label[:1].upper()}{label[1:]}{against}: {'; '.join(seen)}."
+
+
+def _whom(finding: Finding, comparison: Comparison) -> str:
+    where = f" [{finding.row.stratum}]" if finding.row.stratum else ""
+    return wording.spoken(finding.row.b, comparison) + where
+
+
+def _facts(comparison: Comparison, limits: Sequence[Precision], span: Span | None) -> dict[str, str]:
+    told = {
+        name: wording.joined(list(dict.fromkeys(facts[name] for facts in comparison.environment.values() if name in facts)))
+        for name in ("cpu", "gpu")
+    }
+    versions = {
+        f"{name.removeprefix('version.')} {text}"
+        for facts in comparison.environment.values()
+        for name, text in facts.items()
+        if name.startswith("version.")
+    }
+    blocks = sorted({one.row.n_blocks for one in comparison.findings})
+    counted = wording.blocks(blocks[-1]) if len(blocks) == 1 else f"{blocks[0]} to {wording.blocks(blocks[-1])}" if blocks else ""
+    return {
+        "CPU": told["cpu"],
+        "GPU": told["gpu"] or ("none recorded" if told["cpu"] else ""),
+        "Versions": ", ".join(sorted(versions)),
+        "Date": span.days if span else "",
+        "Duration": f"{durations.told(span.seconds)}, first run to last" if span else "",
+        "Runs": ", ".join(filter(None, (f"{comparison.n_runs:,} usable", counted))),
+        "Precision": f"smallest detectable effect {least}" if (least := remarks.smallest(limits)) else "",
+    }
+
+
+def _figures(found: Sequence[Finding]) -> dict[str, float]:
+    """`verdict/<metric>/ratio|difference`, `…/low`, `…/high`; with the level behind the metric where there are several."""
+    several = len({(one.row.a, one.row.b) for one in found}) > 1
+    values: dict[str, float] = {}
+    for one in found:
+        row = one.row
+        if row.stratum:
+            continue
+        key = _NOT_IN_A_METRIC.sub("_", f"verdict/{row.metric}{f'/{row.b}' if several else ''}")
+        named = {row.kind: row.estimate, "low": row.ci_low, "high": row.ci_high}
+        values |= {f"{key}/{name}": value for name, value in named.items() if value is not None}
+    return values

@@ -1,0 +1,163 @@
+"""The card: one object, the same in every format, and an answer that can be read aloud."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from rich.console import Console
+
+from experiments.comparison import compare
+from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
+from experiments.comparison.report import card as cards
+from experiments.comparison.report import rendering, wording
+from experiments.comparison.runs import environment
+from experiments.comparison.runs.raw import RawRun, ShownRun
+from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, STEP, frame, paired
+
+TAGS = {
+    "cpu": "2 × Xeon",
+    "gpu": "H100",
+    "version.torch": "2.13",
+    "version.tensorflow": "2.20",
+    "warnings": "Data are synthetic.",
+}
+
+
+def _no_steps(shown: Sequence[ShownRun]) -> list[RawRun]:
+    del shown
+    return []
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
+    """Training is settled, latency is not, although latency was declared first."""
+    spec = ComparisonSpec(primary=(LATENCY, RATE), baseline="pytorch", outcomes=(LATENCY, RATE))
+    table = frame(factors={"tensorflow": 1.2}, tags=TAGS, spread=0.03)
+    return answer(spec, table, tmp_path_factory.mktemp("card"), ReportOptions("Captioning · demo"), _no_steps)
+
+
+def test_what_is_settled_comes_before_what_is_not(result: ComparisonResult) -> None:
+    assert [one.verdict for one in result.card.outcomes] == ["slower", "inconclusive"]
+    assert result.card.answer.startswith("TensorFlow trains 1.18× slower than PyTorch; not settled: median inference latency.")
+    told = wording.sentences(result.comparison)
+    assert told[0].startswith("tensorflow trains 1.18× slower")
+    assert told[1].startswith("Median inference latency: no verdict")
+
+
+def test_every_format_shows_the_same_answer_and_facts(result: ComparisonResult) -> None:
+    card = result.card
+    assert result.report is not None
+    console = Console(width=400)
+    with console.capture() as shown:
+        console.print(rendering.terminal_card(card))
+    texts = {
+        "page": result.report.read_text(encoding="utf-8"),
+        "markdown": (result.report.parent / "card.md").read_text(encoding="utf-8"),
+        "report.md": (result.report.parent / "report.md").read_text(encoding="utf-8"),
+        "description": rendering.description_card(card),
+        "terminal": shown.get(),
+    }
+    assert list(card.facts) == ["CPU", "GPU", "Versions", "Date", "Duration", "Runs", "Precision"]
+    for form, text in texts.items():
+        for told in (card.answer, card.question, *card.facts.values()):
+            assert told in text, (form, told)
+
+
+def test_the_answer_is_the_first_line_of_a_description(result: ComparisonResult) -> None:
+    lines = rendering.description_card(result.card).splitlines()
+    assert lines[0] == f"**{result.card.answer}**"
+    assert lines[2] == "⚠ Read it with the report’s warning."
+
+
+def test_the_picture_shows_all_lines_inside_its_edges(result: ComparisonResult) -> None:
+    assert result.report is not None
+    pixels = imread(result.report.parent / "card.png")[..., :3]
+    dark = (pixels < 0.9).any(axis=2)
+    assert dark.any()
+    assert not np.concatenate([dark[0], dark[-1], dark[:, 0], dark[:, -1]]).any()
+
+
+def test_without_figures_there_is_no_picture(tmp_path: Path) -> None:
+    options = ReportOptions("A study", figures=False)
+    answer(ComparisonSpec(), frame(), tmp_path, options, _no_steps)
+    assert (tmp_path / "card.md").exists()
+    assert not (tmp_path / "card.png").exists()
+
+
+def test_figures_for_the_campaign_are_those_of_the_rows(result: ComparisonResult) -> None:
+    expected = {}
+    for row in result.comparison.rows:
+        expected[f"verdict/{row.metric}/ratio"] = row.estimate
+        expected[f"verdict/{row.metric}/low"], expected[f"verdict/{row.metric}/high"] = row.ci_low, row.ci_high
+    assert result.card.figures == expected
+
+
+def test_of_several_levels_the_figures_name_the_level_in_letters_that_mlflow_takes() -> None:
+    table = frame(("pytorch", "pytorch+compile", "tensorflow"))
+    card = cards.of(compare(table, baseline="pytorch", outcomes=[RATE]), "A study")
+    assert f"verdict/{RATE}/pytorch_compile/ratio" in card.figures
+    assert f"verdict/{RATE}/tensorflow/ratio" in card.figures
+    assert card.answer.startswith("Training throughput against PyTorch: PyTorch (compile) ")
+
+
+def test_what_is_open_says_the_range_and_what_would_settle_it() -> None:
+    comparison = compare(frame(blocks=6, spread=0.1), baseline="pytorch", outcomes=[LATENCY], primary=[LATENCY])
+    row, said = comparison.rows[0], cards.of(comparison, "A study").answer
+    assert row.ci_low
+    assert row.ci_high
+    faster, slower = f"{1 / row.ci_low:.2f}× faster", f"{row.ci_high:.2f}× slower"
+    assert said.startswith(f"Not settled after 6 blocks: TensorFlow answers between {faster} and {slower} than PyTorch. About ")
+    assert said.endswith("would settle it if the truth is what was seen.")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ([2.0] * 6, [2.0] * 6, "Median training step is identical."),
+        ([1.0, 1.1, 1.2, 1.0, 1.1, 1.2], [1.0, 1.101, 1.2, 1.001, 1.1, 1.201], "No difference of 3 % or more in median training"),
+        ([1.0, 1.1], [1.0, 1.2], "No verdict: 2 blocks; a verdict needs 6."),
+    ],
+)
+def test_other_answers_are_sentences_too(a: list[float], b: list[float], said: str) -> None:
+    assert cards.of(compare(paired(a, b), baseline="a"), "A study").answer.startswith(said)
+
+
+def test_a_difference_that_is_open_has_its_unit() -> None:
+    rng = np.random.default_rng(3)
+    table = paired(list(rng.normal(3, 0.2, 6)), list(rng.normal(3, 0.2, 6)), LOSS)
+    said = cards.of(compare(table, baseline="a"), "A study").answer
+    assert "validation loss of b differs by " in said
+    assert " nats from that of a." in said
+
+
+def test_where_no_run_can_be_used_the_card_says_why() -> None:
+    table = frame()
+    table["status"] = "FAILED"
+    card = cards.of(compare(table, baseline="pytorch"), "A study", span=environment.span(table))
+    assert card.answer.startswith("No verdict: no run can be used")
+    assert card.figures == {}
+    assert "Date" not in card.facts
+
+
+def test_frameworks_are_written_as_their_makers_do_and_other_levels_as_they_are() -> None:
+    comparison = compare(paired([1.0, 2.0], [1.0, 2.0]), baseline="a")
+    names = ("keras-torch", "tensorflow+xla", "toy")
+    assert [wording.spoken(one, comparison) for one in names] == ["Keras on PyTorch", "TensorFlow (xla)", "toy"]
+
+
+def test_the_duration_is_each_campaigns_own() -> None:
+    """Two campaigns a day apart: the day between them is nobody's machine time."""
+    first, second = frame(blocks=2, campaign="c1"), frame(blocks=2, campaign="c2")
+    second[["start_ms", "end_ms"]] += 86_400_000
+    table = first.merge(second, how="outer")
+    span = environment.span(table)
+    assert span is not None
+    own = [(one["end_ms"].max() - one["start_ms"].min()) / 1_000 for one in (first, second)]
+    assert math.isclose(span.seconds, sum(own))
+    assert span.days == "2025-10-09 to 2025-10-10"
+    assert environment.span(paired([1.0], [1.0], STEP)) is None
