@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from experiments.comparison import compare
 from experiments.comparison.report import ablations, remarks, tables, wording, writing
 from experiments.comparison.report.remarks import Advice
 from experiments.comparison.report.sections import Section
-from experiments.comparison.runs import raw
+from experiments.comparison.runs import pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
-from experiments.comparison.verdicts import batch_sizes, busy, learning, papers, precision
+from experiments.comparison.verdicts import batch_sizes, busy, controls, learning, memory_limits, papers, precision
 from experiments.comparison.verdicts.findings import Comparison
+from experiments.comparison.verdicts.verdict import judge
 from experiments.config.console import Table
 from experiments.config.outcomes import Outcome
 from tracking.errors import EvenhandError
@@ -95,7 +96,7 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
     steps: fetches what lies behind the metrics, for the few runs that figures show.
     """
     with ThreadPoolExecutor(1) as meanwhile:
-        fetching = meanwhile.submit(_steps, steps, spec, runs)
+        fetching = meanwhile.submit(steps_or_why, steps, spec, runs)
         comparison = judged(spec, runs)
         shown, missing = fetching.result()
     if spec.protocol == "paper":
@@ -140,11 +141,24 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
 
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
-    """The verdicts alone. Raises WrongCall where there is nothing to compare."""
-    return compare(runs, **{name: value for name, value in vars(spec).items() if name != "protocol"})
+    """The verdicts alone, controls and memory limits with them. Raises WrongCall where there is nothing to compare."""
+    outcomes = None if spec.outcomes is None else list(spec.outcomes)
+    asked = pairing.without_controls(runs)
+    shared: dict[str, Any] = {
+        "outcomes": outcomes,
+        "margin": spec.margin,
+        "strata": spec.strata,
+        "allowed_to_differ": spec.allowed_to_differ,
+    }
+    found = judge(asked, factor=spec.factor, baseline=spec.baseline, primary=spec.primary, all_pairs=spec.all_pairs, **shared)
+    return replace(
+        found,
+        controls=controls.judged(runs, **shared),
+        frontier=memory_limits.edges(asked, factor=spec.factor, strata=spec.strata),
+    )
 
 
-def _steps(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[list[RawRun], list[str]]:
+def steps_or_why(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[list[RawRun], list[str]]:
     """The steps of the runs that figures show; without them the verdicts stand, and the report says what is missing."""
     try:
         return steps(raw.shown(runs, factor=spec.factor, strata=spec.strata)), []
