@@ -30,7 +30,7 @@ def load(model: str, architecture: str) -> ModuleType:
     if architecture not in found.get(model, ()):
         have = ", ".join(name for name, architectures in found.items() if architecture in architectures)
         raise ModelError(f"no {architecture} model {model!r}; have {have or 'none'}")
-    return import_module(f"{architecture}.{model}" if "." in architecture else f"models.{model}.{architecture}")
+    return import_module(f"{architecture}.{model}" if "." in architecture else f"{__name__}.{model}.{architecture}")
 
 
 def spec(model: str) -> ModuleType:
@@ -38,4 +38,4 @@ def spec(model: str) -> ModuleType:
     found = available()
     if model not in found:
         raise ModelError(f"no model {model!r}; have {', '.join(found)}")
-    return import_module(f"models.{model}.spec")
+    return import_module(f"{__name__}.{model}.spec")

@@ -142,6 +142,8 @@ def _compare(settings: Compare) -> int:
 
         display.rest()
         comparison = compared.answer.comparison
+        for line in compared.notes:
+            display.say(line)
         if settings.format == "table":
             display.console.print(writing.terminal(comparison))
             _tell_found(compared.answer.sentences, comparison.warnings, display)

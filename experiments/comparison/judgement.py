@@ -59,7 +59,8 @@ class Extra:
 class ReportOptions:
     """How a report is headed, and what it sets beside the verdicts. `also`: what a study has to add to them.
 
-    figures: whether there are any. more_blocks: how so many more blocks are measured, where they can be.
+    figures: whether there are any. notes: said quietly, at the end.
+    more_blocks: how so many more blocks are measured, where they can be.
     """
 
     title: str
@@ -67,6 +68,7 @@ class ReportOptions:
     source: str = ""
     also: Callable[[Comparison], Extra] | None = None
     figures: bool = True
+    notes: Sequence[str] = ()
     more_blocks: Callable[[int], Advice | None] | None = None
 
 
@@ -121,7 +123,7 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
             runs=runs,
             published=options.published,
             published_source=options.source,
-            notes=[*alike, *extra.sentences, *missing, *unasked],
+            notes=[*options.notes, *alike, *extra.sentences, *missing, *unasked],
             raw=shown,
             advice=advice,
             limits=limits,

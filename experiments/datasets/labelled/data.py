@@ -161,7 +161,7 @@ def _write(target: Path, found: Pictures, digest: str, side: int, channels: int,
             use[row] = LEFT_OUT
             left_out.append(picture)
         else:
-            images[row] = _brought(picture, side, channels)
+            images[row] = brought(picture, side, channels)
     if len(left_out) > max(1, count // 100):
         raise WrongCall(f"{found.source}: {len(left_out)} of {count} pictures cannot be read, the first {left_out[0]}")
     if not np.isin((TRAINING, VALIDATION), use).all():
@@ -205,7 +205,7 @@ def _told(found: Pictures, progress: Progress) -> Iterator[Any]:
         yield picture
 
 
-def _brought(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]:
+def brought(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]:
     """(side, side, channels), by a bilinear filter where the size differs; the aspect ratio is not kept."""
     converted = picture.convert(MODES[channels])
     if converted.size != (side, side):
