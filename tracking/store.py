@@ -161,20 +161,28 @@ class Store:
         run = self._ask(self._client.get_run, run_id)
         return str(self._ask(self._client.get_experiment, run.info.experiment_id).name)
 
-    def describe_experiment(self, name: str, text: str = "", newest: str = "") -> None:
-        """What the UI says of an experiment: `text`, unless somebody has written another, and below it the newest result."""
+    def describe_experiment(self, name: str, text: str = "", newest: str = "", *, replace: bool = True) -> None:
+        """What the UI says of an experiment: `text`, unless somebody has written another, and below it the newest result.
+
+        replace: whether this result takes the place of one that is there.
+        """
         experiment = self.experiment_id(name)
         known = self._ask(self._client.get_experiment, experiment).tags.get(NOTE, "").split("\n\n")
         own = [one for one in known if one and not one.startswith(NEWEST)] or [text]
-        last = [newest] if newest else [one for one in known if one.startswith(NEWEST)]
+        before = [one for one in known if one.startswith(NEWEST)]
+        last = [newest] if newest and (replace or not before) else before
         self._ask(self._client.set_experiment_tag, experiment, NOTE, "\n\n".join(filter(None, [*own, *last])))
 
-    def share_columns(self, name: str, columns: Sequence[str]) -> str:
-        """The UI's address, below the server's, of an experiment's runs with these columns: tags.X, params.X, metrics.X."""
+    def share_columns(self, name: str, columns: Sequence[str], condition: str = "") -> str:
+        """The UI's address, below the server's, of an experiment's runs with these columns: tags.X, params.X, metrics.X.
+
+        condition: which runs are listed and charted, in MLflow's filter language.
+        """
         experiment, quoted = self.experiment_id(name), [f"{kind}.`{key}`" for kind, key in (c.split(".", 1) for c in columns)]
         shared = json.dumps({"selectedColumns": quoted})
         self._ask(self._client.set_experiment_tag, experiment, f"{COLUMNS}{OUR_COLUMNS}", shared)
-        return f"#/experiments/{experiment}/runs?viewStateShareKey={OUR_COLUMNS}&{MODEL_TRAINING}"
+        only = f"searchFilter={quote(condition)}&" if condition else ""
+        return f"#/experiments/{experiment}/runs?{only}viewStateShareKey={OUR_COLUMNS}&{MODEL_TRAINING}"
 
     def adopt(self, run_id: str, origin: str) -> None:
         """Makes a run that MLflow's project runner has opened, or an earlier process, the run of `origin`."""
@@ -729,6 +737,11 @@ def source(entry_point: str, commit: str) -> dict[str, str]:
     """The tags behind the UI's columns `Created by` and `Source`."""
     who = {"mlflow.user": _user(), "mlflow.source.name": f"evenhand {entry_point}", "mlflow.source.type": "PROJECT"}
     return {**who, **({"mlflow.source.git.commit": commit.partition("+")[0]} if commit else {})}
+
+
+def named(name: str) -> dict[str, str]:
+    """The tag that the UI shows as a run's name."""
+    return {MLFLOW_RUN_NAME: name}
 
 
 def note(text: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,9 @@ from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
 from tracking.store import Store
 
+# Settings that a campaign's name tells.
+NAMED = 3
+
 
 @dataclasses.dataclass(frozen=True)
 class Ready:
@@ -57,12 +61,26 @@ def start(study: str, settings: CampaignSettings, display: Display, plan: Plan |
     ready = make_ready(study, settings, display, plan)
     kept = {"plan": plan_.to_values(plan)} if plan else {}
     tags = {**ready.plan.tags, "kind": RunKind.CAMPAIGN}
-    name = f"{study} {settings.preset}" + (f" · {ready.plan.title}" if plan else "")
-    opening = Opening(name, tags, within)
+    title = f"{study} {settings.preset}" + (f" · {ready.plan.title}" if plan else "")
+    opening = Opening(" · ".join([title, *_told_apart(study, settings)]), tags, within)
     records = open_parent(ready, opening, kept)
     campaign = Campaign(ready.setup, ready.plan, records, display)
     keep_what_was_found(campaign.runner, ready)
     return campaign
+
+
+def _told_apart(study: str, settings: CampaignSettings) -> list[str]:
+    """What a campaign's name has beside its preset: the first settings that are not the preset's, and when it began."""
+    module = studies.load(study)
+    preset = settings_.parse(module.Settings, module.PRESETS, {"preset": settings.preset})
+    free = settings_.immaterial(settings) - {"frameworks", "blocks"}
+    shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
+    before, now = settings_.as_text(preset), settings_.as_text(settings)
+    ordered = sorted(now, key=lambda name: name in shared)
+    own = {name: now[name] for name in ordered if now[name] != before[name] and name not in free}
+    told = [f"{name}={text or 'none'}" for name, text in list(own.items())[:NAMED]]
+    more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
+    return [*filter(None, [", ".join([*told, *more])]), time.strftime("%Y-%m-%d %H:%M")]
 
 
 def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, display: Display) -> Campaign:

@@ -142,8 +142,12 @@ def _other_kinds(settings: Compare, chosen: Choice) -> list[str]:
 
 def _counted(kind: Kind) -> str:
     count = len(kind.campaigns)
-    day = time.strftime("%Y-%m-%d %H:%M", time.localtime(kind.newest_ms / 1_000))
-    return f"{'campaign' if count == 1 else f'{count} campaigns'} ({kind.differs}; {day})"
+    return f"{'campaign' if count == 1 else f'{count} campaigns'} ({kind.differs}; {_when(kind.newest_ms)})"
+
+
+def _when(time_ms: float) -> str:
+    """On this machine's clock, to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_ms / 1_000))
 
 
 def _title(settings: Compare) -> str:
@@ -214,7 +218,7 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
     first = selection.experiments[0]
     own = account is None or not team or first.startswith(f"{team}/")
     place = first if own else accounts.place(account, team, "comparisons")
-    wanted = RunOpened(origin, began_ms, place, f"comparison: {title}", tags, params)
+    wanted = RunOpened(origin, began_ms, place, f"comparison · {title} · {_when(began_ms)}", tags, params)
     text = "\n".join(["### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."])
     records: list[Record] = [
         Artifact(origin, ".", ""),
@@ -223,7 +227,8 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
     ]
     page = keep(store, wanted, records, found.report.parent, "comparison")
     run_id = store.run_id(origin) or ""
-    announce(store, store.experiment_name(run_id), run_id, wanted.name, found.sentences)
+    verdict = found.comparison.has_verdict
+    announce(store, store.experiment_name(run_id), run_id, wanted.name, found.sentences, verdict=verdict)
     return page
 
 

@@ -28,7 +28,8 @@ def answered(
     """
     import pandas as pd
 
-    pictures = [_picture(row) for row in model_input.to_dict("records")]
+    rows = model_input.to_dict("records") or [{}] * len(model_input)  # rows without any column that is known
+    pictures = [_picture(row) for row in rows]
     readable = [one for one in pictures if not isinstance(one, str)]
     try:
         found = [{**one, ERROR: ""} for one in (answer(readable) if readable else ())]
@@ -36,8 +37,8 @@ def answered(
         logging.getLogger(__name__).exception("a request of %d pictures failed", len(readable))
         found = [{**nothing, ERROR: f"the model failed ({type(error).__name__}); its server's log says more"}] * len(readable)
     answers = iter(found)
-    rows = [{**nothing, ERROR: one} if isinstance(one, str) else next(answers) for one in pictures]
-    return pd.DataFrame(rows, columns=[*nothing, ERROR])
+    told = [{**nothing, ERROR: one} if isinstance(one, str) else next(answers) for one in pictures]
+    return pd.DataFrame(told, columns=[*nothing, ERROR])
 
 
 def _picture(row: Mapping[str, Any]) -> Image.Image | str:

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,7 +26,7 @@ from PIL import Image
 
 from experiments.config import settings as settings_
 from experiments.studies import captioning
-from tests.conftest import Place, toy_costs, wait_for
+from tests.conftest import Place, titled, toy_costs, wait_for
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -74,7 +75,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_s
 
 @pytest.fixture(scope="module")
 def runs(finished: tuple[Place, subprocess.CompletedProcess[str]]) -> dict[str, StoredRun]:
-    return {run.name: run for run in Store(finished[0].uri).runs("captioning")}
+    return {titled(run): run for run in Store(finished[0].uri).runs("captioning")}
 
 
 def artifact(place: Place, run: StoredRun, name: str) -> Path:
@@ -108,6 +109,9 @@ def test_every_block_holds_every_framework_once_and_draws_weights_of_its_own(blo
 def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
     runs: Mapping[str, StoredRun] = request.getfixturevalue(of)
     campaign = runs["captioning demo"]
+    assert re.fullmatch(
+        r"captioning demo · blocks=1, formulation=sequence, images=40, \d+ more · \d{4}-\d\d-\d\d \d\d:\d\d", campaign.name
+    ), campaign.name
     for run in runs.values():
         assert run.status == "FINISHED"
         assert run is campaign or run.tags["campaign"] == campaign.run_id
@@ -298,9 +302,10 @@ def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProces
         assert [one["error"] for one in predictions] == ["", "image: not an image", "image: empty"]
         status, told = answer(port, "invocations", {"dataframe_records": [{"path": str(tmp_path / "picture.png")}]})
         assert json.loads(told)["predictions"] == predictions[:1]
-        refused = [answer(port, "invocations", {"dataframe_records": [{"picture": content}]}), answer(port, "invocations", {})]
-        for status, told in refused:
-            assert (status, "Traceback" in told, 'File "' in told) == (400, False, False), told
+        status, told = answer(port, "invocations", {"dataframe_records": [{"picture": content}]})
+        assert json.loads(told)["predictions"][0]["error"].startswith("no picture: send its bytes in image")
+        status, told = answer(port, "invocations", {})
+        assert (status, "Traceback" in told, 'File "' in told) == (400, False, False), told
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
