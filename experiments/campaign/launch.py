@@ -29,6 +29,7 @@ from experiments.planning import treatments
 from experiments.planning.plan import Plan
 from experiments.planning.treatments import Treatment
 from models import frameworks, parity
+from models import own as own_models
 from models.contract import OptimizerConfig
 from models.parity import Row, Side
 from tracking import accounts, journal, whereabouts
@@ -87,6 +88,7 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     """A campaign with the settings it began with. Raises WrongCall if it is not to be found or other settings are given."""
     folder = find(study, wanted, root)
     kept = journal.read_campaign(folder)
+    _add_own_models(kept.get("own_models", {}))
     before = kept["settings"]
     settings = extending.allowed(same_settings(study, before, given), before, folder, kept["run"])
     ready = make_ready(study, settings, display, plan_.from_values(kept["plan"]) if "plan" in kept else None)
@@ -98,6 +100,13 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
             records.append(looks_tag(kept["run"], looks))
         journal.write_campaign(folder, {**kept, "settings": {**before, **now}})
     return Campaign(ready.setup, ready.plan, records, display)
+
+
+def _add_own_models(kept: Mapping[str, Sequence[str]]) -> None:
+    """The models of the user's own that the campaign began with. Raises WrongCall where one has changed since, ModelError."""
+    for folder, before in kept.values():
+        if own_models.digest(own_models.add(Path(folder))) != before:
+            raise WrongCall(f"resume: the model in {folder} has changed since the campaign began; start anew")
 
 
 def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str]) -> CampaignSettings:
@@ -136,10 +145,18 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     if wanted.own_inputs:
         prepared = _with_own_inputs(study, settings, prepared, wanted, display)
     prepared = proven(study, settings, prepared, wanted.treatments, display)
+    prepared = _with_own_sources(study, settings, prepared)
     warnings = (*prepared.warnings, *idle.troubles, *filter(None, [given_up, wanted.rates_only]))
     prepared = dataclasses.replace(prepared, warnings=warnings, tags={**prepared.tags, **accounts.tags(account)})
     places = (accounts.place(account, settings.team, study), accounts.launches(account, settings.team))
     return Ready(Setup(study, settings, prepared), store, idle, wanted, *places)
+
+
+def _with_own_sources(study: str, settings: CampaignSettings, prepared: Prepared) -> Prepared:
+    """The sources of the user's own models among the campaign's files: no commit has them."""
+    measured = set(treatments.models_of(studies.load(study), settings)) & own_models.folders().keys()
+    texts = {f"{name}.{path.name}": path.read_text(encoding="utf-8") for name in measured for path in own_models.sources(name)}
+    return dataclasses.replace(prepared, files={**prepared.files, **texts})
 
 
 def _with_own_inputs(study: str, settings: CampaignSettings, prepared: Prepared, plan: Plan, display: Display) -> Prepared:
@@ -270,6 +287,7 @@ def open_parent(ready: Ready, opening: Opening, kept: Mapping[str, Any]) -> Jour
         "experiment": opened.experiment,
         "settings": dataclasses.asdict(settings),
         "idle": dataclasses.asdict(ready.idle),
+        "own_models": {name: [str(folder), own_models.digest(name)] for name, folder in own_models.folders().items()},
         **kept,
     }
     try:
@@ -312,7 +330,7 @@ def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]
         store.close_stale(place)
     tags = {
         "dataset": setup.prepared.dataset.name,
-        "model": ",".join(treatments.models_of(setup.module, setup.settings)),
+        "model": ",".join(map(own_models.labelled, treatments.models_of(setup.module, setup.settings))),
         **origin_tags(setup.study, setup.settings),
         **setup.prepared.tags,
         **ready.idle.tags,

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
+from experiments.cli import own
 from experiments.cli.codes import DONE, FAILED, NO_VERDICT
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.config.commands import COMMANDS, Admin, Compare, Export, Extend, Parity, Replay, Sweep
+from experiments.config.commands import COMMANDS, Admin, Compare, Export, Extend, New, Parity, Replay, Sweep
 from experiments.config.stopping import STOP
 from tracking import plain
 from tracking.errors import EvenhandError, WrongCall
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 def command(name: str, given: Mapping[str, str]) -> int:
     """One of the commands beside the experiments. Returns its exit code; raises WrongCall."""
     of_experiment = COMMANDS[name].of_experiment
-    own = {field.name for field in dataclasses.fields(COMMANDS[name].settings)}
-    rest = {key: text for key, text in given.items() if key not in own} if of_experiment else {}
+    given = own.named(given)
+    its = {field.name for field in dataclasses.fields(COMMANDS[name].settings)}
+    rest = {key: text for key, text in given.items() if key not in its} if of_experiment else {}
     settings = settings_.parse(COMMANDS[name].settings, {}, {key: text for key, text in given.items() if key not in rest})
     rest = settings_.current(settings_.CampaignSettings, rest)
     work: dict[str, Callable[..., int]] = {
@@ -39,6 +41,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
         "export": _export,
         "extend": _extend,
         "import": _replay,
+        "new": _new,
         "parity": _parity,
         "replay": _replay,
         "sweep": _sweep,
@@ -49,7 +52,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
 def study(name: str, given: Mapping[str, str]) -> int:
     """A campaign of an experiment, new or resumed. Returns its exit code; raises WrongCall, Interrupted."""
     module = studies.load(name)
-    given = settings_.current(module.Settings, given)
+    given = own.named(settings_.current(module.Settings, given))
     settings = settings_.parse(module.Settings, module.PRESETS, given)
     if settings.dry_run:
         return _forecast(name, settings)
@@ -110,6 +113,15 @@ def _extend(settings: Extend) -> int:
         more = extending.asked(settings.run, settings.blocks, settings.budget, root)
         campaign = launch.resume(more.study, more.run_id, more.given, root, display)
         return _concluded(campaign, display, more.last_block)
+
+
+def _new(settings: New) -> int:
+    from experiments.cli import new
+
+    files = new.write(settings)
+    print("\n".join(plain.visible(str(path)) for path in files))
+    print(f"next: {plain.visible(new.next_step(settings, files[0].parent))}")
+    return DONE
 
 
 def _replay(settings: Replay) -> int:

@@ -28,7 +28,7 @@ def answered(
     """
     import pandas as pd
 
-    rows = model_input.to_dict("records") or [{}] * len(model_input)  # rows without any column that is known
+    rows = model_input.to_dict("records") or [{}]  # no row has a column that is known
     pictures = [_picture(row) for row in rows]
     readable = [one for one in pictures if not isinstance(one, str)]
     try:

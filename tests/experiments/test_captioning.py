@@ -110,7 +110,7 @@ def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
     runs: Mapping[str, StoredRun] = request.getfixturevalue(of)
     campaign = runs["captioning demo"]
     assert re.fullmatch(
-        r"captioning demo · blocks=1, formulation=sequence, images=40, \d+ more · \d{4}-\d\d-\d\d \d\d:\d\d", campaign.name
+        r"captioning demo · images=40, image_size=32, formulation=sequence, \d+ more · \d{4}-\d\d-\d\d \d\d:\d\d", campaign.name
     ), campaign.name
     for run in runs.values():
         assert run.status == "FINISHED"

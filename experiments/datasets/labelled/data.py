@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.datasets import own_code
 from experiments.datasets.files import new_folder
 from experiments.datasets.images import Image, orientation_of_plain
 from experiments.datasets.labelled import checks
@@ -124,6 +125,8 @@ def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Pro
 def _read(path: Path) -> Pictures:
     if not checks.is_text(str(path)):
         raise checks.refused(f"data={path}", "a path must be UTF-8 text without control characters; rename what is not")
+    if path.suffix == ".py":
+        return own_code.read(path)
     formats = sorted(_modules("LOOKS_FOR").values(), key=lambda module: hasattr(module, "GENERAL"))
     try:
         if not path.exists():

@@ -16,6 +16,7 @@ from experiments.config.outcomes import TO_ACCURACY
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
 from experiments.workloads.classification import classifier, confusion
+from models import own
 from models.contract import Array, Batch, Framework, Weights
 
 DROP = 0.1
@@ -109,6 +110,8 @@ class Classification:
         output.artifact("confusion.csv")
         output.artifact("confusion.png")
         keep = self._settings["save_model"]
+        if self.model in own.folders():
+            return  # a logged model carries our code alone
         if keep == "all" or (keep == "first" and self._cell.block == 1):
             output.record(classifier.save(self._cell, framework, network, self.model, self._data))
 
