@@ -74,7 +74,7 @@ def check(words: list[str]) -> None:
         case ["mlflow", "run", ".", *options]:
             check_experiment(*_of_the_runner(options))
         case ["mlflow", command, *_]:
-            assert command in ("server", "ui", "experiments")
+            assert command in ("server", "ui", "experiments", "models")
         case ["python", "-m", "experiments", name, *options] | ["evenhand", name, *options] if not name.startswith("--"):
             check_experiment(name, _of_the_command_line(arguments.spelled(name, options)))
         case ["python", "-m", "deploy.native", *options]:

@@ -15,7 +15,7 @@ from experiments.cli import own
 from experiments.cli.codes import DONE, FAILED, NO_VERDICT
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.config.commands import COMMANDS, Admin, Compare, Export, Extend, New, Parity, Replay, Sweep
+from experiments.config.commands import COMMANDS, Admin, Compare, Export, Extend, Moved, New, Parity, Replay, Sweep
 from experiments.config.stopping import STOP
 from tracking import plain
 from tracking.errors import EvenhandError, WrongCall
@@ -41,6 +41,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
         "export": _export,
         "extend": _extend,
         "import": _replay,
+        "moved": _moved,
         "new": _new,
         "parity": _parity,
         "replay": _replay,
@@ -113,6 +114,17 @@ def _extend(settings: Extend) -> int:
         more = extending.asked(settings.run, settings.blocks, settings.budget, root)
         campaign = launch.resume(more.study, more.run_id, more.given, root, display)
         return _concluded(campaign, display, more.last_block)
+
+
+def _moved(settings: Moved) -> int:
+    from tracking import moved
+
+    former = moved.rebase(Path(settings.database))
+    for folder in former:
+        print(f"paths below {plain.visible(str(folder))} lead here now; the database as it was: {settings.database}{moved.KEPT}")
+    if not former:
+        print("all artifacts are where the store says; nothing to change")
+    return DONE
 
 
 def _new(settings: New) -> int:

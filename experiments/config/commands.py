@@ -122,6 +122,13 @@ class Extend:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """Which local store was moved with its folder."""
+
+    database: str = setting("mlflow.db", "the store's file, in its new place beside mlruns", path=True, group="store")
+
+
+@dataclass(frozen=True)
 class New:
     """What is begun: a folder that the user then fills."""
 
@@ -194,6 +201,7 @@ COMMANDS = {
     "extend": Command("Measure more blocks of a campaign that has ended", Extend, bare=("run",)),
     "export": Command("Write runs of a server down as a journal, for another server", Export),
     "import": Command("Tell a tracking server what an export holds, once", Replay),
+    "moved": Command("Let a local store find its artifacts again after its folder was moved", Moved),
     "new": Command("Write the folder of a model or a data set of your own, to begin with", New, bare=("kind", "name")),
     "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),
     "sweep": Command("Search an experiment's settings with Optuna, and judge what was found", Sweep, of_experiment=True),
