@@ -39,4 +39,4 @@ def next_step(settings: New, folder: Path) -> str:
     """The command that tries what was written."""
     if settings.kind == "model":
         return shell.command("parity", "--models", f"{folder if folder.is_absolute() else Path('.') / folder}/")
-    return shell.command("classification", "--data", str(folder / "dataset.py"), "--image_size", "16", "--model", "lenet")
+    return shell.command("classification", "--data", str(folder / "dataset.py"), "--model", "lenet")

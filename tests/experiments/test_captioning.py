@@ -70,7 +70,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_s
     done = place.run(blocks="2", frameworks="toy,toy+twin", team="vision", data="synthetic", vocabulary="60", length="8")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "2 blocks; a verdict needs 6" in done.stdout
-    return {run.name: run for run in Store(place.uri).runs("captioning")}
+    return {titled(run): run for run in Store(place.uri).runs("captioning")}
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +109,8 @@ def test_every_block_holds_every_framework_once_and_draws_weights_of_its_own(blo
 def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
     runs: Mapping[str, StoredRun] = request.getfixturevalue(of)
     campaign = runs["captioning demo"]
-    assert re.fullmatch(
-        r"captioning demo · images=40, image_size=32, formulation=sequence, \d+ more · \d{4}-\d\d-\d\d \d\d:\d\d", campaign.name
-    ), campaign.name
+    told = {"runs": "images=40, image_size=32, formulation=sequence", "blocks": "data=synthetic, images=40, image_size=32"}
+    assert re.fullmatch(rf"captioning demo · {told[of]}, \d+ more · \d{{4}}-\d\d-\d\d \d\d:\d\d", campaign.name), campaign.name
     for run in runs.values():
         assert run.status == "FINISHED"
         assert run is campaign or run.tags["campaign"] == campaign.run_id
