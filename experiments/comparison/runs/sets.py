@@ -35,9 +35,10 @@ def newest(table: pd.DataFrame, *, factor: str, strata: Sequence[str] = (), allo
 
     Raises WrongCall as `pairing.usable` does.
     """
-    runs = pairing.usable(pairing.without_controls(table), factor=factor, block="block", strata=strata)
-    frame = runs.frame
-    if nature.is_apart(factor) or "campaign" not in frame.columns or frame["campaign"].nunique() < 2:
+    if nature.is_apart(factor) or "campaign" not in table.columns or table["campaign"].nunique() < 2:
+        return Choice(table)
+    frame = pairing.usable(pairing.without_controls(table), factor=factor, block="block", strata=strata).frame
+    if frame["campaign"].isna().any():  # runs of others, which have none: to leave them out would be no choice of campaigns
         return Choice(table)
     groups = [inside for _, inside in frame.groupby("group")]
     if not any(pairing.incomparable(inside, factor, allowed_to_differ) for inside in groups):
