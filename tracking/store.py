@@ -173,16 +173,12 @@ class Store:
         last = [newest] if newest and (replace or not before) else before
         self._ask(self._client.set_experiment_tag, experiment, NOTE, "\n\n".join(filter(None, [*own, *last])))
 
-    def share_columns(self, name: str, columns: Sequence[str], condition: str = "") -> str:
-        """The UI's address, below the server's, of an experiment's runs with these columns: tags.X, params.X, metrics.X.
-
-        condition: which runs are listed and charted, in MLflow's filter language.
-        """
+    def share_columns(self, name: str, columns: Sequence[str]) -> str:
+        """The UI's address, below the server's, of an experiment's runs with these columns: tags.X, params.X, metrics.X."""
         experiment, quoted = self.experiment_id(name), [f"{kind}.`{key}`" for kind, key in (c.split(".", 1) for c in columns)]
         shared = json.dumps({"selectedColumns": quoted})
         self._ask(self._client.set_experiment_tag, experiment, f"{COLUMNS}{OUR_COLUMNS}", shared)
-        only = f"searchFilter={quote(condition)}&" if condition else ""
-        return f"#/experiments/{experiment}/runs?{only}viewStateShareKey={OUR_COLUMNS}&{MODEL_TRAINING}"
+        return f"#/experiments/{experiment}/runs?viewStateShareKey={OUR_COLUMNS}&{MODEL_TRAINING}"
 
     def adopt(self, run_id: str, origin: str) -> None:
         """Makes a run that MLflow's project runner has opened, or an earlier process, the run of `origin`."""

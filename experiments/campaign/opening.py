@@ -51,7 +51,7 @@ def describe(store: Store, experiment: str, study: ModuleType) -> None:
     """What stands above an experiment's runs before there is a result."""
     of_phase = {one.metric.partition("/")[0]: f"metrics.{one.metric}" for one in reversed(study.OUTCOMES)}
     told = [of_phase[phase] for phase in ("train", "inference") if phase in of_phase]
-    runs = store.share_columns(experiment, [*told, "tags.framework", "tags.block", "tags.outcome"], "tags.kind = 'cell'")
+    runs = store.share_columns(experiment, [*told, "tags.framework", "tags.block", "tags.outcome"])
     text = f"{study.TITLE}\n\nOne campaign per launch, [one run per cell]({runs}); the verdict is in the campaign's report."
     store.describe_experiment(experiment, text)
 

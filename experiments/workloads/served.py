@@ -62,6 +62,11 @@ def example(picture: Image.Image) -> dict[str, str]:
     return {"image": base64.b64encode(content.getvalue()).decode("ascii")}
 
 
+def name(what: str, framework: str, block: int) -> str:
+    """A model's name, by framework and block; a plus, as in `pytorch+compile`, is none of its letters."""
+    return f"{what}-{framework.replace('+', '-')}-block{block}"
+
+
 def requirements(framework: str, *more: str) -> tuple[str, ...]:
     """What the model needs wherever it is loaded, with the versions here."""
     needed = {"numpy", "pillow", "safetensors", "pandas", *frameworks.described(framework).distributions, *more}

@@ -7,7 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tracking import bundle
+import pytest
+
+from experiments.workloads import served
+from models import frameworks
+from tracking import bundle, limits
+from tracking.records import ModelSaved
 
 # What a captioner needs to be loaded, framework and all but its weights.
 LOAD = """
@@ -54,6 +59,12 @@ def test_it_loads_beside_packages_that_are_called_as_ours_are(tmp_path: Path) ->
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{name}.models.lenet.spec")
+
+
+@pytest.mark.parametrize("framework", frameworks.available())
+def test_every_framework_gives_a_model_a_name_that_servers_take(framework: str) -> None:
+    record = ModelSaved("r", served.name("captioner", framework, 1), "loader", "data", {}, "caption", ())
+    assert limits.taken(record) == (record, [])
 
 
 def test_the_same_code_has_the_same_name(tmp_path: Path) -> None:

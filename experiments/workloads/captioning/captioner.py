@@ -44,7 +44,7 @@ def save(cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecode
     reading = ("torch", "torchvision") if cell.inputs.get("weights", "") not in ("", "random") else ()
     return ModelSaved(
         cell.run,
-        f"captioner-{framework.name}-block{cell.block}",
+        served.name("captioner", framework.name, cell.block),
         __name__,
         f"{cell.folder}/captioner",
         _example(data),

@@ -36,7 +36,7 @@ def save(cell: CellSpec, framework: Framework, network: Any, model: str, data: L
     (folder / "classifier.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
     return ModelSaved(
         cell.run,
-        f"{model}-{framework.name}-block{cell.block}",
+        served.name(model, framework.name, cell.block),
         __name__,
         f"{cell.folder}/classifier",
         _example(data),
