@@ -7,14 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from models import frameworks
+from models import frameworks, own
 from models.errors import ModelError
 
 
 def available() -> dict[str, tuple[str, ...]]:
     """Model -> the architectures it is written in. A model is a folder with a spec.py and one file an architecture."""
     architectures = frameworks.architectures()
-    folders = sorted(spec.parent for spec in Path(__file__).parent.glob("*/spec.py"))
+    folders = sorted(spec.parent for spec in Path(__file__).parent.glob("*/spec.py")) + list(own.folders().values())
     return {folder.name: tuple(name for name in architectures if _written(folder, name)) for folder in folders}
 
 
@@ -30,7 +30,7 @@ def load(model: str, architecture: str) -> ModuleType:
     if architecture not in found.get(model, ()):
         have = ", ".join(name for name, architectures in found.items() if architecture in architectures)
         raise ModelError(f"no {architecture} model {model!r}; have {have or 'none'}")
-    return import_module(f"{architecture}.{model}" if "." in architecture else f"models.{model}.{architecture}")
+    return _module(model, f"{architecture}.{model}" if "." in architecture else f"{__name__}.{model}.{architecture}")
 
 
 def spec(model: str) -> ModuleType:
@@ -38,4 +38,18 @@ def spec(model: str) -> ModuleType:
     found = available()
     if model not in found:
         raise ModelError(f"no model {model!r}; have {', '.join(found)}")
-    return import_module(f"models.{model}.spec")
+    return _module(model, f"{__name__}.{model}.spec")
+
+
+def _module(model: str, name: str) -> ModuleType:
+    """Raises ModelError for a module of somebody's own that cannot be imported; a fault in ours stays what it is."""
+    try:
+        return import_module(name)
+    except Exception as error:
+        if model not in own.folders():
+            raise
+        file = f"{own.folders()[model]}/{name.rpartition('.')[2]}.py"
+        raise ModelError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+own.begin()

@@ -171,8 +171,10 @@ def imagenet(model: str) -> Path:
 
 def _child(source: str, *arguments: str) -> None:
     """torch in a process of its own: the caller's may hold TensorFlow, and a damaged file may end torch's."""
-    command = [sys.executable, "-m", "models.weights", *arguments]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, encoding="utf-8", errors="replace")
+    command = [sys.executable, "-m", __name__, *arguments]  # a logged model has these modules under a name of its own
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[__name__.count(".")], capture_output=True, encoding="utf-8", errors="replace"
+    )
     said = done.stderr.strip().splitlines()
     if done.returncode == REFUSED and said:
         raise ModelError(said[-1])

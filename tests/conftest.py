@@ -31,6 +31,7 @@ from tests.tracking.postgres import MISSING, Postgres, running
 
 if TYPE_CHECKING:
     from tests.deploy.group import Group
+    from tracking.records import StoredRun
 
 ROOT = Path(__file__).resolve().parent.parent
 # The project, and a framework that somebody else would have installed.
@@ -275,6 +276,11 @@ def proxy(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
         pytest.skip(before.MISSING)
     with before.running(group, tmp_path_factory.mktemp("nginx")) as nginx:
         yield nginx
+
+
+def titled(run: StoredRun) -> str:
+    """A run's name; of a campaign without the settings and the date that tell it from others."""
+    return run.name.partition(" · ")[0] if run.tags.get("kind") == "campaign" else run.name
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:

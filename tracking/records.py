@@ -109,7 +109,11 @@ class DatasetUsed:
 
 @dataclass(frozen=True)
 class ModelSaved:
-    """`data`: a folder below the journal's that `loader`, a module with `_load_pyfunc`, turns into a model; no pickled code."""
+    """`data`: a folder below the journal's that `loader`, a module with `_load_pyfunc`, turns into a model; no pickled code.
+
+    columns: name → MLflow's type of what a client may send, each on its own (a `binary` one is base64 in `example`); none: the
+    names of `example`, all of them texts. outputs: the same of the answer; none: the text `output`.
+    """
 
     run: str
     name: str
@@ -118,6 +122,9 @@ class ModelSaved:
     example: dict[str, str]
     output: str
     requirements: tuple[str, ...]
+    columns: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    description: str = ""
 
 
 @dataclass(frozen=True)

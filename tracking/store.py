@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import getpass
 import importlib
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tracking import first_use, limits, plain, whereabouts
+from tracking import bundle, first_use, limits, plain, whereabouts
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import (
     VANISHED,
@@ -40,6 +41,8 @@ from tracking.records import (
 POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
 NAMED = 8
+# Metrics of a run that are properties of its network, and so of the model.
+OF_MODELS = ("val/", "train/loss", "model/")
 NOTE = "mlflow.note.content"  # the tag that the UI shows as a description (Markdown)
 # The paragraph of an experiment's description that begins so leads to its newest result.
 NEWEST = "Newest result"
@@ -158,12 +161,16 @@ class Store:
         run = self._ask(self._client.get_run, run_id)
         return str(self._ask(self._client.get_experiment, run.info.experiment_id).name)
 
-    def describe_experiment(self, name: str, text: str = "", newest: str = "") -> None:
-        """What the UI says of an experiment: `text`, unless somebody has written another, and below it the newest result."""
+    def describe_experiment(self, name: str, text: str = "", newest: str = "", *, replace: bool = True) -> None:
+        """What the UI says of an experiment: `text`, unless somebody has written another, and below it the newest result.
+
+        replace: whether this result takes the place of one that is there.
+        """
         experiment = self.experiment_id(name)
         known = self._ask(self._client.get_experiment, experiment).tags.get(NOTE, "").split("\n\n")
         own = [one for one in known if one and not one.startswith(NEWEST)] or [text]
-        last = [newest] if newest else [one for one in known if one.startswith(NEWEST)]
+        before = [one for one in known if one.startswith(NEWEST)]
+        last = [newest] if newest and (replace or not before) else before
         self._ask(self._client.set_experiment_tag, experiment, NOTE, "\n\n".join(filter(None, [*own, *last])))
 
     def share_columns(self, name: str, columns: Sequence[str]) -> str:
@@ -347,15 +354,16 @@ class Store:
         _check_model(record)
         run = self._ask(self._client.get_run, run_id)
         linked = {output.model_id for output in run.outputs.model_outputs} if run.outputs else set()
-        made = _again(lambda: self._begun_model(run, record.name, linked) or self._create_model(run, record.name))
+        made = _again(lambda: self._begun_model(run, record.name, linked) or self._create_model(run, record))
         if made.model_id in linked:
             return
         with tempfile.TemporaryDirectory() as temporary:
             try:
                 _save_model(Path(temporary) / "model", Model(run_id=run_id, model_id=made.model_id), record, data)
-            except (MlflowException, OSError) as error:
+            except (MlflowException, OSError, ValueError) as error:
                 raise Rejected(f"the model could not be packed: {error}") from error
             self._ask(self._client.log_model_artifacts, made.model_id, f"{temporary}/model")
+        self._log_quality(run, made.model_id)
         self._ask(self._client.finalize_logged_model, made.model_id, LoggedModelStatus.READY)
         self._ask(self._client.log_outputs, run_id, [LoggedModelOutput(made.model_id, step=0)])
 
@@ -366,9 +374,19 @@ class Store:
         named = [model for model in found if model.name == name]
         return next((model for model in named if model.model_id in linked), named[0] if named else None)
 
-    def _create_model(self, run: Any, name: str) -> Any:
+    def _create_model(self, run: Any, record: ModelSaved) -> Any:
+        told = {"name": record.name, "params": run.data.params, "tags": note(record.description) if record.description else {}}
         create = self._client.create_logged_model
-        return self._ask_once(create, run.info.experiment_id, name=name, source_run_id=run.info.run_id)
+        return self._ask_once(create, run.info.experiment_id, source_run_id=run.info.run_id, **told)
+
+    def _log_quality(self, run: Any, model_id: str) -> None:
+        """What the run has measured of its network, once more as the model's own, with the data set that it was measured on."""
+        used = [one.dataset for one in run.inputs.dataset_inputs] if run.inputs else []
+        of = {"dataset_name": used[0].name, "dataset_digest": used[0].digest} if used else {}
+        for key in sorted(key for key in run.data.metrics if key.startswith(OF_MODELS)):
+            last = max(self.points(run.info.run_id, key), key=lambda point: point.step)
+            point = Metric(key, last.value, last.time_ms, last.step, model_id=model_id, run_id=run.info.run_id, **of)
+            self._ask(self._client.log_batch, run.info.run_id, metrics=[point])
 
     def _close(self, run_id: str, record: RunClosed, _: Path) -> None:
         for other in self._made_for(record.run):
@@ -586,6 +604,11 @@ class Store:
             closed.append(run.run_id)
         return closed
 
+    def at_work(self, experiments: Sequence[str]) -> list[StoredRun]:
+        """Campaigns and searches on which somebody still works."""
+        running = self.runs(experiments, "attributes.status = 'RUNNING'")
+        return [run for run in running if run.tags.get("kind") in (RunKind.CAMPAIGN, RunKind.SWEEP) and _is_fresh(run)]
+
     def page(self, experiment: str, run_id: str) -> str:
         """Where a browser finds a run: an address, or the command that opens the UI first."""
         place = self.link(experiment, run_id)
@@ -673,15 +696,22 @@ def _check_model(record: ModelSaved) -> None:
 def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> None:
     import pandas as pd
 
-    columns, answer = Schema([ColSpec("string", name) for name in record.example]), Schema([ColSpec("string", record.output)])
+    code = path.with_name("code")
+    package = bundle.write(code)
+    sent = [ColSpec(kind, name, required=False) for name, kind in record.columns.items()]
+    sent = sent or [ColSpec("string", name) for name in record.example]
+    answer = [ColSpec(kind, name) for name, kind in (record.outputs or {record.output: "string"}).items()]
+    example = {
+        name: base64.b64decode(text) if record.columns.get(name) == "binary" else text for name, text in record.example.items()
+    }
     mlflow.pyfunc.save_model(
         path=str(path),
         mlflow_model=model,
-        loader_module=record.loader,
+        loader_module=f"{package}.{record.loader}",
         data_path=str(data),
-        code_paths=[str(ROOT / package) for package in ("models", "experiments", "tracking")],
-        signature=ModelSignature(inputs=columns, outputs=answer),
-        input_example=pd.DataFrame([record.example]),
+        code_paths=[str(code / package)],
+        signature=ModelSignature(inputs=Schema(sent), outputs=Schema(answer)),
+        input_example=pd.DataFrame([example]),
         pip_requirements=list(record.requirements),
     )
 
@@ -703,6 +733,11 @@ def source(entry_point: str, commit: str) -> dict[str, str]:
     """The tags behind the UI's columns `Created by` and `Source`."""
     who = {"mlflow.user": _user(), "mlflow.source.name": f"evenhand {entry_point}", "mlflow.source.type": "PROJECT"}
     return {**who, **({"mlflow.source.git.commit": commit.partition("+")[0]} if commit else {})}
+
+
+def named(name: str) -> dict[str, str]:
+    """The tag that the UI shows as a run's name."""
+    return {MLFLOW_RUN_NAME: name}
 
 
 def note(text: str) -> dict[str, str]:

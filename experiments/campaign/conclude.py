@@ -88,7 +88,8 @@ def conclude(campaign: Campaign, progress: Progress, *, all_ok: bool, stopped: s
     outcome, reason = (RunOutcome.OK, "") if all_ok else (RunOutcome.FAILED, "some cells failed; resume runs them again")
     delivered = runner.close(outcome, reason, tags)
     if found and delivered:
-        announce(runner.store, runner.experiment, runner.run_id, campaign.plan.title, sentences)
+        verdict = found.comparison.has_verdict
+        announce(runner.store, runner.experiment, runner.run_id, campaign.plan.title, sentences, verdict=verdict)
     return Conclusion(found, sentences, delivered, all_ok)
 
 

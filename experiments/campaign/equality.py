@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.cell.contract import Progress
 from experiments.datasets.files import alone, replace_text
-from models import frameworks
+from models import frameworks, own
 from models.contract import ModelError
 from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
@@ -83,6 +83,8 @@ def _sources() -> Iterator[Path]:
     for package in ("models", *frameworks.packages()):
         for folder in find_spec(package).submodule_search_locations:  # type: ignore[union-attr]
             yield from sorted(Path(folder).rglob("*.py"))
+    for name in own.folders():
+        yield from own.sources(name)
 
 
 def _read(path: Path) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from experiments.planning import treatments
 from experiments.planning.plan import Plan
 from experiments.planning.treatments import Treatment
 from models import frameworks, parity
+from models import own as own_models
 from models.contract import OptimizerConfig
 from models.parity import Row, Side
 from tracking import accounts, journal, whereabouts
@@ -35,6 +37,9 @@ from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
 from tracking.store import Store
+
+# Settings that a campaign's name tells.
+NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,18 +62,33 @@ def start(study: str, settings: CampaignSettings, display: Display, plan: Plan |
     ready = make_ready(study, settings, display, plan)
     kept = {"plan": plan_.to_values(plan)} if plan else {}
     tags = {**ready.plan.tags, "kind": RunKind.CAMPAIGN}
-    name = f"{study} {settings.preset}" + (f" · {ready.plan.title}" if plan else "")
-    opening = Opening(name, tags, within)
+    title = f"{study} {settings.preset}" + (f" · {ready.plan.title}" if plan else "")
+    opening = Opening(" · ".join([title, *_told_apart(study, settings)]), tags, within)
     records = open_parent(ready, opening, kept)
     campaign = Campaign(ready.setup, ready.plan, records, display)
     keep_what_was_found(campaign.runner, ready)
     return campaign
 
 
+def _told_apart(study: str, settings: CampaignSettings) -> list[str]:
+    """What a campaign's name has beside its preset: the first settings that are not the preset's, and when it began."""
+    module = studies.load(study)
+    preset = settings_.parse(module.Settings, module.PRESETS, {"preset": settings.preset})
+    free = settings_.immaterial(settings) - {"frameworks", "blocks"}
+    shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
+    before, now = settings_.as_text(preset), settings_.as_text(settings)
+    ordered = sorted(now, key=lambda name: name in shared)
+    own = {name: now[name] for name in ordered if now[name] != before[name] and name not in free}
+    told = [f"{name}={text or 'none'}" for name, text in list(own.items())[:NAMED]]
+    more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
+    return [*filter(None, [", ".join([*told, *more])]), time.strftime("%Y-%m-%d %H:%M")]
+
+
 def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, display: Display) -> Campaign:
     """A campaign with the settings it began with. Raises WrongCall if it is not to be found or other settings are given."""
     folder = find(study, wanted, root)
     kept = journal.read_campaign(folder)
+    _add_own_models(kept.get("own_models", {}))
     before = kept["settings"]
     settings = extending.allowed(same_settings(study, before, given), before, folder, kept["run"])
     ready = make_ready(study, settings, display, plan_.from_values(kept["plan"]) if "plan" in kept else None)
@@ -82,6 +102,13 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
             records.append(looks_tag(kept["run"], looks))
         journal.write_campaign(folder, {**kept, "settings": {**before, **now}})
     return Campaign(ready.setup, ready.plan, records, display)
+
+
+def _add_own_models(kept: Mapping[str, Sequence[str]]) -> None:
+    """The models of the user's own that the campaign began with. Raises WrongCall where one has changed since, ModelError."""
+    for folder, before in kept.values():
+        if own_models.digest(own_models.add(Path(folder))) != before:
+            raise WrongCall(f"resume: the model in {folder} has changed since the campaign began; start anew")
 
 
 def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str]) -> CampaignSettings:
@@ -122,6 +149,7 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     if wanted.own_inputs:
         prepared = _with_own_inputs(study, settings, prepared, wanted, display)
     prepared = proven(study, settings, prepared, wanted.treatments, display)
+    prepared = _with_own_sources(study, settings, prepared)
     warnings = (*prepared.warnings, *idle.troubles, *filter(None, [given_up, wanted.rates_only]))
     prepared = dataclasses.replace(prepared, warnings=warnings, tags={**prepared.tags, **accounts.tags(account)})
     places = (accounts.place(account, settings.team, study), accounts.launches(account, settings.team))
@@ -132,6 +160,13 @@ def _by_machine(plan: Plan, settings: CampaignSettings) -> Plan:
     """Blocks that ran on several nodes are judged node by node, and then together as a random effect."""
     apart = settings.on_cluster and settings.nodes > 1 and "machine" not in plan.strata
     return dataclasses.replace(plan, strata=(*plan.strata, "machine")) if apart else plan
+
+
+def _with_own_sources(study: str, settings: CampaignSettings, prepared: Prepared) -> Prepared:
+    """The sources of the user's own models among the campaign's files: no commit has them."""
+    measured = set(treatments.models_of(studies.load(study), settings)) & own_models.folders().keys()
+    texts = {f"{name}.{path.name}": path.read_text(encoding="utf-8") for name in measured for path in own_models.sources(name)}
+    return dataclasses.replace(prepared, files={**prepared.files, **texts})
 
 
 def _with_own_inputs(study: str, settings: CampaignSettings, prepared: Prepared, plan: Plan, display: Display) -> Prepared:
@@ -265,6 +300,7 @@ def open_parent(ready: Ready, opening: Opening, kept: Mapping[str, Any]) -> Jour
         "experiment": opened.experiment,
         "settings": dataclasses.asdict(settings),
         "idle": dataclasses.asdict(ready.idle),
+        "own_models": {name: [str(folder), own_models.digest(name)] for name, folder in own_models.folders().items()},
         **kept,
     }
     try:
@@ -307,7 +343,7 @@ def _open_run(ready: Ready, opening: Opening, run: str) -> tuple[RunOpened, str]
         store.close_stale(place)
     tags = {
         "dataset": setup.prepared.dataset.name,
-        "model": ",".join(treatments.models_of(setup.module, setup.settings)),
+        "model": ",".join(map(own_models.labelled, treatments.models_of(setup.module, setup.settings))),
         **origin_tags(setup.study, setup.settings),
         **setup.prepared.tags,
         **ready.idle.tags,

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from tracking import accounts
 from tracking.records import Record, RunKind, RunOpened
-from tracking.store import NEWEST, Rejected, Store, Unreachable, note
+from tracking.store import NEWEST, Rejected, Store, Unreachable, named, note
 
 
 def chosen_experiment(store: Store, otherwise: str) -> str:
@@ -56,12 +56,15 @@ def describe(store: Store, experiment: str, study: ModuleType) -> None:
     store.describe_experiment(experiment, text)
 
 
-def announce(store: Store, experiment: str, run_id: str, name: str, found: Sequence[str]) -> None:
-    """The newest result, in the experiment's description, where a newcomer looks first. A server that is away is not told."""
+def announce(store: Store, experiment: str, run_id: str, name: str, found: Sequence[str], *, verdict: bool) -> None:
+    """The newest result, in the experiment's description, where a newcomer looks first. A server that is away is not told.
+
+    verdict: whether there is one; a result without any never takes another's place.
+    """
     day = datetime.date.today().isoformat()
     with contextlib.suppress(Rejected, Unreachable):
         text = f"{NEWEST}, {day}: [{name}]({store.link(experiment, run_id)}). {' '.join(found[:2])}"
-        store.describe_experiment(experiment, newest=text[:2_000])
+        store.describe_experiment(experiment, newest=text[:2_000], replace=verdict)
 
 
 def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaign") -> None:
@@ -69,4 +72,4 @@ def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaig
     here = os.environ.get("MLFLOW_RUN_ID", run_id)
     if here != run_id:
         text = f"This launch's {what} is [run {run_id}]({store.link(experiment, run_id)}) in the experiment **{experiment}**."
-        store.tag(here, {"kind": RunKind.LAUNCH, "campaign": run_id, **note(text)})
+        store.tag(here, {"kind": RunKind.LAUNCH, "campaign": run_id, **named(f"launch of {what} {run_id[:8]}"), **note(text)})

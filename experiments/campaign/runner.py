@@ -31,6 +31,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
 from experiments.planning.treatments import Treatment
 from models import frameworks
+from models import own as own_models
 from tracking import journal, provenance
 from tracking.cpus import quota
 from tracking.journal import Journal, JournalError
@@ -323,7 +324,7 @@ class Runner:
         logged = logged_settings(setup.settings, work.treatment)
         common = {
             "campaign": f"run:{self.run}",
-            "model": getattr(own, "model", "") or setup.module.MODEL,
+            "model": own_models.labelled(getattr(own, "model", "") or setup.module.MODEL),
             "dataset": setup.prepared.dataset.name,
             "settings_hash": settings_hash(logged, settings_.immaterial(own)),
             **origin_tags(setup.study, setup.settings),

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
+from experiments.cli import own
 from experiments.cli.codes import DONE, FAILED, NO_VERDICT
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.config.commands import COMMANDS, Admin, Compare, Export, Extend, Parity, Replay, Sweep
+from experiments.config.commands import COMMANDS, Admin, Compare, Export, Extend, Moved, New, Parity, Replay, Sweep
 from experiments.config.stopping import STOP
 from tracking import plain
 from tracking.errors import EvenhandError, WrongCall
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 def command(name: str, given: Mapping[str, str]) -> int:
     """One of the commands beside the experiments. Returns its exit code; raises WrongCall."""
     of_experiment = COMMANDS[name].of_experiment
-    own = {field.name for field in dataclasses.fields(COMMANDS[name].settings)}
-    rest = {key: text for key, text in given.items() if key not in own} if of_experiment else {}
+    given = own.named(given)
+    its = {field.name for field in dataclasses.fields(COMMANDS[name].settings)}
+    rest = {key: text for key, text in given.items() if key not in its} if of_experiment else {}
     settings = settings_.parse(COMMANDS[name].settings, {}, {key: text for key, text in given.items() if key not in rest})
     rest = settings_.current(settings_.CampaignSettings, rest)
     work: dict[str, Callable[..., int]] = {
@@ -39,6 +41,8 @@ def command(name: str, given: Mapping[str, str]) -> int:
         "export": _export,
         "extend": _extend,
         "import": _replay,
+        "moved": _moved,
+        "new": _new,
         "parity": _parity,
         "replay": _replay,
         "sweep": _sweep,
@@ -49,7 +53,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
 def study(name: str, given: Mapping[str, str]) -> int:
     """A campaign of an experiment, new or resumed. Returns its exit code; raises WrongCall, Interrupted."""
     module = studies.load(name)
-    given = settings_.current(module.Settings, given)
+    given = own.named(settings_.current(module.Settings, given))
     settings = settings_.parse(module.Settings, module.PRESETS, given)
     if settings.dry_run:
         return _forecast(name, settings)
@@ -112,6 +116,26 @@ def _extend(settings: Extend) -> int:
         return _concluded(campaign, display, more.last_block)
 
 
+def _moved(settings: Moved) -> int:
+    from tracking import moved
+
+    former = moved.rebase(Path(settings.database))
+    for folder in former:
+        print(f"paths below {plain.visible(str(folder))} lead here now; the database as it was: {settings.database}{moved.KEPT}")
+    if not former:
+        print("all artifacts are where the store says; nothing to change")
+    return DONE
+
+
+def _new(settings: New) -> int:
+    from experiments.cli import new
+
+    files = new.write(settings)
+    print("\n".join(plain.visible(str(path)) for path in files))
+    print(f"next: {plain.visible(new.next_step(settings, files[0].parent))}")
+    return DONE
+
+
 def _replay(settings: Replay) -> int:
     from experiments.server.replay import replay
 
@@ -142,6 +166,8 @@ def _compare(settings: Compare) -> int:
 
         display.rest()
         comparison = compared.answer.comparison
+        for line in compared.notes:
+            display.say(line)
         if settings.format == "table":
             display.console.print(rendering.terminal_card(compared.answer.card), "", writing.terminal(comparison))
             _tell_found(compared.answer.sentences, comparison.warnings, display)

@@ -42,9 +42,12 @@ def options(words: Sequence[str], flags: Collection[str] = (), names: Mapping[st
 
 
 def spelled(name: str, words: Sequence[str]) -> list[str]:
-    """The words after a command, with the name of the setting that may be left out before its value: `extend last`."""
-    bare = COMMANDS[name].bare if name in COMMANDS else ""
-    return [f"--{bare}", *words] if bare and words and not words[0].startswith("-") else list(words)
+    """The words after a command, with the names of the settings that may be left out before their values: `extend last`."""
+    found, rest = list[str](), list(words)
+    for setting in COMMANDS[name].bare if name in COMMANDS else ():
+        if rest and not rest[0].startswith("-"):
+            found += [f"--{setting}", rest.pop(0)]
+    return [*found, *rest]
 
 
 def flags(name: str) -> set[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from experiments import studies
 from experiments.campaign.opening import announce, keep
 from experiments.config import settings as settings_
+from experiments.config import shell
 from experiments.config.commands import Compare
 from tracking import accounts, provenance
 from tracking.errors import EvenhandError, WrongCall
@@ -24,26 +25,37 @@ from tracking.store import Rejected, Store, Unreachable, note, source
 
 if TYPE_CHECKING:
     from experiments.comparison.judgement import ComparisonResult
+    from experiments.comparison.runs.sets import Choice, Kind
 
+# Kinds of campaigns whose commands are printed.
+MOST_KINDS = 5
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Experiments by name, and what MLflow is asked to filter their runs by: whatever matches one of `conditions`."""
+    """Experiments by name, and what MLflow is asked to filter their runs by: whatever matches one of `conditions`.
+
+    campaigns: those that were named by their ids.
+    """
 
     experiments: tuple[str, ...]
     conditions: tuple[str, ...]
+    campaigns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The answer, and the run that holds it: its page in the UI, or why the server does not have it."""
+    """The answer, and the run that holds it: its page in the UI, or why the server does not have it.
+
+    notes: which runs it does not rest on, and how they are compared.
+    """
 
     answer: ComparisonResult
     page: str
     trouble: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def compare(settings: Compare, progress: Progress) -> Compared:
@@ -56,18 +68,38 @@ def compare(settings: Compare, progress: Progress) -> Compared:
         tools = beside.submit(_import_tools)  # two seconds of imports, while the server looks for runs
         found = read(store, selection, progress)
         tools.result()
-    answer = _judged(settings, store, found, progress)
+    found, told = _ended(store, selection, found)
+    answer, left_out = _judged(settings, store, selection, found, told, progress)
     if answer.report is None:
         raise EvenhandError(f"{answer.trouble}; choose another folder (output=DIR)")
     try:
-        return Compared(answer, _logged(store, settings, selection, answer, began_ms))
+        return Compared(answer, _logged(store, settings, selection, answer, began_ms), notes=left_out)
     except (Unreachable, Rejected) as error:
-        return Compared(answer, "", str(error))
+        return Compared(answer, "", str(error), left_out)
 
 
-def _judged(settings: Compare, store: Store, runs: Sequence[StoredRun], progress: Progress) -> ComparisonResult:
+def _ended(store: Store, selection: Selection, found: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
+    """The runs without those of campaigns at work, and what is said of these: only who names one by its id compares it."""
+    at_work = {run.run_id: run for run in store.at_work(selection.experiments)}
+    theirs = {run.tags["campaign"] for run in found if run.tags.get("campaign") in at_work}
+    if not theirs:
+        return list(found), []
+    names = ", ".join(f"{at_work[run_id].name} ({run_id})" for run_id in sorted(theirs))
+    if selection.campaigns:
+        return list(found), [f"Still running: {names}. Only the cells that have ended are compared."]
+    left = [run for run in found if run.tags.get("campaign") not in theirs]
+    again = shell.command("compare", "--experiment", ",".join(sorted(theirs)))
+    if not any(run.tags.get("kind") == RunKind.CELL for run in left):
+        raise WrongCall(f"nothing but campaigns that are still running: {names}; what they have measured so far: {again}")
+    return left, [f"Left out, since still running: {names}. What they have measured so far: {again}"]
+
+
+def _judged(
+    settings: Compare, store: Store, selection: Selection, runs: Sequence[StoredRun], told: Sequence[str], progress: Progress
+) -> tuple[ComparisonResult, tuple[str, ...]]:
+    """The answer, and what is said of the runs that it does not rest on."""
     from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-    from experiments.comparison.runs import raw
+    from experiments.comparison.runs import raw, sets
     from experiments.comparison.runs.query import table
 
     spec = ComparisonSpec(
@@ -81,10 +113,41 @@ def _judged(settings: Compare, store: Store, runs: Sequence[StoredRun], progress
         all_pairs=settings.all_pairs,
         protocol=settings.protocol,
     )
-    options = ReportOptions(f"Comparison: {_title(settings)}", figures=settings.figures)
+    chosen = sets.Choice(table(runs))
+    if not selection.campaigns:
+        free = spec.allowed_to_differ
+        chosen = sets.newest(chosen.table, factor=spec.factor, strata=spec.strata, allowed_to_differ=free)
+    notes = (*told, *_other_kinds(settings, chosen))
+    options = ReportOptions(f"Comparison: {_title(settings)}", figures=settings.figures, notes=notes)
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
     steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
-    return answer(spec, table(runs), folder, options, steps)
+    return answer(spec, chosen.table, folder, options, steps), notes
+
+
+def _other_kinds(settings: Compare, chosen: Choice) -> list[str]:
+    """Which campaigns were taken of several kinds, and how each of the others is compared."""
+    if chosen.kind is None:
+        return []
+    taken = _counted(chosen.kind)
+    found = [f"Compared: the newest {taken}. Campaigns with other settings are not pooled with it; each can be compared:"]
+    changed = {name: text for name, text in settings_.as_text(settings).items() if text != settings_.as_text(Compare())[name]}
+    for kind in chosen.others[:MOST_KINDS]:
+        words = [
+            part for name, text in {**changed, "experiment": ",".join(kind.campaigns)}.items() for part in (f"--{name}", text)
+        ]
+        found.append(f"  {_counted(kind)}: {shell.command('compare', *words)}")
+    more = len(chosen.others) - MOST_KINDS
+    return [*found, f"  and {more} more kinds; narrow them down with filter"] if more > 0 else found
+
+
+def _counted(kind: Kind) -> str:
+    count = len(kind.campaigns)
+    return f"{'campaign' if count == 1 else f'{count} campaigns'} ({kind.differs}; {_when(kind.newest_ms)})"
+
+
+def _when(time_ms: float) -> str:
+    """On this machine's clock, to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_ms / 1_000))
 
 
 def _title(settings: Compare) -> str:
@@ -113,7 +176,7 @@ def select(store: Store, settings: Compare) -> Selection:
     store.experiment_ids(names)
     own = [settings.filter] if settings.filter else []
     conditions = tuple(" and ".join([f"tags.campaign = '{run_id}'", *own]) for run_id in campaigns) or ("".join(own),)
-    return Selection(tuple(dict.fromkeys(names)), conditions)
+    return Selection(tuple(dict.fromkeys(names)), conditions, tuple(campaigns))
 
 
 def read(store: Store, selection: Selection, progress: Progress) -> list[StoredRun]:
@@ -157,7 +220,7 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
     first = selection.experiments[0]
     own = account is None or not team or first.startswith(f"{team}/")
     place = first if own else accounts.place(account, team, "comparisons")
-    wanted = RunOpened(origin, began_ms, place, f"comparison: {title}", tags, params)
+    wanted = RunOpened(origin, began_ms, place, f"comparison · {title} · {_when(began_ms)}", tags, params)
     card = rendering.description_card(found.card)
     text = "\n".join(
         [card, "", "### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."]
@@ -170,7 +233,8 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
     ]
     page = keep(store, wanted, records, found.report.parent, "comparison")
     run_id = store.run_id(origin) or ""
-    announce(store, store.experiment_name(run_id), run_id, wanted.name, found.sentences)
+    verdict = found.comparison.has_verdict
+    announce(store, store.experiment_name(run_id), run_id, wanted.name, found.sentences, verdict=verdict)
     return page
 
 

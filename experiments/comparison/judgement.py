@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from experiments.comparison import compare
 from experiments.comparison.report import ablations, remarks, tables, wording, writing
 from experiments.comparison.report import card as cards
 from experiments.comparison.report.card import AnswerCard
 from experiments.comparison.report.remarks import Advice
 from experiments.comparison.report.sections import Section
-from experiments.comparison.runs import environment, raw
+from experiments.comparison.runs import environment, pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
-from experiments.comparison.verdicts import batch_sizes, busy, learning, papers, precision
+from experiments.comparison.verdicts import batch_sizes, busy, controls, learning, memory_limits, papers, precision
 from experiments.comparison.verdicts.findings import Comparison
+from experiments.comparison.verdicts.verdict import judge
 from experiments.config.console import Table
 from experiments.config.outcomes import Outcome
 from tracking.errors import EvenhandError
@@ -60,7 +61,8 @@ class Extra:
 class ReportOptions:
     """How a report is headed, and what it sets beside the verdicts. `also`: what a study has to add to them.
 
-    figures: whether there are any. more_blocks: how so many more blocks are measured, where they can be.
+    figures: whether there are any. notes: said quietly, at the end.
+    more_blocks: how so many more blocks are measured, where they can be.
     """
 
     title: str
@@ -68,6 +70,7 @@ class ReportOptions:
     source: str = ""
     also: Callable[[Comparison], Extra] | None = None
     figures: bool = True
+    notes: Sequence[str] = ()
     more_blocks: Callable[[int], Advice | None] | None = None
 
 
@@ -98,7 +101,7 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
     steps: fetches what lies behind the metrics, for the few runs that figures show.
     """
     with ThreadPoolExecutor(1) as meanwhile:
-        fetching = meanwhile.submit(_steps, steps, spec, runs)
+        fetching = meanwhile.submit(steps_or_why, steps, spec, runs)
         comparison = judged(spec, runs)
         shown, missing = fetching.result()
     if spec.protocol == "paper":
@@ -125,7 +128,7 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
             published=options.published,
             published_source=options.source,
             learning=alike,
-            notes=[*extra.sentences, *missing, *unasked],
+            notes=[*options.notes, *extra.sentences, *missing, *unasked],
             raw=shown,
             advice=advice,
             limits=limits,
@@ -146,11 +149,24 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
 
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
-    """The verdicts alone. Raises WrongCall where there is nothing to compare."""
-    return compare(runs, **{name: value for name, value in vars(spec).items() if name != "protocol"})
+    """The verdicts alone, controls and memory limits with them. Raises WrongCall where there is nothing to compare."""
+    outcomes = None if spec.outcomes is None else list(spec.outcomes)
+    asked = pairing.without_controls(runs)
+    shared: dict[str, Any] = {
+        "outcomes": outcomes,
+        "margin": spec.margin,
+        "strata": spec.strata,
+        "allowed_to_differ": spec.allowed_to_differ,
+    }
+    found = judge(asked, factor=spec.factor, baseline=spec.baseline, primary=spec.primary, all_pairs=spec.all_pairs, **shared)
+    return replace(
+        found,
+        controls=controls.judged(runs, **shared),
+        frontier=memory_limits.edges(asked, factor=spec.factor, strata=spec.strata),
+    )
 
 
-def _steps(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[list[RawRun], list[str]]:
+def steps_or_why(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[list[RawRun], list[str]]:
     """The steps of the runs that figures show; without them the verdicts stand, and the report says what is missing."""
     try:
         return steps(raw.shown(runs, factor=spec.factor, strata=spec.strata)), []

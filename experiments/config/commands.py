@@ -124,6 +124,22 @@ class Extend:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """Which local store was moved with its folder."""
+
+    database: str = setting("mlflow.db", "the store's file, in its new place beside mlruns", path=True, group="store")
+
+
+@dataclass(frozen=True)
+class New:
+    """What is begun: a folder that the user then fills."""
+
+    kind: str = setting("model", "what it is", choices=("model", "dataset"), group="folder")
+    name: str = setting("", "its name: small letters, digits and _; the folder is called so", group="folder")
+    output: str = setting(".", "folder that gets the new one", path=True, group="folder")
+
+
+@dataclass(frozen=True)
 class Admin:
     """What is done to the accounts of a shared server."""
 
@@ -170,21 +186,23 @@ class Replay:
 class Command:
     """A command of the same name as its module. `settings`: its dataclass; of_experiment: it takes the experiment's too.
 
-    bare: the setting whose value may be the first word after the command, without its name.
+    bare: the settings whose values may be the first words after the command, without their names.
     """
 
     title: str
     settings: type[Any]
     of_experiment: bool = False
-    bare: str = ""
+    bare: tuple[str, ...] = ()
 
 
 COMMANDS = {
     "admin": Command("Teams, users and permissions of a shared tracking server", Admin),
     "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
-    "extend": Command("Measure more blocks of a campaign that has ended", Extend, bare="run"),
+    "extend": Command("Measure more blocks of a campaign that has ended", Extend, bare=("run",)),
     "export": Command("Export runs of a server as a journal, for another server", Export),
     "import": Command("Upload an export to a tracking server, exactly once", Replay),
+    "moved": Command("Let a local store find its artifacts again after its folder was moved", Moved),
+    "new": Command("Write the folder of a model or a data set of your own, to begin with", New, bare=("kind", "name")),
     "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),
     "sweep": Command("Search an experiment's settings with Optuna, and judge what was found", Sweep, of_experiment=True),
     "replay": Command("Upload the local journal to a tracking server, exactly once", Replay),

@@ -24,6 +24,19 @@ PRIMARY_AT_MOST = 3
 PROFILED = "profile/"
 COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")
 HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", PROFILED, "graph/", TO_ACCURACY, *COMPILED)
+# What metrics are called where somebody types them.
+SHORT = {
+    "throughput": "train/examples_per_second",
+    "step": "train/step_seconds",
+    "time": "train/total_seconds",
+    "latency": "inference/latency_seconds_p50",
+    "memory": "memory/peak_rss_bytes",
+    "peak_memory": "memory/peak_rss_bytes",
+    "device_memory": "memory/peak_device_bytes",
+    "energy": "energy/joules_per_example",
+    "loss": "val/loss",
+    "accuracy": "val/accuracy",
+}
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 
@@ -160,6 +173,17 @@ def declared(primary: Sequence[str], outcomes: Iterable[str]) -> tuple[str, ...]
     if len(set(primary)) > PRIMARY_AT_MOST:
         raise WrongCall(f"primary names {len(set(primary))} outcomes; at most {PRIMARY_AT_MOST}, or the power is lost again")
     return tuple(dict.fromkeys(primary))
+
+
+def checked(names: Iterable[str], measured: Iterable[str]) -> None:
+    """Raises WrongCall for a name that is neither among the metrics that were measured nor one that could have been."""
+    have = sorted(measured, key=place)
+    for name in names:
+        if name in have or without_batch(name).removeprefix("inference/") in _PLACE:
+            continue
+        close = SHORT.get(name) or next(iter(difflib.get_close_matches(name, [*have, *_PLACE], n=1)), "")
+        right = f"did you mean {close}?" if close else f"have {', '.join(have) or 'none'}"
+        raise WrongCall(f"outcomes: no run has a metric '{plain.short(name)}'; {right}")
 
 
 def place(metric: str) -> tuple[int, int, str]:

@@ -7,6 +7,7 @@ divided by its standard deviation.
 
 from __future__ import annotations
 
+import io
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from tracking import plain
 MEAN: NDArray[np.float32] = np.array([0.485, 0.456, 0.406], np.float32)
 STANDARD_DEVIATION: NDArray[np.float32] = np.array([0.229, 0.224, 0.225], np.float32)
 
-__all__ = ["Image", "ImageBatch", "ImageDraw", "batches", "normalised", "opened", "orientation_of_plain"]
+__all__ = ["Image", "ImageBatch", "ImageDraw", "batches", "decoded", "normalised", "opened", "orientation_of_plain"]
 
 Image.init()
 # What data sets of photographs hold. Pillow knows more, among them EPS, for which it starts another program.
@@ -103,6 +104,17 @@ def opened(path: Path) -> Image.Image | str:
     return _read(path, _rgb)
 
 
+def decoded(content: bytes) -> Image.Image | str:
+    """The same of a picture's bytes."""
+    if not content:
+        return "empty"
+    try:
+        with _open(io.BytesIO(content)) as picture:
+            return _rgb(picture)
+    except Exception as error:
+        return _reason(error)
+
+
 def _pixels_or_problem(path: Path, size: int) -> NDArray[np.float32] | str:
     return _read(path, lambda picture: normalised(picture, size))
 
@@ -120,7 +132,7 @@ def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
         return _reason(error)
 
 
-def _open(path: Path) -> Image.Image:
+def _open(path: Path | io.BytesIO) -> Image.Image:
     """The picture, not yet decoded: a file of some kilobytes can promise gigabytes."""
     picture = Image.open(path, formats=FORMATS)
     if picture.width * picture.height > MOST_PIXELS:

@@ -72,6 +72,14 @@ class Settings(CampaignSettings):
     warmup_requests: int = setting(
         5, "requests a batch size left out of the summaries (kept in values.parquet)", least=1, most=MOST_STEPS, group="inference"
     )
+    save_model: str = setting(
+        "first",
+        "log the classifier as an MLflow model",
+        choices=("first", "all", "none"),
+        group="records",
+        material=False,
+        searchable=False,
+    )
     profile: bool = setting(
         False, "a few more steps under each framework's profiler, its trace kept for TensorBoard", group="records", material=False
     )

@@ -10,21 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from experiments.config import memory
-from experiments.config.outcomes import Outcome, outcome
+from experiments.config.outcomes import SHORT, Outcome, outcome
 from tracking.errors import WrongCall
 
-SHORT = {
-    "throughput": "train/examples_per_second",
-    "step": "train/step_seconds",
-    "time": "train/total_seconds",
-    "latency": "inference/latency_seconds_p50",
-    "memory": "memory/peak_rss_bytes",
-    "peak_memory": "memory/peak_rss_bytes",
-    "device_memory": "memory/peak_device_bytes",
-    "energy": "energy/joules_per_example",
-    "loss": "val/loss",
-    "accuracy": "val/accuracy",
-}
 # What a cell tells after every epoch.
 BY_EPOCH = ("train/loss", "val/loss", "val/accuracy")
 _CONSTRAINT = re.compile(r"\s*([^<>=]+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*")

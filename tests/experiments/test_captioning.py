@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+import os
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import mlflow
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,16 +26,25 @@ from PIL import Image
 
 from experiments.config import settings as settings_
 from experiments.studies import captioning
-from tests.conftest import Place, toy_costs
+from tests.conftest import Place, titled, toy_costs, wait_for
 from tracking.records import StoredRun
 from tracking.store import Store
 
-# The first call loads the model's own copy of the code, in a process that has neither seen the project nor a framework.
+# The model's own copy of the code, in an application that has packages called as ours are.
 LOAD_AND_CAPTION = """
 import sys, mlflow, pandas
 model = mlflow.pyfunc.load_model(sys.argv[1])
-assert not any(name in sys.modules for name in ("experiments.campaign", "tracking.store"))
-print("CAPTION=" + model.predict(pandas.DataFrame({"image": [sys.argv[2]]}))["caption"][0])
+import models, experiments
+assert models.MINE and experiments.MINE
+picture = open(sys.argv[2], "rb").read()
+of_bytes = model.predict(pandas.DataFrame({"image": [picture, b"no picture", b""]}))
+of_path = model.predict(pandas.DataFrame({"path": [sys.argv[2], "/nowhere.png"]}))
+assert list(of_bytes["error"]) == ["", "image: not an image", "image: empty"], of_bytes
+assert list(of_path["error"]) == ["", "path: missing"], of_path
+assert of_bytes["caption"][0] == of_path["caption"][0]
+example = model.predict(model.input_example)
+assert list(example["error"]) == [""]
+print("CAPTION=" + of_bytes["caption"][0])
 """
 
 
@@ -53,12 +70,12 @@ def blocks(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_s
     done = place.run(blocks="2", frameworks="toy,toy+twin", team="vision", data="synthetic", vocabulary="60", length="8")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "2 blocks; a verdict needs 6" in done.stdout
-    return {run.name: run for run in Store(place.uri).runs("captioning")}
+    return {titled(run): run for run in Store(place.uri).runs("captioning")}
 
 
 @pytest.fixture(scope="module")
 def runs(finished: tuple[Place, subprocess.CompletedProcess[str]]) -> dict[str, StoredRun]:
-    return {run.name: run for run in Store(finished[0].uri).runs("captioning")}
+    return {titled(run): run for run in Store(finished[0].uri).runs("captioning")}
 
 
 def artifact(place: Place, run: StoredRun, name: str) -> Path:
@@ -92,6 +109,8 @@ def test_every_block_holds_every_framework_once_and_draws_weights_of_its_own(blo
 def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
     runs: Mapping[str, StoredRun] = request.getfixturevalue(of)
     campaign = runs["captioning demo"]
+    told = {"runs": "images=40, image_size=32, formulation=sequence", "blocks": "data=synthetic, images=40, image_size=32"}
+    assert re.fullmatch(rf"captioning demo · {told[of]}, \d+ more · \d{{4}}-\d\d-\d\d \d\d:\d\d", campaign.name), campaign.name
     for run in runs.values():
         assert run.status == "FINISHED"
         assert run is campaign or run.tags["campaign"] == campaign.run_id
@@ -218,10 +237,90 @@ def test_the_captioner_loads_in_a_fresh_process_and_captions_a_picture(
     assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pth", ".pt", ".pickle")]
     picture = tmp_path / "picture.png"
     Image.new("RGB", (50, 40), "navy").save(picture)
-    environment = {name: value for name, value in place.environment.items() if name != "PYTHONPATH"}
+    for package in ("models", "experiments"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("MINE = True\n")
+    environment = {**place.environment, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", LOAD_AND_CAPTION, f"models:/{model}", str(picture)]
-    done = subprocess.run(command, cwd=place.folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert "CAPTION=" in done.stdout, done.stderr[-2_000:]
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_a_logged_captioner_says_what_it_is(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun], framework: str
+) -> None:
+    """Its name, the settings and the quality of its run, the data that these were measured on, and what it takes."""
+    client = Store(finished[0].uri)._client
+    run = client.get_run(runs[f"{framework} · block 1"].run_id)
+    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    assert model.name == f"captioner-{framework}-block1"
+    assert model.params == run.data.params
+    quality = {key: value for key, value in run.data.metrics.items() if key.startswith(("val/", "train/loss", "model/"))}
+    assert {metric.key: metric.value for metric in model.metrics} == quality
+    assert {metric.dataset_name for metric in model.metrics} == {"scenes"}
+    assert framework in model.tags["mlflow.note.content"]
+    signature = mlflow.models.get_model_info(model.model_uri).signature
+    assert [(column.name, column.type.name, column.required) for column in signature.inputs] == [
+        ("image", "binary", False),
+        ("path", "string", False),
+    ]
+    assert signature.outputs.input_names() == ["caption", "error"]
+
+
+def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    """As docs/serving.md has it, with curl's own request; what is no picture is told in a line, without our stack trace."""
+    place, _ = finished
+    model = next(one for one in Store(place.uri)._client.search_logged_models(["1"]) if "pytorch" in one.name)
+    Image.new("RGB", (50, 40), "navy").save(tmp_path / "picture.png")
+    content = base64.b64encode((tmp_path / "picture.png").read_bytes()).decode()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "models",
+        "serve",
+        "-m",
+        model.model_uri,
+        "--env-manager",
+        "local",
+        "-p",
+        str(port),
+    ]
+    with (tmp_path / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=tmp_path, env=place.environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_for(lambda: server.poll() is None and answer(port, "ping")[0] == 200, 240)
+        rows = [{"image": content}, {"image": "bm8gcGljdHVyZQ=="}, {"image": "===!"}]
+        status, told = answer(port, "invocations", {"dataframe_records": rows})
+        assert status == 200, told
+        predictions = json.loads(told)["predictions"]
+        assert [one["error"] for one in predictions] == ["", "image: not an image", "image: empty"]
+        status, told = answer(port, "invocations", {"dataframe_records": [{"path": str(tmp_path / "picture.png")}]})
+        assert json.loads(told)["predictions"] == predictions[:1]
+        status, told = answer(port, "invocations", {"dataframe_records": [{"picture": content}]})
+        assert json.loads(told)["predictions"][0]["error"].startswith("no picture: send its bytes in image")
+        status, told = answer(port, "invocations", {})
+        assert (status, "Traceback" in told, 'File "' in told) == (400, False, False), told
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def answer(port: int, place: str, body: object = None) -> tuple[int, str]:
+    """Status and text of a server's answer; 0 where nothing listens yet."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{place}", data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as found:
+            return found.status, found.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
 
 
 def test_an_interrupted_extraction_continues_where_it_was_and_nothing_is_extracted_twice(tmp_path: Path, place: Place) -> None:

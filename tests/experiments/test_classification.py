@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import mlflow
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -18,6 +19,7 @@ from experiments.campaign import launch
 from experiments.cell.profile import PARTS
 from experiments.config.console import Display
 from experiments.config.settings import parse
+from experiments.datasets.labelled.data import Labelled
 from experiments.workloads.classification.train import time_to
 from models.contract import ModelError
 from tests.conftest import Place
@@ -26,6 +28,18 @@ from tests.faults.test_campaign import wait_for_epochs
 from tracking import tables
 from tracking.errors import WrongCall
 
+CLASSIFY = """
+import json, sys, mlflow, pandas
+model = mlflow.pyfunc.load_model(sys.argv[1])
+pictures = [open(path, "rb").read() for path in sys.argv[2:]]
+of_bytes = model.predict(pandas.DataFrame({"image": [*pictures, b"none"]}))
+assert list(of_bytes["error"]) == [*[""] * len(pictures), "image: not an image"]
+assert list(of_bytes["label"])[-1] == "" and 0 < of_bytes["probability"][0] <= 1
+of_path = model.predict(pandas.DataFrame({"path": sys.argv[2:]}))
+assert list(of_path["label"]) == list(of_bytes["label"])[:-1]
+assert model.predict(model.input_example)["error"][0] == ""
+print(json.dumps(list(of_path["label"])))
+"""
 QUICK = {"threads": "1", "inference_requests": "8", "sensor_seconds": "0.1", "frameworks": "pytorch,keras-torch"}
 QUICK |= {"others_limit_percent": "100", "figures": "false"}
 
@@ -81,6 +95,30 @@ def _check_confusion(place: Place, cell: mlflow.entities.Run) -> None:
         assert min(picture.size) > 400
     kept = {one.path for one in mlflow.MlflowClient(place.uri).list_artifacts(cell.info.run_id)}
     assert {"confusion.csv", "confusion.png", "values.parquet"} <= kept
+
+
+def test_a_logged_classifier_labels_what_clients_send(place: Place) -> None:
+    """Its held-out pictures as often right as its run says, by bytes and by path; one line for what is no picture."""
+    done = run(place, epochs="12", blocks="1")
+    assert done.returncode == 3, done.stdout + done.stderr
+    client = mlflow.MlflowClient(place.uri)
+    cell = next(cell for cell in cells(place) if cell.data.tags["framework"] == "pytorch")
+    (logged,) = (client.get_logged_model(one.model_id) for one in cell.outputs.model_outputs)
+    assert logged.name == "lenet-pytorch-block1"
+    data = Labelled.open(next((place.cache / "labelled").glob("digits-*")))
+    rows = data.validation.tolist()[:200]
+    files = [place.folder / f"{row}.png" for row in rows]
+    for row, file in zip(rows, files, strict=True):
+        Image.fromarray(np.asarray(data.images[row, :, :, 0])).save(file)
+    script = place.folder / "classify.py"
+    script.write_text(CLASSIFY)
+    command = [sys.executable, str(script), logged.model_uri, *map(str, files)]
+    done = subprocess.run(command, cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    labels = json.loads(done.stdout.splitlines()[-1])
+    right = np.mean([label == data.classes[data.labels[row]] for label, row in zip(labels, rows, strict=True)])
+    assert right == pytest.approx(cell.data.metrics["val/accuracy"], abs=0.1)  # of 200 of its held-out pictures
+    assert right > 0.3  # of ten classes: it has learned something
 
 
 def test_two_blocks_are_too_few_to_compare_how_both_learn(place: Place) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -203,6 +204,7 @@ def test_an_experiment_is_quoted_as_it_is(store: Store, call: Call, capsys: pyte
         ({"baseline": "jax"}, "no run has framework=jax, the baseline; have pytorch, tensorflow"),
         ({"margin": "0"}, "margin=0.0 is too small"),
         ({"primary": "train/step_second"}, "primary=train/step_second is no outcome here; did you mean train/step_seconds?"),
+        ({"outcomes": "throughput"}, f"no run has a metric 'throughput'; did you mean {RATE}?"),
         ({"format": "pdf"}, "format=pdf is not known; choose table, markdown, csv, json"),
         ({"factr": "framework"}, "there is no setting 'factr'; did you mean factor?"),
         ({"strata": "colour"}, "no column 'colour' in the runs"),
@@ -278,11 +280,75 @@ def test_no_verdict_has_its_reason_and_an_exit_code_of_its_own(
     assert message in " ".join(capsys.readouterr().out.split())
 
 
-def test_two_campaigns_with_other_settings_do_not_mix(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
-    tell(store, runs(campaign="c1"))
-    tell(store, runs(campaign="c2", params={"batch_size": "64"}))
-    assert call(outcomes=STEP) == NO_VERDICT
-    assert "settings differ apart from framework: batch_size (32, 64); select one" in " ".join(capsys.readouterr().out.split())
+def campaign_of(
+    name: str, days: int = 0, *, params: dict[str, str] | None = None, status: str = "", factor: float = 1.2
+) -> Iterator[StoredRun]:
+    """A campaign with its own run and its cells, begun so many days after the first."""
+    later = days * 86_400_000
+    own = StoredRun(name, f"campaign {name}", status or "FINISHED", 1 + later, None if status else 2 + later, {}, {}, {})
+    for run in (own, *runs(factors={"tensorflow": factor}, campaign=name, params=params)):
+        ended = None if run.end_ms is None else run.end_ms + later
+        tags = {"kind": "campaign"} if run is own else {**run.tags, "campaign": f"run:{name}"}
+        yield replace(run, start_ms=run.start_ms + later, end_ms=ended, tags=tags)
+
+
+def test_of_campaigns_with_other_settings_the_newest_are_compared(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both of the newest settings as strata; the older ones by a command of their own, which works as it is printed."""
+    tell(store, campaign_of("smoke", 0, params={"batch_size": "64", "epochs": "1"}, factor=0.8))
+    for days, name in ((1, "monday"), (2, "tuesday")):
+        tell(store, campaign_of(name, days))
+    assert call(outcomes=STEP, format="json") == DONE
+    told = capsys.readouterr()
+    rows = json.loads(told.out)["rows"]
+    assert {row["stratum"].partition("=")[0] for row in rows} == {"campaign"}
+    assert [(row["n_blocks"], row["verdict"]) for row in rows] == [(8, "slower"), (8, "slower")]
+    said = " ".join(told.err.split())
+    assert "Compared: the newest 2 campaigns (batch_size=32, epochs=none; 2025-10-11" in said
+    line = next(line for line in told.err.splitlines() if "batch_size=64, epochs=1" in line)
+    words = shlex.split(line.partition("): ")[2])
+    assert words[words.index("--experiment") + 1] == store.run_id("smoke")
+    assert main(words[words.index("compare") :]) == DONE
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert (row["n_blocks"], row["verdict"]) == (8, "faster")
+
+
+def test_a_report_says_what_it_does_not_rest_on(store: Store, call: Call, place: Place) -> None:
+    tell(store, campaign_of("smoke", 0, params={"batch_size": "64"}))
+    tell(store, campaign_of("long", 1))
+    assert call(outcomes=STEP, format="csv") == DONE
+    report = next((place.folder / "out").glob("*/report.md")).read_text()
+    assert "Compared: the newest campaign" in report
+    assert str(store.run_id("smoke")) in report
+
+
+def test_a_running_campaign_is_left_out_unless_it_is_named(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of its blocks are measured; who names it by its id gets them, and is told."""
+    tell(store, campaign_of("done", 0))
+    tell(store, campaign_of("now", 1, status="RUNNING", factor=0.5))
+    running = str(store.run_id("now"))
+    store.beat(running)
+    assert call(outcomes=STEP, format="json") == DONE
+    told = capsys.readouterr()
+    assert [(row["n_blocks"], row["verdict"]) for row in json.loads(told.out)["rows"]] == [(8, "slower")]
+    assert f"Left out, since still running: campaign now ({running})" in " ".join(told.err.split())
+    assert call(experiment=running, outcomes=STEP, format="json") == DONE
+    told = capsys.readouterr()
+    assert json.loads(told.out)["rows"][0]["verdict"] == "faster"
+    assert f"Still running: campaign now ({running}). Only the cells that have ended are compared." in told.err
+
+
+def test_nothing_but_a_running_campaign(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    tell(store, campaign_of("now", 0, status="RUNNING"))
+    store.beat(str(store.run_id("now")))
+    assert call() == WRONG_CALL
+    assert "nothing but campaigns that are still running: campaign now" in capsys.readouterr().err
+
+
+def test_a_campaign_whose_process_is_long_gone_is_not_running(store: Store, call: Call) -> None:
+    tell(store, campaign_of("lost", 0, status="RUNNING"))
+    assert call(outcomes=STEP) == DONE
 
 
 def test_what_is_left_out_is_listed(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from experiments.campaign import readiness
 from experiments.campaign.readiness import MachineState
 from tests import neighbours
-from tests.conftest import Place, toy_costs, wait_for
+from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 from tracking.records import RunOpened
@@ -138,7 +138,7 @@ def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pyte
     assert campaign.returncode == 3, output
     warning = "the GPU was not free at the start: "
     assert f"! {warning}" in output
-    runs = {run.name: run for run in Store(place.uri).runs("captioning")}
+    runs = {titled(run): run for run in Store(place.uri).runs("captioning")}
     first, second = runs["toy · block 1"], runs["toy · block 2"]
     assert runs["captioning demo"].metrics["idle/gpu_0/temperature_celsius"] == 40
     assert "gpu_0 40 °C" in second.tags["idle"]

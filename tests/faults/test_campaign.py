@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Place, Server, toy_costs, wait_for
+from tests.conftest import Place, Server, titled, toy_costs, wait_for
 from tests.warm import Process
 from tracking import journal
 from tracking.records import Metrics, RunClosed, RunOpened, StoredRun
@@ -47,7 +47,7 @@ def wait_for_epochs(place: Place, parent: Process, epochs: int) -> None:
 def stored(place: Place) -> dict[str, list[StoredRun]]:
     found: dict[str, list[StoredRun]] = {}
     for run in Store(place.uri).runs("captioning"):
-        found.setdefault(run.name, []).append(run)
+        found.setdefault(titled(run), []).append(run)
     return found
 
 

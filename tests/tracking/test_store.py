@@ -96,8 +96,10 @@ def test_a_description_keeps_what_its_users_wrote_and_leads_to_the_newest_result
         return str(store._client.get_experiment(store.experiment_id("captioning")).tags[NOTE])
 
     assert described(text="A study\n\nIts runs") == "A study\n\nIts runs"
+    assert described(newest="Newest result: 0", replace=False).endswith("Newest result: 0")
     assert described(newest="Newest result: 1") == "A study\n\nIts runs\n\nNewest result: 1"
     assert described(text="Another text", newest="Newest result: 2") == "A study\n\nIts runs\n\nNewest result: 2"
+    assert described(newest="Newest result: without a verdict", replace=False).endswith("Newest result: 2")
     store._client.set_experiment_tag(store.experiment_id("captioning"), NOTE, "Ours, for the paper")
     assert described(text="A study") == "Ours, for the paper"
     assert described(newest="Newest result: 3") == "Ours, for the paper\n\nNewest result: 3"

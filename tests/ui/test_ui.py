@@ -84,7 +84,8 @@ def unfold_description(page: Page) -> None:
 def test_the_list_of_runs(page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
     one, other = frameworks
-    for name in ("captioning demo", f"features · {one}", f"{one} · block 1", f"{other} · block 2"):
+    expect(page.get_by_role("link", name=re.compile(r"^captioning demo · .*\d{4}-\d\d-\d\d"))).to_be_visible()
+    for name in (f"features · {one}", f"{one} · block 1", f"{other} · block 2"):
         expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
     for column in ("Run Name", "Created", "Dataset", "Duration", "Source", "Models"):
         expect(page.get_by_role("columnheader", name=column).first).to_be_visible()
@@ -184,7 +185,7 @@ def test_no_script_of_a_run_executes(page: Page, newcomer: Group, tmp_path: Path
     expect(page.get_by_text("window.owned=1").first).to_be_visible()
     untouched(page, dialogs)
     page.goto(run_page(experiment, comparison))
-    expect(page.get_by_role("heading", name=f"comparison: {place}")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"comparison · {place}")).to_be_visible()
     untouched(page, dialogs)
     page.goto(run_page(experiment, cell))
     expect(page.get_by_role("heading", name="window.owned=1")).to_be_visible()

@@ -48,6 +48,15 @@ class Document:
 
 def page(document: Document) -> str:
     """One HTML file that needs nothing from outside."""
+    return _environment().get_template("report.html.j2").render(document=document)
+
+
+def fragment(warnings: Sequence[str], sentences: Sequence[str], table: Section) -> str:
+    """What a notebook shows of a comparison: an element without style or script of its own."""
+    return _environment().get_template("notebook.html.j2").render(warnings=warnings, sentences=sentences, table=table)
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -56,7 +65,7 @@ def page(document: Document) -> str:
         lstrip_blocks=True,
     )
     environment.filters["markup"] = Markup
-    return environment.get_template("report.html.j2").render(document=document)
+    return environment
 
 
 def markdown(document: Document) -> str:

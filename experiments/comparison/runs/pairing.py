@@ -95,14 +95,15 @@ def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str
     excluded = [_exclusion(run, why) for (_, run), why in zip(frame[unusable].iterrows(), reasons[unusable], strict=True)]
     kept, repeated = _latest(frame[~unusable])
     kept = kept.assign(group=kept["stratum"])
-    if "campaign" not in map(_plain, (factor, *strata)):
+    if "campaign" not in map(plain_name, (factor, *strata)):
         kept = _by_campaign(kept)
     # a side whose runs all failed is told, not forgotten
     levels = sorted(set(frame["level"]) - {""}, key=natural)
     return Runs(kept, tuple(levels), tuple(sorted([*excluded, *repeated], key=_order)))
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """What a column is called without its kind."""
     return name.removeprefix("params.").removeprefix("tags.")
 
 
@@ -110,7 +111,7 @@ def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
     """Campaigns as strata, in every stratum in which several of them hold more than one level."""
     if "campaign" not in frame.columns or frame["apart"].any() or frame["campaign"].nunique(dropna=False) < 2:
         return frame
-    campaigns = _text(frame["campaign"])
+    campaigns = as_text(frame["campaign"])
     held = frame.groupby(["stratum", campaigns])["level"].nunique() > 1
     several = held.groupby(level=0).sum() > 1
     split = frame["stratum"].map(several)
@@ -122,14 +123,16 @@ def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
 def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[str]) -> dict[str, Any]:
     nothing = pd.Series("", index=frame.index)
     names = {
-        name: _text(frame[name]) if name in frame.columns else nothing + frame.index.astype(str) for name in ("run_id", "name")
+        name: as_text(frame[name]) if name in frame.columns else nothing + frame.index.astype(str) for name in ("run_id", "name")
     }
-    blocks = _text(frame[block]) if block in frame.columns else nothing
-    campaigns = _text(frame["campaign"]) if "campaign" in frame.columns else nothing
+    blocks = as_text(frame[block]) if block in frame.columns else nothing
+    campaigns = as_text(frame["campaign"]) if "campaign" in frame.columns else nothing
     stratum = nothing
     for name in strata:
-        stratum = stratum + ("" if name == strata[0] else ", ") + f"{name.split('.')[-1]}=" + _text(frame[column_of(frame, name)])
-    level = _text(frame[column_of(frame, factor)])
+        stratum = (
+            stratum + ("" if name == strata[0] else ", ") + f"{name.split('.')[-1]}=" + as_text(frame[column_of(frame, name)])
+        )
+    level = as_text(frame[column_of(frame, factor)])
     pair = campaigns + "·" + blocks
     apart = nature.is_apart(factor) and _levels_have_campaigns_of_their_own(campaigns, level)
     if apart:
@@ -175,7 +178,7 @@ def _sequence(frame: pd.DataFrame, block: str) -> pd.Series:
     """1, 2, … in the order in which runs began; blocks and run ids stand in where the table has no times."""
     by = [c for c in ("start_ms", "campaign", block, "order_in_block", "run_id") if c in frame.columns]
     counted = {c: pd.to_numeric(frame[c], errors="coerce") for c in by if c in ("start_ms", block, "order_in_block")}
-    named = {c: _text(frame[c]) for c in by if c not in counted}
+    named = {c: as_text(frame[c]) for c in by if c not in counted}
     ordered = frame.assign(**counted, **named).sort_values(by)
     return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
 
@@ -184,7 +187,7 @@ def _reasons(frame: pd.DataFrame, factor: str, block: str) -> list[str]:
     """Why each run cannot be used; empty where it can."""
 
     def column(name: str, otherwise: str) -> list[str]:
-        return [text or otherwise for text in _text(frame[name])] if name in frame.columns else [otherwise] * len(frame)
+        return [text or otherwise for text in as_text(frame[name])] if name in frame.columns else [otherwise] * len(frame)
 
     columns = (column("status", "FINISHED"), column("outcome", "ok"), column("outcome_reason", ""), frame["level"], frame["pair"])
     return [_reason(*run, factor, block) for run in zip(*columns, strict=True)]
@@ -229,23 +232,28 @@ def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[s
 
     allowed_to_differ: settings that differ with the factor by its nature, or that a study calls immaterial.
     """
-    plain = _plain(factor)
-    free = _immaterial(frame) | {plain, *allowed_to_differ}
+    plain = plain_name(factor)
     by_nature = nature.differs_by(factor, frame.columns)
-    settings = [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in free]
-    who = [c for c in ("framework", "model", "dataset") if c in frame.columns and c not in (plain, *allowed_to_differ)]
-    if found := _varying(frame, [*who, *sorted(settings)]):
+    if found := _varying(frame, settings_of(frame, factor, (), allowed_to_differ)):
         return f"settings differ apart from {factor}: {found}; select one, or name it in strata"
     if plain == "framework" and (found := _varying(frame, ["settings_hash"])):
         return f"settings differ apart from {factor}: {found}; select one campaign"
     if "machine" not in by_nature and (found := _varying(frame, ["machine"])):
         return f"runs of several machines are not pooled: {found}; name it in strata"
-    rest = [c for c in nature.surroundings(factor, frame.columns) if _plain(c) not in allowed_to_differ]
+    rest = [c for c in nature.surroundings(factor, frame.columns) if plain_name(c) not in allowed_to_differ]
     if found := _varying(frame, rest) or _varying_inside(frame, by_nature & {"tags.environment"}):
         return f"surroundings differ apart from {factor}: {found}; select runs in which only {factor} differs"
     if frame.duplicated(["pair", "level"]).any():
         return f"a block holds several runs of one {factor}; select one kind of run, or name what differs in strata"
     return ""
+
+
+def settings_of(frame: pd.DataFrame, factor: str, strata: Sequence[str], allowed_to_differ: Sequence[str]) -> list[str]:
+    """The columns in which runs that are pooled must be the same: model, data set, and settings apart from the factor."""
+    named = {plain_name(factor), *map(plain_name, strata), *allowed_to_differ}
+    free = _immaterial(frame) | named
+    settings = [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in free]
+    return [*(c for c in ("framework", "model", "dataset") if c in frame.columns and c not in named), *sorted(settings)]
 
 
 def _varying_inside(frame: pd.DataFrame, columns: Iterable[str]) -> str:
@@ -333,9 +341,9 @@ def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
     found = []
     for column in columns:
         if column in frame.columns and frame[column].nunique(dropna=False) > 1:
-            values = sorted(set(_text(frame[column])), key=natural)
+            values = sorted(set(as_text(frame[column])), key=natural)
             if len(values) > 1:
-                found.append(f"{_plain(column)} ({', '.join(value or 'none' for value in values)})")
+                found.append(f"{plain_name(column)} ({', '.join(value or 'none' for value in values)})")
     return ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 
 
@@ -358,7 +366,8 @@ def natural(text: str) -> list[tuple[int, float, str]]:
     return [(0, float(part), "") if part[0].isdecimal() else (1, 0.0, part) for part in parts]
 
 
-def _text(values: pd.Series) -> pd.Series:
+def as_text(values: pd.Series) -> pd.Series:
+    """A column as texts."""
     return values.map(_as_text).astype(object)
 
 

@@ -22,6 +22,7 @@ from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
 from experiments.config.outcomes import HIDDEN, PROFILED, TOTAL, Outcome, declared, place
+from experiments.config.outcomes import checked as check_outcomes
 from experiments.config.outcomes import outcome as outcome_of
 from tracking import plain
 from tracking.errors import WrongCall
@@ -118,13 +119,15 @@ def _outcomes(
 
     named: columns that the call itself names, which are no metrics.
     """
+    others = {*query.FIRST, *pairing.OWN, *named}
+    metrics = [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
     if wanted is None:
-        others = {*query.FIRST, *pairing.OWN, *named}
-        metrics = [c for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
         return [outcome_of(metric) for metric in sorted(metrics, key=place)], ()
-    asked = [outcome_of(one) if isinstance(one, str) else one for one in wanted]
-    there = [one for one in asked if one.metric in frame.columns and frame[one.metric].notna().any()]
-    return sorted(there, key=lambda one: place(one.metric)), tuple(one.metric for one in asked if one not in there)
+    asked = list(wanted)
+    check_outcomes([one for one in asked if isinstance(one, str) and one not in frame.columns], metrics)
+    known = [outcome_of(one) if isinstance(one, str) else one for one in asked]
+    there = [one for one in known if one.metric in frame.columns and frame[one.metric].notna().any()]
+    return sorted(there, key=lambda one: place(one.metric)), tuple(one.metric for one in known if one not in there)
 
 
 def _is_metric(column: pd.Series, name: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.datasets import own_code
 from experiments.datasets.files import new_folder
 from experiments.datasets.images import Image, orientation_of_plain
 from experiments.datasets.labelled import checks
@@ -124,6 +125,8 @@ def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Pro
 def _read(path: Path) -> Pictures:
     if not checks.is_text(str(path)):
         raise checks.refused(f"data={path}", "a path must be UTF-8 text without control characters; rename what is not")
+    if path.suffix == ".py":
+        return own_code.read(path)
     formats = sorted(_modules("LOOKS_FOR").values(), key=lambda module: hasattr(module, "GENERAL"))
     try:
         if not path.exists():
@@ -161,7 +164,7 @@ def _write(target: Path, found: Pictures, digest: str, side: int, channels: int,
             use[row] = LEFT_OUT
             left_out.append(picture)
         else:
-            images[row] = _brought(picture, side, channels)
+            images[row] = brought(picture, side, channels)
     if len(left_out) > max(1, count // 100):
         raise WrongCall(f"{found.source}: {len(left_out)} of {count} pictures cannot be read, the first {left_out[0]}")
     if not np.isin((TRAINING, VALIDATION), use).all():
@@ -205,7 +208,7 @@ def _told(found: Pictures, progress: Progress) -> Iterator[Any]:
         yield picture
 
 
-def _brought(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]:
+def brought(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]:
     """(side, side, channels), by a bilinear filter where the size differs; the aspect ratio is not kept."""
     converted = picture.convert(MODES[channels])
     if converted.size != (side, side):

@@ -12,16 +12,18 @@ import numpy as np
 
 from experiments.cell.contract import CellSpec
 from experiments.datasets.captions import CaptionData
-from experiments.datasets.images import Image, normalised
+from experiments.datasets.images import Image, normalised, opened
 from experiments.datasets.tokens import Vocabulary
+from experiments.workloads import served
 from experiments.workloads.captioning.extract import encoder
 from models import frameworks
 from models.caption_decoder.decoding import decode
 from models.caption_decoder.spec import CaptionDecoderSpec
-from models.contract import Array, Framework
+from models.contract import Framework
 from models.weights import read_safetensors, write_safetensors
-from tracking import provenance
 from tracking.records import ModelSaved
+
+BEAMS = 3
 
 
 def save(cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecoderSpec, data: CaptionData) -> ModelSaved:
@@ -38,16 +40,28 @@ def save(cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecode
         "image_size": cell.inputs.get("image_size", 224),
     }
     (folder / "captioner.json").write_text(json.dumps(described, indent=1))
-    picture = str(Path(data.source, data.images[int(data.images_of("validation")[0])])) if data.images else "picture.jpg"
+    # torch also reads torchvision's checkpoints, in a process of its own
+    reading = ("torch", "torchvision") if cell.inputs.get("weights", "") not in ("", "random") else ()
     return ModelSaved(
         cell.run,
-        "captioner",
+        served.name("captioner", framework.name, cell.block),
         __name__,
         f"{cell.folder}/captioner",
-        {"image": picture},
+        _example(data),
         "caption",
-        _requirements(framework.name, cell.inputs.get("weights", "")),
+        served.requirements(framework.name, *reading),
+        served.COLUMNS,
+        {"caption": "string", served.ERROR: "string"},
+        f"Captions pictures: trained in {framework.name} in block {cell.block}. Encoder DenseNet-201, weights "
+        f"{cell.inputs.get('weights') or 'random'}; beam search with {BEAMS} beams.",
     )
+
+
+def _example(data: CaptionData) -> dict[str, str]:
+    """A held-out picture; a grey one where the data have none that can be read."""
+    images = data.images_of("validation").tolist() if data.images else list[int]()
+    pictures = (opened(Path(data.source, data.images[image])) for image in images)
+    return served.example(next((one for one in pictures if not isinstance(one, str)), Image.new("RGB", (32, 32), "grey")))
 
 
 def _carry(weights: str, folder: Path) -> str:
@@ -59,20 +73,13 @@ def _carry(weights: str, folder: Path) -> str:
     return copy.name
 
 
-def _requirements(framework: str, weights: str) -> tuple[str, ...]:
-    # torch also reads torchvision's checkpoints, in a process of its own.
-    reading = {"torch", "torchvision"} if weights not in ("", "random") else set()
-    needed = {"numpy", "pillow", "safetensors", "pandas", *frameworks.described(framework).distributions, *reading}
-    return tuple(f"{name}=={version}" for name, version in provenance.versions_of(sorted(needed)).items())
-
-
 def _load_pyfunc(path: str) -> Captioner:
     """Entry point of MLflow's pyfunc loader."""
     return Captioner(Path(path))
 
 
 class Captioner:
-    """Captions picture files with the framework that trained it, on the CPU."""
+    """Captions pictures with the framework that trained it, on the CPU."""
 
     def __init__(self, folder: Path) -> None:
         described = json.loads((folder / "captioner.json").read_text())
@@ -88,16 +95,12 @@ class Captioner:
         self._framework.load_weights(self._decoder, read_safetensors(folder / "weights.safetensors"))
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002 (MLflow's signature)
-        """A data frame with a column `image` (paths of picture files) → one with a column `caption`."""
-        import pandas as pd
+        """A data frame with a column `image` (bytes of picture files) or `path` → one with the columns `caption` and `error`."""
+        return served.answered(model_input, self._captions, {"caption": ""})
 
-        batch = np.stack([_pixels(path, self._size) for path in model_input["image"]])
+    def _captions(self, pictures: list[Image.Image]) -> list[dict[str, str]]:
+        batch = np.stack([normalised(picture, self._size) for picture in pictures])
         pooled = self._framework.infer(self._encoder, (batch,))
         tokens = {"start": self._vocabulary.start, "end": self._vocabulary.end, "words": self._spec.length}
-        ids = decode(self._framework, self._decoder, pooled, **tokens, beams=3)
-        return pd.DataFrame({"caption": [self._vocabulary.decode(row) for row in ids]})
-
-
-def _pixels(path: str, size: int) -> Array:
-    with Image.open(path) as picture:
-        return normalised(picture, size)
+        ids = decode(self._framework, self._decoder, pooled, **tokens, beams=BEAMS)
+        return [{"caption": self._vocabulary.decode(row)} for row in ids]

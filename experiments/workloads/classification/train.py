@@ -15,7 +15,8 @@ from experiments.cell.measure import measure
 from experiments.config.outcomes import TO_ACCURACY
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
-from experiments.workloads.classification import confusion
+from experiments.workloads.classification import classifier, confusion
+from models import own
 from models.contract import Array, Batch, Framework, Weights
 
 DROP = 0.1
@@ -103,11 +104,16 @@ class Classification:
         return {}
 
     def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None:
-        """The confusion matrix as a table and a picture."""
+        """The confusion matrix as a table and a picture, and the classifier as a model that loads elsewhere."""
         self.validate(framework, network)  # a resumed training may have had its last validation in another process
         confusion.write(self._cell.path, self._counted, self._data.classes)
         output.artifact("confusion.csv")
         output.artifact("confusion.png")
+        keep = self._settings["save_model"]
+        if self.model in own.folders():
+            return  # a logged model carries our code alone
+        if keep == "all" or (keep == "first" and self._cell.block == 1):
+            output.record(classifier.save(self._cell, framework, network, self.model, self._data))
 
 
 def time_to(threshold: float) -> str:

@@ -155,7 +155,9 @@ class KerasFramework(Framework):
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         if self.backend not in OWNERS:
             return super().profile(folder, work)
-        found: Profile = import_module(f"models.frameworks.{OWNERS[self.backend]}.profiler").profiled(folder, self.device, work)
+        found: Profile = import_module(f"{models.__name__}.frameworks.{OWNERS[self.backend]}.profiler").profiled(
+            folder, self.device, work
+        )
         return found
 
     def place(self, batch: Batch) -> Batch:
@@ -186,7 +188,7 @@ class KerasFramework(Framework):
         """The input pipeline of the backend, whose images lie in memory as Keras keeps them: channels last."""
         if self.backend not in OWNERS:
             raise ModelError(f"{self.name} has no input pipeline of its own here")
-        module = import_module(f"models.frameworks.{OWNERS[self.backend]}.pipeline")
+        module = import_module(f"{models.__name__}.frameworks.{OWNERS[self.backend]}.pipeline")
         return module.Reader(files, workers, self.device, channels_last=True)
 
     def _array(self, array: Array) -> Array:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from experiments.comparison import compare
-from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer, judged
 from experiments.comparison.report import tables, wording, writing
 from experiments.config.outcomes import outcome
 from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame, paired
@@ -282,15 +282,18 @@ def test_several_environments_inside_blocks_are_counted(column):
 
 
 def test_why_there_is_nothing_to_judge():
+    """A campaign without a usable run ends with a report that says so; `compare` refuses its runs."""
     failed, unpaired = frame(), frame()
     failed[["status", "outcome", "outcome_reason"]] = ["FAILED", "failed", "killed by SIGKILL"]
     failed.loc[0, "outcome_reason"] = "no disk"
-    assert writing.sentences(compare(failed)) == [
+    assert writing.sentences(judged(ComparisonSpec(), failed)) == [
         "No verdict: no run can be used: failed: killed by SIGKILL (15); failed: no disk (1)."
     ]
     unpaired["block"] = np.nan
-    assert writing.sentences(compare(unpaired)) == ["No verdict: no run can be used: has no block: nothing to pair it with (16)."]
-    assert writing.sentences(compare(frame(), outcomes=["energy/joules"])) == [
+    assert writing.sentences(judged(ComparisonSpec(), unpaired)) == [
+        "No verdict: no run can be used: has no block: nothing to pair it with (16)."
+    ]
+    assert writing.sentences(judged(ComparisonSpec(outcomes=["energy/joules"]), frame())) == [
         "No verdict: no usable run has any of the outcomes asked for (energy/joules)."
     ]
 

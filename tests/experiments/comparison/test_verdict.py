@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from experiments.comparison import compare
+from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import writing
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row
 from experiments.config.outcomes import Outcome, outcome
@@ -362,7 +363,7 @@ def test_unpaired_runs_are_told():
     table["campaign"] = table["framework"]
     assert "no block holds both pytorch and tensorflow" in row(compare(table)).reason
     table["block"] = np.nan
-    found = compare(table)
+    found = judged(ComparisonSpec(), table)
     assert {e.reason for e in found.excluded} == {"has no block: nothing to pair it with"}
 
 
@@ -577,7 +578,7 @@ def test_rows_become_a_frame_with_the_keys_of_the_published_json():
 
 
 def test_without_an_outcome_the_frame_has_its_columns_and_no_row():
-    empty = compare(frame(), outcomes=["energy/joules"]).to_frame()
+    empty = judged(ComparisonSpec(outcomes=["energy/joules"]), frame()).to_frame()
     assert (len(empty), "verdict" in empty.columns) == (0, True)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from experiments.comparison.report.figures import breakdown, intervals, learning, looks, runs, steps, tradeoffs
-from experiments.comparison.report.figures.canvas import Figure, Scene, colours_of, made
+from experiments.comparison.report.figures.canvas import Drawing, Figure, Scene, colours_of, made
 from experiments.comparison.report.figures.card import picture
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.batch_sizes import Curve
@@ -17,13 +17,22 @@ MAKERS = (
 )
 
 
-def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> list[Figure]:
-    """Every figure that there is something to show in.
+def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = (), only: str = "") -> list[Figure]:
+    """Every figure that there is something to show in, or the one of a name.
 
     raw: the runs whose steps and sensors are shown; curves: `batches.curves`.
     """
+    return [made(drawing) for drawing in _drawings(comparison, raw, curves) if only in ("", drawing.name)]
+
+
+def names(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> tuple[str, ...]:
+    """What the figures are called that `draw` would draw."""
+    return tuple(drawing.name for drawing in _drawings(comparison, raw, curves))
+
+
+def _drawings(comparison: Comparison, raw: Sequence[RawRun], curves: Sequence[Curve]) -> Iterator[Drawing]:
     scene = Scene(comparison, colours_of(comparison.levels), raw, curves)
-    return [made(drawing) for maker in MAKERS if (drawing := maker(scene)) is not None]
+    return (drawing for maker in MAKERS if (drawing := maker(scene)) is not None)
 
 
-__all__ = ["Figure", "draw", "picture"]
+__all__ = ["Figure", "draw", "names", "picture"]

@@ -64,8 +64,12 @@ class Figure:
     name: str
     title: str
     caption: str
-    svg: str
-    png: bytes
+    svg: str = field(repr=False)
+    png: bytes = field(repr=False)
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        return self.png
 
 
 @dataclass(frozen=True)

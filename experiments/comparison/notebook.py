@@ -1,0 +1,110 @@
+"""A comparison as an object of a notebook: shown by itself, as a table, as figures, as files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from experiments.comparison import judgement
+from experiments.comparison.judgement import ComparisonSpec, ReportOptions
+from experiments.comparison.report import rendering, tables, wording, writing
+from experiments.comparison.runs import given, raw
+from experiments.comparison.runs.raw import RawRun, ShownRun
+from experiments.comparison.verdicts import batch_sizes
+from experiments.comparison.verdicts.findings import Comparison
+from tracking.errors import EvenhandError, WrongCall
+
+if TYPE_CHECKING:
+    from experiments.comparison.report.figures import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Comparison):
+    """What `compare` returns. spec, runs: what was asked of which table; on_server: whether its raw values can be fetched."""
+
+    spec: ComparisonSpec = field(default=ComparisonSpec(), repr=False, compare=False)
+    runs: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+    on_server: bool = field(default=False, repr=False, compare=False)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found in words, the most important first."""
+        return wording.sentences(self)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The names that `figure` takes."""
+        from experiments.comparison.report import figures
+
+        return figures.names(self, self._raw, self._curves)
+
+    def figure(self, name: str) -> Figure:
+        """One figure of the report, which a notebook shows; `.svg` and `.png` hold it. Raises WrongCall for an unknown name."""
+        from experiments.comparison.report import figures
+
+        have = self.figures
+        if name not in have:
+            raise WrongCall(f"no figure '{name}' of this comparison; have {', '.join(have) or 'none'}")
+        return figures.draw(self, self._raw, self._curves, only=name)[0]
+
+    def save(self, folder: str | Path = "comparison", *, title: str = "Comparison", figures: bool = True) -> Path:
+        """Write the report into a folder: report.html, report.md, comparison.csv, comparison.json, figures/.
+
+        Returns the path of report.html. Raises EvenhandError where the folder cannot be written.
+        """
+        options = ReportOptions(title, figures=figures)
+        written = judgement.answer(self.spec, self.runs, Path(folder).expanduser().resolve(), options, self._fetched)
+        if written.report is None:
+            raise EvenhandError(written.trouble)
+        return written.report
+
+    def __repr__(self) -> str:
+        return "\n".join([f"{tables.versus(self)} by {self.factor}, {self.n_runs:,} runs", *self.warnings, *self.sentences])
+
+    def _repr_html_(self) -> str:
+        """Sentences and the table of verdicts, as a notebook shows them."""
+        return rendering.fragment([*self.warnings], self.sentences, tables.verdicts(self))
+
+    @cached_property
+    def _raw(self) -> Sequence[RawRun]:
+        """Steps and sensors of the runs that figures show."""
+        return judgement.steps_or_why(self._fetched, self.spec, self.runs)[0]
+
+    @cached_property
+    def _curves(self) -> tuple[batch_sizes.Curve, ...]:
+        return batch_sizes.curves(self, writing.first_batch_size(self.runs, self._raw))
+
+    def _fetched(self, shown: Sequence[ShownRun]) -> list[RawRun]:
+        if not self.on_server:
+            return []
+        from tracking.store import Store
+
+        return raw.fetch(Store(), shown)
+
+
+def result(spec: ComparisonSpec, runs: Any) -> Result:
+    """Judges what was given. Raises WrongCall where the call is at fault, or no run can be used."""
+    table = given.table(runs)
+    found = judgement.judged(spec, table)
+    if not found.n_runs:
+        raise WrongCall(f"compare: none of the {len(table):,} runs can be used: {_reasons(found)}")
+    if not found.findings:
+        measured = f": none has {', '.join(found.unmeasured)}" if found.unmeasured else "; metrics are columns of numbers"
+        raise WrongCall(f"compare: the {found.n_runs:,} usable runs have no metric to compare{measured}")
+    own: Mapping[str, Any] = vars(found)
+    return Result(**own, spec=spec, runs=table, on_server=given.has_runs_of_mlflow(runs))
+
+
+def _reasons(found: Comparison) -> str:
+    """The commonest reasons, with how many runs each."""
+    counted = Counter(one.reason for one in found.excluded if not one.metric).most_common(3)
+    return ", ".join(f"{reason} ({count:,})" for reason, count in counted)
+
+
+__all__ = ["Result", "result"]

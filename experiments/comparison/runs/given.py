@@ -1,0 +1,101 @@
+"""What a notebook has at hand as the table that the comparison reads: MLflow's own tables, run ids, or such a table itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from experiments.comparison.runs import query
+from tracking import plain
+from tracking.errors import WrongCall
+from tracking.records import RunKind, StoredRun
+
+TAKEN = "give what mlflow.search_runs() returns, run ids, or a table with a row a run"
+OF_MLFLOW = {"start_time": "start_ms", "end_time": "end_ms", "tags.mlflow.runName": "name"}
+
+
+def table(given: Any) -> pd.DataFrame:
+    """The table behind what was given. Raises WrongCall for what is none, Unreachable where run ids cannot be asked for."""
+    if isinstance(given, pd.DataFrame):
+        found = _from_search(given) if _is_of_mlflow(given) else given
+    elif isinstance(given, str | StoredRun) or hasattr(given, "info"):
+        found = table([given])
+    elif isinstance(given, Iterable):
+        found = _from_each(list(given))
+    else:
+        raise WrongCall(f"compare: {type(given).__name__} holds no runs; {TAKEN}")
+    return _checked(found)
+
+
+def has_runs_of_mlflow(given: Any) -> bool:
+    """Whether the runs behind what was given are on MLflow's tracking server, with their raw values."""
+    return _is_of_mlflow(given) if isinstance(given, pd.DataFrame) else True
+
+
+def _is_of_mlflow(frame: pd.DataFrame) -> bool:
+    return "run_id" in frame.columns and any(str(name) in ("artifact_uri", *OF_MLFLOW) for name in frame.columns)
+
+
+def _from_search(frame: pd.DataFrame) -> pd.DataFrame:
+    """MLflow names metrics and tags by their kind, and tells times as such."""
+    names = {str(name): _plain(str(name)) for name in frame.columns}
+    found = frame.rename(columns=names)
+    for name in ("start_ms", "end_ms"):
+        if name in found.columns and pd.api.types.is_datetime64_any_dtype(found[name]):
+            found[name] = (found[name] - pd.Timestamp(0, tz=found[name].dt.tz)) / pd.Timedelta(milliseconds=1)
+    for name in query.COUNTS:
+        if name in found.columns:
+            found[name] = pd.to_numeric(found[name], errors="coerce")
+    return found
+
+
+def _plain(name: str) -> str:
+    bare = name.removeprefix("tags.")
+    return OF_MLFLOW.get(name) or (bare if bare in query.NAMED else name.removeprefix("metrics."))
+
+
+def _from_each(given: list[Any]) -> pd.DataFrame:
+    """Of run ids, MLflow's runs, or records of runs."""
+    found: dict[str, StoredRun] = {}
+    for one in given:
+        if isinstance(one, str):
+            runs: Iterable[StoredRun] = _asked_for(one)
+        elif isinstance(one, StoredRun) or hasattr(one, "info"):
+            runs = [_stored(one)]
+        else:
+            raise WrongCall(f"compare: {plain.short(repr(one))} is no run; {TAKEN}")
+        found |= {run.run_id: run for run in runs}
+    return query.table(found.values())
+
+
+def _asked_for(run_id: str) -> Iterator[StoredRun]:
+    """The run of that id; of a campaign its cells."""
+    from tracking.store import Store
+
+    store = Store()
+    run = store.run(run_id)
+    if run is None:
+        raise WrongCall(f"compare: no run {plain.short(run_id)} on {store.uri}; {TAKEN}")
+    if run.tags.get("kind") == RunKind.CAMPAIGN:
+        yield from store.children(run_id, store.experiment_name(run_id))
+    else:
+        yield run
+
+
+def _stored(run: Any) -> StoredRun:
+    if isinstance(run, StoredRun):
+        return run
+    info, data = run.info, run.data
+    return StoredRun(
+        info.run_id, info.run_name, info.status, info.start_time, info.end_time, data.params, data.metrics, data.tags
+    )
+
+
+def _checked(frame: pd.DataFrame) -> pd.DataFrame:
+    """Raises WrongCall for a table in which no run has a block: there is nothing to pair runs by."""
+    if not frame.empty and ("block" not in frame.columns or not frame["block"].notna().any()):
+        have = ", ".join(str(name) for name in frame.columns[:8])
+        raise WrongCall(f"compare: no run says its block (tag or column `block`), by which runs are paired; have {have}, …")
+    return frame
