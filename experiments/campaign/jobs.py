@@ -190,7 +190,7 @@ class Jobs:
         """A job is over: what it has left open ends with the reason, and so does what it did not come to."""
         try:
             self._collect_all(one, one.sent.result())
-            outcome, reason = RunOutcome.FAILED, f"job {one.sent.id} ended without a word of this cell"
+            outcome, reason = RunOutcome.FAILED, f"job {one.sent.id} ended without a record of this cell"
         except EvenhandError as error:
             self._collect(one)
             outcome = RunOutcome.INTERRUPTED if one.sent.state == "CANCELLED" else RunOutcome.FAILED

@@ -70,8 +70,9 @@ def _environment() -> Environment:
 
 def markdown(document: Document) -> str:
     """Markdown; figures are those in `figures/`."""
-    parts = [markdown_card(document.card), _escaped(document.subtitle), *filter(None, [_escaped(document.precision)])]
-    parts += [f"> **{_escaped(line)}**" for line in document.warnings]
+    title, _, card = markdown_card(document.card).partition("\n\n")
+    parts = [title, *(f"> **{_escaped(line)}**" for line in document.warnings), card]
+    parts += [_escaped(document.subtitle), *filter(None, [_escaped(document.precision)])]
     parts.append("\n".join(f"- {_escaped(line)}" for line in document.sentences))
     parts += [f"{_escaped(document.advice.what)}:", f"    {document.advice.command}"] if document.advice else []
     for one in document.body:

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from experiments.comparison import compare
-from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
+from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer, judged
 from experiments.comparison.report import card as cards
 from experiments.comparison.report import rendering, wording
 from experiments.comparison.runs import environment
@@ -138,7 +138,7 @@ def test_a_difference_that_is_open_has_its_unit() -> None:
 def test_where_no_run_can_be_used_the_card_says_why() -> None:
     table = frame()
     table["status"] = "FAILED"
-    card = cards.of(compare(table, baseline="pytorch"), "A study", span=environment.span(table))
+    card = cards.of(judged(ComparisonSpec(baseline="pytorch"), table), "A study", span=environment.span(table))
     assert card.answer.startswith("No verdict: no run can be used")
     assert card.figures == {}
     assert "Date" not in card.facts
