@@ -51,7 +51,7 @@ def _weights(spec: CellSpec, count: int, steps: int) -> dict[str, np.ndarray]:
     try:
         if not all(one.wait(max(until - time.monotonic(), 0)) for one in workers):
             why = group.trouble(workers, 0) or "they did not end in time"
-            raise EvenhandError(f"{count} workers could not train together: {why}; output.log has what they said")
+            raise EvenhandError(f"{count} workers could not train together: {why}")
     finally:
         for one in workers:
             one.kill()

@@ -33,12 +33,15 @@ class Worker:
 
     def __init__(self, spec: CellSpec, place: Place, **told: Any) -> None:
         self.rank = place.rank
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "experiments.workloads.distributed.rank"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
+        self._log = spec.path / f"worker_{place.rank}_of_{place.workers}.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "experiments.workloads.distributed.rank"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
         assert self._process.stdin is not None
         with self._process.stdin as pipe:
             pipe.write(json.dumps({"spec": dataclasses.asdict(spec), "place": dataclasses.asdict(place), **told}))
@@ -51,7 +54,8 @@ class Worker:
             return f"worker {self.rank} is stopped" if stat in "Tt" else ""
         if code < 0:
             return f"worker {self.rank} was killed by {signal.Signals(-code).name}"
-        return f"worker {self.rank} ended with code {code}" if code else ""
+        said = self._log.read_text(errors="replace").split("\n\n")[-1].strip().splitlines() or ["nothing"]
+        return f"worker {self.rank} ended with code {code}: {said[-1][:300]}" if code else ""
 
     def wait(self, seconds: float) -> bool:
         """Whether it has ended well within so many seconds."""

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from models.contract import Array, Batch, Framework, OptimizerConfig, Weights
 
-POWERSGD = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 10, "min_compression_rate": 0.5}
+POWERSGD = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2, "min_compression_rate": 0.5}
 
 
 class Workers:
@@ -51,7 +51,8 @@ class Workers:
         own = torch.from_numpy(np.asarray(values, np.float64))
         found = [torch.empty_like(own) for _ in range(self._world)]
         dist.all_gather(found, own)
-        return torch.stack(found).numpy()
+        table: Array = torch.stack(found).numpy()
+        return table
 
     def close(self) -> None:
         dist.destroy_process_group()
