@@ -144,6 +144,12 @@ def loop(name: str, which: str) -> ModuleType:
     return import_module(f"{_variants()[name][0]}.loops.{which}")
 
 
+def workers(name: str) -> ModuleType:
+    """How a framework trains in several processes: the module `workers` of its folder, whose `Workers` is one of them."""
+    check(name)
+    return import_module(f"{_variants()[name][0]}.workers")
+
+
 def packages() -> tuple[str, ...]:
     """The packages that hold frameworks: ours, and those that other distributions name."""
     from importlib.metadata import entry_points

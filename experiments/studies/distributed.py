@@ -1,0 +1,163 @@
+"""S2, S4 · Data-parallel training: one network on 1, 2, … workers of one machine, against one worker.
+
+Sources: PyTorch against TensorFlow on a grid of networks (Arizona State University, 2023); Comparing the training speed of
+PyTorch and TensorFlow (Huazhong University of Science and Technology, 2022). Workers were GPUs there, here they are processes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from experiments.config.outcomes import outcome
+from experiments.config.settings import MOST_RATE, MOST_ROWS, MOST_SIDE, MOST_STEPS, CampaignSettings, setting
+from experiments.planning.treatments import Treatment, check_count, require_single_steps
+from tracking.errors import WrongCall
+
+if TYPE_CHECKING:
+    from experiments.cell.contract import Progress
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.verdicts.findings import Comparison
+
+TITLE = "Data-parallel training: 1, 2, … workers of one machine, their speed-up beside the ideal"
+WORKLOAD = "distributed"
+MODEL = ""
+FACTOR = "group"
+BASELINE = "1"
+STRATA = ("framework", "model")
+ALLOWED_TO_DIFFER = ("worker_count", "hook")
+HAVE = ("pytorch", "tensorflow")
+
+
+@dataclass(frozen=True)
+class Settings(CampaignSettings):
+    """Settings of the data-parallel study."""
+
+    models: tuple[str, ...] = setting(
+        ("lenet",), "networks of images without BatchNorm, by folder name", group="design", material=False
+    )
+    workers: tuple[int, ...] = setting(
+        (1, 2),
+        "processes that train together; 1, the framework alone, is the baseline",
+        least=1,
+        most=1_024,
+        group="design",
+        material=False,
+    )
+    compression: tuple[str, ...] = setting(
+        ("none",),
+        "of the gradients that workers exchange; fp16 and powersgd lose something, and are PyTorch's alone",
+        choices=("none", "fp16", "powersgd"),
+        group="design",
+        material=False,
+    )
+    scaling: str = setting(
+        "strong",
+        "strong: batch_size is shared among the workers; weak: each has so many",
+        choices=("strong", "weak"),
+        group="design",
+    )
+    batch_size: int = setting(64, "images a step", least=1, most=MOST_ROWS, group="training")
+    image_side: int = setting(
+        40, "side of the images, pixels, for networks that take any", least=1, most=MOST_SIDE, group="design"
+    )
+    classes: int = setting(10, "outputs of the classifier", least=1, most=1_000_000, group="design")
+    steps: int = setting(100, "timed steps, and as many without any exchange", least=12, most=MOST_STEPS, group="training")
+    warmup_steps: int = setting(10, "steps before the timed ones", least=1, most=MOST_STEPS, group="training")
+    optimizer: str = setting("sgd", "plain SGD, of which k workers make the same step as one", choices=("sgd",), group="training")
+    learning_rate: float = setting(0.01, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
+    patience_seconds: float = setting(
+        30.0, "how long a worker waits for another before the cell fails", least=1, most=3_600, group="machine", material=False
+    )
+    threads: int = setting(1, "CPU threads of every worker", least=1, most=1_024, group="machine")
+    device: str = setting("cpu", "workers on GPUs are not there yet", choices=("cpu",), group="machine")
+    precision: str = setting("float32", "in full", choices=("float32",), group="training")
+    model: str = setting("", "set by the study, cell by cell", group="set by the study")
+    group: str = setting("", "set by the study, cell by cell", group="set by the study")
+    worker_count: int = setting(0, "set by the study, cell by cell", least=0, most=1_024, group="set by the study")
+    hook: str = setting("", "set by the study, cell by cell", group="set by the study")
+
+
+PRESETS: dict[str, dict[str, Any]] = {"demo": {"blocks": 6}}
+
+OUTCOMES = (
+    outcome("train/examples_per_second"),
+    outcome("train/step_seconds"),
+    outcome("train/step_seconds_p95"),
+    outcome("train/first_step_seconds"),
+    outcome("train/alone_step_seconds"),
+    outcome("memory/peak_rss_bytes"),
+)
+PRIMARY = ("train/examples_per_second",)
+PUBLISHED = ()
+SOURCE = ""
+
+
+def models(settings: Settings) -> tuple[str, ...]:
+    """Networks that the parity gate has to prove equal."""
+    return settings.models
+
+
+def strata(_: Settings) -> tuple[str, ...]:
+    """What is never pooled: every network in every framework."""
+    return STRATA
+
+
+def groups(settings: Settings, framework: str) -> dict[str, tuple[int, str]]:
+    """Level -> workers and compression. What only PyTorch compresses is its alone; one worker has nothing to exchange."""
+    found = {}
+    for count, hook in product(settings.workers, settings.compression):
+        if hook == "none" or (framework == "pytorch" and count > 1):
+            found[f"{count}" if hook == "none" else f"{count} {hook}"] = (count, hook)
+    return found
+
+
+def rows(batch_size: int, scaling: str, workers: int) -> int:
+    """Images a step of each worker."""
+    return batch_size // workers if scaling == "strong" else batch_size
+
+
+def treatments(settings: Settings) -> tuple[Treatment, ...]:
+    """Every group of workers, of each framework and network side by side. Raises WrongCall for groups that cannot be."""
+    require_single_steps(settings, "distributed")
+    _check(settings)
+    check_count(settings, settings.models, settings.frameworks, settings.workers, settings.compression)
+    return tuple(
+        Treatment(
+            f"{level} · {framework} · {model}",
+            framework,
+            "measure",
+            {"model": model, "group": level, "worker_count": count, "hook": hook},
+            group=f"{framework} · {model}",
+        )
+        for framework, model in product(settings.frameworks, settings.models)
+        for level, (count, hook) in groups(settings, framework).items()
+    )
+
+
+def _check(settings: Settings) -> None:
+    for name in settings.frameworks:
+        if name not in HAVE:
+            raise WrongCall(f"frameworks={name}: it is not trained on several workers here; have {', '.join(HAVE)}")
+    if 1 not in settings.workers or "none" not in settings.compression:
+        raise WrongCall("workers, compression: one worker without compression is the baseline; name 1 and none, too")
+    cpus, most = len(os.sched_getaffinity(0)) - settings.reserve_cores, max(settings.workers)
+    if most * settings.threads > cpus:
+        right = f"at most workers={cpus // settings.threads}" if cpus >= settings.threads else f"at most threads={cpus}"
+        raise WrongCall(f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs that cells may use; {right}")
+    if settings.pairing == "interleaved":
+        raise WrongCall("pairing=interleaved: workers that are held would be taken for frozen; take pairing=sequential")
+    uneven = [count for count in settings.workers if settings.scaling == "strong" and settings.batch_size % count]
+    if uneven:
+        raise WrongCall(f"batch_size={settings.batch_size} is not shared evenly among workers={uneven[0]}; take a multiple of it")
+
+
+def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+    """Speed-up and efficiency beside the ideal; what the exchange of gradients adds to a step."""
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.report import speedup
+
+    counts = {level: count for name in settings.frameworks for level, (count, _) in groups(settings, name).items()}
+    return Extra([], sections=(speedup.section(comparison, counts, settings.scaling),))

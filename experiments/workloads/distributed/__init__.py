@@ -1,0 +1,1 @@
+"""Networks of images, trained by several processes that average their gradients after every step."""

@@ -1,0 +1,90 @@
+"""One group of workers: this process is the first and speaks for all; the others are its children."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+import models
+from experiments.cell import peak_memory, timing
+from experiments.cell.contract import CellSpec, Output
+from experiments.cell.measure import check_parameters, write_run_files
+from experiments.cell.timing import PhaseValues
+from experiments.workloads.distributed import group, training
+from experiments.workloads.distributed.group import Worker
+from experiments.workloads.distributed.training import Place
+from models.contract import Framework
+from tracking import tables
+from tracking.errors import EvenhandError
+from tracking.records import Tags
+
+SIGHT_SECONDS = 3.0  # a worker that has failed by itself is about to end
+
+
+def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    spec.path.mkdir(parents=True, exist_ok=True)
+    places = group.addresses(spec.settings["worker_count"])
+    workers = [Worker(spec, Place(rank, places)) for rank in range(1, len(places))]
+    try:
+        _measure(spec, framework, Place(0, places), output)
+        late = [one.rank for one in workers if not one.wait(spec.settings["patience_seconds"])]
+        if late:
+            raise EvenhandError(group.trouble(workers, 0) or f"worker {late[0]} did not end")
+    except Exception as error:
+        if (why := group.trouble(workers, SIGHT_SECONDS)) and not isinstance(error, EvenhandError):
+            raise EvenhandError(f"{why}; the first worker saw {type(error).__name__}: {str(error)[:300]}") from error
+        raise
+    finally:
+        for one in workers:
+            one.kill()
+
+
+def _measure(spec: CellSpec, framework: Framework, place: Place, output: Output) -> None:
+    settings, model = spec.settings, spec.settings["model"]
+    output.progress("build", 0, None)
+    joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
+    expected = models.spec(model).parameters(models.spec(model).Spec(classes=settings["classes"]))
+    output.metrics(check_parameters(model, expected, framework, joined.network))
+    output.record(Tags(spec.run, {"optimizer.implementation": framework.optimizer_implementation(joined.optimizer)}))
+    peak_memory.settle()
+    rows, warmup = len(batch.targets) * place.workers, settings["warmup_steps"]
+    steps = warmup + settings["steps"]
+    output.begin()
+    began = time.time()
+    seconds, losses = training.timed(joined, batch, steps, lambda step: output.progress("training", step, steps))
+    output.window("train", began, time.time(), rows * steps)
+    weights = training.fingerprint(framework.weights(joined.network))
+    alone, _ = training.timed(joined, batch, steps, lambda step: output.progress("alone", step, steps), alone=True)
+    table = joined.gathered([weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone])
+    joined.close()
+    if not np.isfinite(table[:, 2]).all():
+        raise EvenhandError("a loss is not finite; a smaller learning_rate may help")
+    if len(set(table[:, 0])) > 1:
+        raise EvenhandError("the workers have different weights after the same steps")
+    values = PhaseValues("train", tuple(seconds), (rows,) * steps, warmup)
+    apart = PhaseValues("train_alone", tuple(alone), (rows,) * steps, warmup)
+    summary = timing.summarise_training(values, sum(seconds))
+    del summary["train/total_seconds"]  # so many steps, whatever they took
+    summary |= {
+        "train/alone_step_seconds": float(np.median(apart.steady[0])),
+        "train/loss": float(table[:, 2].mean()),
+        "memory/peak_rss_bytes": float(table[:, 1].sum()),
+        "check/workers": place.workers,
+    }
+    output.metrics(summary, step=steps)
+    _write_ranks(spec, table[:, 3:], steps, output)
+    write_run_files(spec, framework, [values, apart], summary, output)
+
+
+def _write_ranks(spec: CellSpec, seconds: Any, steps: int, output: Output) -> None:
+    """Every worker's steps: rank, phase, step, seconds. seconds: (workers, 2 · steps), those without exchange last."""
+    columns: dict[str, list[Any]] = {"rank": [], "phase": [], "step": [], "seconds": []}
+    for rank, own in enumerate(seconds):
+        columns["rank"] += [rank] * len(own)
+        columns["phase"] += ["train"] * steps + ["train_alone"] * steps
+        columns["step"] += [*range(steps), *range(steps)]
+        columns["seconds"] += own.tolist()
+    tables.write(spec.path / "ranks.parquet", columns)
+    output.artifact("ranks.parquet")

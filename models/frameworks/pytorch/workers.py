@@ -1,0 +1,58 @@
+"""Data-parallel training by DistributedDataParallel: processes that average their gradients, over gloo on the CPU."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from models.contract import Array, Batch, Framework, OptimizerConfig, Weights
+
+POWERSGD = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2, "min_compression_rate": 0.5}
+
+
+class Workers:
+    """One worker of several on one machine. addresses: `host:port` of each; seconds: how long one waits for another."""
+
+    def __init__(self, framework: Framework, rank: int, addresses: list[str], seconds: float, compression: str) -> None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        self._framework, self._compression = framework, compression
+        self._seconds, self._world = timedelta(seconds=seconds), len(addresses)
+        host, _, port = addresses[0].partition(":")
+        store = dist.TCPStore(host, int(port), self._world, is_master=rank == 0, timeout=self._seconds)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=self._world, timeout=self._seconds)
+
+    def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
+        """The network on these weights, and its optimizer."""
+        self.network = self._framework.build(model, sizes)
+        self._framework.load_weights(self.network, weights)
+        self.optimizer = self._framework.optimizer(self.network, config)
+        self._parallel = DistributedDataParallel(self.network)
+        if self._compression == "fp16":
+            self._parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif self._compression == "powersgd":
+            state = powerSGD_hook.PowerSGDState(None, **POWERSGD)
+            self._parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    def step(self, batch: Batch, *, alone: bool = False) -> float:
+        """A step on this worker's part of the batch; its part of the loss. alone: nothing is exchanged."""
+        with self._parallel.no_sync() if alone else nullcontext():
+            return float(self._framework.train_step(self._parallel, self.optimizer, batch))
+
+    def gathered(self, values: Array) -> Array:
+        """(workers, n): what each worker has, (n,) in float64; all wait here for each other."""
+        own = torch.from_numpy(np.asarray(values, np.float64))
+        found = [torch.empty_like(own) for _ in range(self._world)]
+        dist.all_gather(found, own)
+        table: Array = torch.stack(found).numpy()
+        return table
+
+    def close(self) -> None:
+        dist.destroy_process_group()
