@@ -114,7 +114,7 @@ def test_a_server_that_was_started_anew_at_another_address_is_found(alone: tuple
 
     assert reached() == {"127.0.0.1"}
     names.address = "127.0.0.2"
-    wait_for(lambda: reached() == {"127.0.0.2"}, 15)
+    wait_for(lambda: reached() == {"127.0.0.2"}, 60)
 
 
 def half_open(port: int, context: ssl.SSLContext, number: int) -> socket.socket:

@@ -123,7 +123,7 @@ def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
 def test_every_setting_is_a_param_of_every_cell(runs: dict[str, StoredRun]) -> None:
     wanted = set(settings_.as_text(captioning.Settings())) - settings_.silent(captioning.Settings)
     for run in runs.values():
-        assert wanted - set(run.params) <= {"team", "primary"}  # MLflow keeps no empty text
+        assert wanted - set(run.params) <= {"team", "primary", "partition", "gres"}  # MLflow keeps no empty text
     assert runs["tensorflow · block 1"].params["framework"] == "tensorflow"
     assert runs["tensorflow · block 1"].params["formulation"] == "sequence"
 

@@ -25,6 +25,7 @@ def run(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
     return place.call(sys.executable, "-m", "experiments", *words, *(f"--{name}={text}" for name, text in given.items()))
 
 
+@pytest.mark.slow
 def test_the_tutorial_can_be_followed(place: Place) -> None:
     assert [one.words[1] for one in TUTORIAL] == ["new", "parity", "classification", "new", "classification"]
     for one in TUTORIAL:

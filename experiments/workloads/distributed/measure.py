@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tracking import tables
 from tracking.errors import EvenhandError
 from tracking.records import Tags
 
+LOOK_SECONDS = 1.0
 SIGHT_SECONDS = 3.0  # a worker that has failed by itself is about to end
 
 
@@ -28,7 +30,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     places = group.addresses(spec.settings["worker_count"])
     workers = [Worker(spec, Place(rank, places)) for rank in range(1, len(places))]
     try:
-        _measure(spec, framework, Place(0, places), output)
+        _measure(spec, framework, Place(0, places), workers, output)
         late = [one.rank for one in workers if not one.wait(spec.settings["patience_seconds"])]
         if late:
             raise EvenhandError(group.trouble(workers, 0) or f"worker {late[0]} did not end")
@@ -41,7 +43,22 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
             one.kill()
 
 
-def _measure(spec: CellSpec, framework: Framework, place: Place, output: Output) -> None:
+def _watching(workers: list[Worker], output: Output, phase: str, steps: int) -> Callable[[int], None]:
+    """Tells each step, and looks at the others every second: where nothing is exchanged, nothing else tells of their end."""
+    looked = time.monotonic()
+
+    def on_step(step: int) -> None:
+        nonlocal looked
+        output.progress(phase, step, steps)
+        if time.monotonic() - looked > LOOK_SECONDS:
+            looked = time.monotonic()
+            if why := group.trouble(workers, 0):
+                raise EvenhandError(why)
+
+    return on_step
+
+
+def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Worker], output: Output) -> None:
     settings, model = spec.settings, spec.settings["model"]
     output.progress("build", 0, None)
     joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
@@ -53,10 +70,10 @@ def _measure(spec: CellSpec, framework: Framework, place: Place, output: Output)
     steps = warmup + settings["steps"]
     output.begin()
     began = time.time()
-    seconds, losses = training.timed(joined, batch, steps, lambda step: output.progress("training", step, steps))
+    seconds, losses = training.timed(joined, batch, steps, _watching(workers, output, "training", steps))
     output.window("train", began, time.time(), rows * steps)
     weights = training.fingerprint(framework.weights(joined.network))
-    alone, _ = training.timed(joined, batch, steps, lambda step: output.progress("alone", step, steps), alone=True)
+    alone, _ = training.timed(joined, batch, steps, _watching(workers, output, "alone", steps), alone=True)
     table = joined.gathered([weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone])
     joined.close()
     if not np.isfinite(table[:, 2]).all():
