@@ -93,10 +93,11 @@ class Span:
 
 
 def span(table: pd.DataFrame) -> Span | None:
-    """Of the finished runs; None where they do not say when they ran."""
+    """Of the finished cells; None where they do not say when they ran."""
     if not {"start_ms", "end_ms"} <= set(table.columns):
         return None
     frame = table[table["status"] == "FINISHED"] if "status" in table.columns else table
+    frame = frame[pairing.are_cells(frame)]  # a campaign's own run has no campaign above it: its time would count again
     times = frame[["start_ms", "end_ms"]].apply(pd.to_numeric, errors="coerce").dropna()
     if times.empty:
         return None

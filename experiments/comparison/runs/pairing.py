@@ -73,6 +73,13 @@ def without_controls(table: pd.DataFrame) -> pd.DataFrame:
     return table[control_names(table) == ""] if CONTROL in table.columns else table
 
 
+def are_cells(frame: pd.DataFrame) -> pd.Series:
+    """Which rows are cells; foreign runs, which do not say what they are, are taken for such."""
+    if "kind" not in frame.columns:
+        return pd.Series(data=True, index=frame.index)
+    return frame["kind"].isna() | frame["kind"].isin(["cell", ""])
+
+
 def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str]) -> Runs:
     """Finished cell runs with a level and a block; of a cell that ran twice, the later one. WrongCall without any.
 
@@ -83,8 +90,7 @@ def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str
     if table.columns.has_duplicates:
         raise WrongCall(f"column {table.columns[table.columns.duplicated()][0]} is in the table twice")
     frame = table.reset_index(drop=True)
-    if "kind" in frame.columns:
-        frame = frame[frame["kind"].isna() | frame["kind"].isin(["cell", ""])]
+    frame = frame[are_cells(frame)]
     if frame.empty:
         raise WrongCall("no runs to compare: none of those selected is a cell run (tag kind=cell)")
     frame = frame.assign(**_own_columns(frame, factor, block, strata))

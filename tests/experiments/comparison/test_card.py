@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.image import imread
 from rich.console import Console
@@ -161,3 +162,10 @@ def test_the_duration_is_each_campaigns_own() -> None:
     assert math.isclose(span.seconds, sum(own))
     assert span.days == "2025-10-09 to 2025-10-10"
     assert environment.span(paired([1.0], [1.0], STEP)) is None
+
+
+def test_a_campaigns_own_run_does_not_count_its_time_again() -> None:
+    table = frame()
+    own = {"run_id": "c1", "kind": "campaign", "status": "FINISHED", "start_ms": table["start_ms"].min() - 5_000}
+    both = pd.concat([table, pd.DataFrame([{**own, "end_ms": table["end_ms"].max() + 5_000}])], ignore_index=True)
+    assert environment.span(both) == environment.span(table)
