@@ -109,7 +109,8 @@ def test_a_server_that_was_started_anew_at_another_address_is_found(alone: tuple
     address, certificate, names = alone
 
     def reached() -> set[str]:
-        """By every one of nginx's workers, each of which remembers names for itself."""
+        """By every one of nginx's workers, each of which remembers names for itself; slower than the limit of requests."""
+        time.sleep(1)
         return {requests.get(address, verify=certificate, timeout=10).text for _ in range(20)}
 
     assert reached() == {"127.0.0.1"}
