@@ -39,7 +39,7 @@ PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "toy_framework" / 
 
 # Small enough for seconds a cell, large enough that every phase does something.
 QUICK = {
-    "threads": "1",  # two tests run at a time, and threads that wait for each other wait longest where cores are short
+    "threads": "1",  # several tests run at a time, and threads that wait for each other wait longest where cores are short
     "formulation": "sequence",
     "images": "40",
     "image_size": "32",
