@@ -7,6 +7,7 @@ PyTorch and TensorFlow (Huazhong University of Science and Technology, 2022). Wo
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ WORKLOAD = "distributed"
 MODEL = ""
 FACTOR = "group"
 BASELINE = "1"
-STRATA = ("framework", "model")
+STRATA = ("framework", "model", "scaling")
 ALLOWED_TO_DIFFER = ("worker_count", "hook")
 HAVE = ("pytorch", "tensorflow")
 
@@ -101,14 +102,14 @@ def models(settings: Settings) -> tuple[str, ...]:
 
 
 def strata(_: Settings) -> tuple[str, ...]:
-    """What is never pooled: every network in every framework."""
+    """What is never pooled: every network in every framework, in each scaling."""
     return STRATA
 
 
-def groups(settings: Settings, framework: str) -> dict[str, tuple[int, str]]:
+def groups(workers: Sequence[int], compression: Sequence[str], framework: str) -> dict[str, tuple[int, str]]:
     """Level -> workers and compression. What only PyTorch compresses is its alone; one worker has nothing to exchange."""
     found = {}
-    for count, hook in product(settings.workers, settings.compression):
+    for count, hook in product(workers, compression):
         if hook == "none" or (framework == "pytorch" and count > 1):
             found[f"{count}" if hook == "none" else f"{count} {hook}"] = (count, hook)
     return found
@@ -133,7 +134,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
             group=f"{framework} · {model}",
         )
         for framework, model in product(settings.frameworks, settings.models)
-        for level, (count, hook) in groups(settings, framework).items()
+        for level, (count, hook) in groups(settings.workers, settings.compression, framework).items()
     )
 
 
@@ -155,9 +156,11 @@ def _check(settings: Settings) -> None:
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
-    """Speed-up and efficiency beside the ideal; what the exchange of gradients adds to a step."""
+    """Speed-up and efficiency beside the ideal; what the exchange of gradients costs; what was proven before."""
     from experiments.comparison.judgement import Extra
     from experiments.comparison.report import speedup
 
-    counts = {level: count for name in settings.frameworks for level, (count, _) in groups(settings, name).items()}
-    return Extra([], sections=(speedup.section(comparison, counts, settings.scaling),))
+    found = {}
+    for name in settings.frameworks:
+        found |= groups(settings.workers, settings.compression, name)
+    return Extra([], sections=speedup.sections(comparison, found, settings.scaling))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from experiments.studies import distributed
 from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks
 from models.contract import Batch, Framework, OptimizerConfig, Weights
+
+TOGETHER_SECONDS = 10.0
+MOVED = "moved by each step"  # among weights, whose names have no spaces
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,35 @@ def timed(
         seconds.append(time.perf_counter() - began)
         on_step(step)
     return seconds, losses
+
+
+def timed_alone(
+    group: Any, batch: Batch, steps: int, seconds: float, on_step: Callable[[int], object] = lambda _: None
+) -> list[float]:
+    """Seconds of so many steps without any exchange. seconds: of one of this worker's steps.
+
+    Between them, outside of what is timed, all wait for each other every `TOGETHER_SECONDS`: only so does a frozen one hold up
+    the others, whose patience ends the cell however many steps there are.
+    """
+    slowest = float(group.gathered([seconds]).max())  # so that all count alike
+    before_waiting, found = max(1, int(TOGETHER_SECONDS / slowest)), list[float]()
+    while len(found) < steps:
+        done = len(found)
+        own, _ = timed(group, batch, min(before_waiting, steps - done), lambda step, done=done: on_step(done + step), alone=True)
+        found += own
+        group.gathered([0.0])
+    return found
+
+
+def moves(framework: Framework, group: Any, batch: Batch, steps: int) -> list[float]:
+    """So many steps: the L2 norm of what each changes of all weights."""
+    found, before = [], framework.weights(group.network)
+    for _ in range(steps):
+        group.step(batch)
+        after = framework.weights(group.network)
+        found.append(math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after)))
+        before = after
+    return found
 
 
 def fingerprint(weights: Weights) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import nullcontext
 from datetime import timedelta
@@ -38,8 +39,13 @@ class Workers:
         if self._compression == "fp16":
             self._parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif self._compression == "powersgd":
-            state = powerSGD_hook.PowerSGDState(None, **POWERSGD)
-            self._parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+            self._powersgd = powerSGD_hook.PowerSGDState(None, **POWERSGD)
+            self._parallel.register_comm_hook(self._powersgd, powerSGD_hook.powerSGD_hook)
+
+    def settle(self) -> None:
+        """From here on powersgd finds nothing worth compressing: the next step adds all that earlier ones have left out."""
+        if self._compression == "powersgd":
+            self._powersgd.min_compression_rate = math.inf
 
     def step(self, batch: Batch, *, alone: bool = False) -> float:
         """A step on this worker's part of the batch; its part of the loss. alone: nothing is exchanged."""
