@@ -29,10 +29,10 @@ SIGHT_SECONDS = 3.0  # a worker that has failed by itself is about to end
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
-    places = group.addresses(spec.settings["worker_count"])
-    workers = [Worker(spec, Place(rank, places)) for rank in range(1, len(places))]
+    first, *others = group.places(spec.settings, spec.settings["worker_count"])
+    workers = [Worker(spec, place) for place in others]
     try:
-        _measure(spec, framework, Place(0, places), workers, output)
+        _measure(spec, framework, first, workers, output)
         late = [one.rank for one in workers if not one.wait(spec.settings["patience_seconds"])]
         if late:
             raise EvenhandError(group.trouble(workers, 0) or f"worker {late[0]} did not end")
@@ -92,7 +92,7 @@ def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[W
         "train/alone_step_seconds": float(np.median(apart.steady[0])),
         "train/loss": float(table[:, 2].mean()),
         "memory/peak_rss_bytes": float(table[:, 1].sum()),
-        "check/workers": place.workers,
+        "check/workers": place.workers * place.replicas,
     }
     output.metrics(summary, step=steps)
     _write_ranks(spec, table[:, 3:], steps, output)

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.cell.contract import CellSpec
 from experiments.studies import distributed
 from experiments.workloads.distributed import group
-from experiments.workloads.distributed.training import MOVED, Place
+from experiments.workloads.distributed.training import MOVED
 from models.contract import Array, Weights
 from tracking.errors import EvenhandError
 
@@ -102,8 +102,8 @@ def _asked(spec: CellSpec, model: str, workers: int, hook: str) -> CellSpec:
 
 
 def _trained(spec: CellSpec, count: int) -> Trained:
-    path, places = spec.path / f"weights_{count}.npz", group.addresses(count)
-    workers = [group.Worker(spec, Place(rank, places), steps=STEPS, weights=str(path)) for rank in range(count)]
+    path = spec.path / f"weights_{count}.npz"
+    workers = [group.Worker(spec, place, steps=STEPS, weights=str(path)) for place in group.places(spec.settings, count)]
     until = time.monotonic() + START_SECONDS + spec.settings["patience_seconds"]
     try:
         if not all(one.wait(max(until - time.monotonic(), 0)) for one in workers):
@@ -114,4 +114,4 @@ def _trained(spec: CellSpec, count: int) -> Trained:
             one.kill()
     with np.load(path) as kept:
         found = dict(kept)
-    return Trained(found, found.pop(MOVED, np.empty(0)))
+    return Trained(found, found.pop(MOVED))

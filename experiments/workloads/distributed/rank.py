@@ -37,7 +37,7 @@ def main() -> int:
         with frameworks.lean_import(spec.framework):
             framework = frameworks.open_framework(
                 spec.framework,
-                device="cpu",
+                device=spec.device,
                 threads=spec.threads,
                 precision=spec.settings["precision"],
                 seed=spec.settings["seed"] * 1_000 + spec.block,
@@ -72,16 +72,17 @@ def prove(framework: Any, place: Place, settings: dict[str, Any], steps: int, pa
     """So many steps, and the weights after them in a file; what a lossy hook is judged by with those of one worker."""
     group, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
     framework.drop_nothing(group.network)
-    kept, lossy = {}, settings["hook"] != "none"
+    lossy, moved = settings["hook"] != "none", list[float]()
     if lossy and place.workers == 1:
-        kept[training.MOVED] = np.array(training.moves(framework, group, batch, steps))
+        moved = training.moves(framework, group, batch, steps)
     else:
         training.timed(group, batch, steps - lossy)
     if lossy and place.workers > 1:
         group.settle()
         training.timed(group, batch, 1)
     if place.rank == 0:
-        np.savez(path, **framework.weights(group.network), **kept)
+        kept: dict[str, Any] = {**framework.weights(group.network), training.MOVED: np.array(moved)}
+        np.savez(path, **kept)
     group.gathered([0.0])  # nobody leaves before all are there
     group.close()
 

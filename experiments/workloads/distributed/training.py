@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ MOVED = "moved by each step"  # among weights, whose names have no spaces
 
 @dataclass(frozen=True)
 class Place:
-    """A worker's place in its group. addresses: `host:port` of each worker."""
+    """A process's place in its group. addresses: `host:port` of each process. replicas: workers in each."""
 
     rank: int
     addresses: list[str]
+    replicas: int = 1
 
     @property
     def workers(self) -> int:
@@ -57,10 +59,17 @@ class Alone:
 
 def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Any:
     """This process as a worker of its group, once all others are there. Its network has the same initial weights as theirs."""
-    group = Alone(framework)
-    if place.workers > 1:
+    group: Any = Alone(framework)
+    if place.replicas > 1:
+        group = frameworks.workers(framework.name).Replicas(framework, place.replicas)
+    elif place.workers > 1:
         module = frameworks.workers(framework.name)
         group = module.Workers(framework, place.rank, place.addresses, settings["patience_seconds"], settings["hook"])
+    return prepared(group, settings)
+
+
+def prepared(group: Any, settings: Mapping[str, Any]) -> Any:
+    """The same, with its network on the initial weights that all have."""
     sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
     rng = np.random.default_rng(settings["seed"])
     weights = models.spec(settings["model"]).initial_weights(sizes, rng)
@@ -71,7 +80,7 @@ def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> A
 def part(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Batch:
     """This worker's images of the batch that all of them share, placed."""
     sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
-    rows = distributed.rows(settings["batch_size"], settings["scaling"], place.workers)
+    rows = place.replicas * distributed.rows(settings["batch_size"], settings["scaling"], place.workers * place.replicas)
     side, rng = sizes.only_side or settings["image_side"], np.random.default_rng([settings["seed"], 1])
     whole = drawn_batch(sizes, side, rows * place.workers, rng)
     own = slice(place.rank * rows, (place.rank + 1) * rows)
@@ -101,12 +110,15 @@ def timed_alone(
     """
     slowest = float(group.gathered([seconds]).max())  # so that all count alike
     before_waiting, found = max(1, int(TOGETHER_SECONDS / slowest)), list[float]()
-    while len(found) < steps:
-        done = len(found)
-        own, _ = timed(group, batch, min(before_waiting, steps - done), lambda step, done=done: on_step(done + step), alone=True)
+    for done in range(0, steps, before_waiting):
+        own, _ = timed(group, batch, min(before_waiting, steps - done), partial(_told_after, on_step, done), alone=True)
         found += own
         group.gathered([0.0])
     return found
+
+
+def _told_after(on_step: Callable[[int], object], done: int, step: int) -> None:
+    on_step(done + step)
 
 
 def moves(framework: Framework, group: Any, batch: Batch, steps: int) -> list[float]:
