@@ -15,7 +15,7 @@ from experiments import studies
 from experiments.campaign import equality, executors, extending, looking, readiness
 from experiments.campaign.campaign import Campaign, looks_tag
 from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
-from experiments.campaign.preflight import on_a_common_device
+from experiments.campaign.preflight import Opened, on_a_common_device
 from experiments.campaign.readiness import MachineState
 from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags
 from experiments.cell.contract import Prepared
@@ -144,7 +144,8 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     idle = look.idle() if look else MachineState()
     if settings.require_idle_machine and idle.troubles:
         raise WrongCall(f"require_idle_machine=true: {idle.troubles[0]}; try again when it is free, or with false")
-    settings, given_up = on_a_common_device(study, settings, prepared, display)
+    settings, given_up, opened = on_a_common_device(study, settings, prepared, display)
+    prepared = _with_checks(study, prepared, opened)
     wanted = _by_machine(plan or plan_.of_study(studies.load(study), settings), settings)
     if wanted.own_inputs:
         prepared = _with_own_inputs(study, settings, prepared, wanted, display)
@@ -154,6 +155,14 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     prepared = dataclasses.replace(prepared, warnings=warnings, tags={**prepared.tags, **accounts.tags(account)})
     places = (accounts.place(account, settings.team, study), accounts.launches(account, settings.team))
     return Ready(Setup(study, settings, prepared), store, idle, wanted, *places)
+
+
+def _with_checks(study: str, prepared: Prepared, opened: Sequence[Opened]) -> Prepared:
+    """With what the frameworks' checks found, where their workload keeps something of it."""
+    workload = importlib.import_module(f"experiments.workloads.{studies.load(study).WORKLOAD}.prepare")
+    after = getattr(workload, "after_checks", None)
+    found: Prepared = after(prepared, [one.found for one in opened]) if after else prepared
+    return found
 
 
 def _by_machine(plan: Plan, settings: CampaignSettings) -> Plan:

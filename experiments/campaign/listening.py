@@ -80,6 +80,8 @@ class Listening:
             if isinstance(message, RunClosed):
                 self.closed = message
             elif isinstance(message, dict):
+                if "ranks" in message and self._sensing:
+                    self._sensing.follow({int(rank): pid for rank, pid in message["ranks"].items()})
                 if "begin" in message:
                     self.neighbours.begin()
                 if "window" in message:
@@ -111,4 +113,5 @@ class Listening:
         by_exit = self.child.ended()
         if self._sensing:
             self.latest |= self._sensing.log_windows(self.windows)
+            self._sensing.keep_ranks(self.spec.path, self.spec.folder)
         return self.closed or by_exit

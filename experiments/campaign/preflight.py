@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,52 +16,62 @@ from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from tracking.errors import WrongCall
-from tracking.records import RunClosed, RunOutcome
+from tracking.records import RunClosed, RunOutcome, Tags
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """How a framework's child ended. sees_device: whether it failed for another reason than a device that is not there."""
+    """How a framework's child ended. sees_device: whether it failed for another reason than a device that is not there.
+
+    found: what its check found out, by name.
+    """
 
     framework: str
     closed: RunClosed
     sees_device: bool
+    found: Mapping[str, str]
+
+    @property
+    def well(self) -> bool:
+        return self.closed.outcome == RunOutcome.OK
 
 
 def on_a_common_device(
     study: str, settings: CampaignSettings, prepared: Prepared, display: Display
-) -> tuple[CampaignSettings, str]:
-    """Settings whose device every framework sees, and what is to be said of it. Raises WrongCall where one does not open.
+) -> tuple[CampaignSettings, str, list[Opened]]:
+    """Settings whose device every framework sees, what is to be said of it, and what opened. Raises WrongCall where one does not.
 
     A GPU that only some of them see would decide the comparison: where the user left the choice to us, none gets it.
     """
-    failed = _failed(study, settings, prepared, display)
+    found = _opened_where_cells_run(study, settings, prepared, display)
+    failed = [one for one in found if not one.well]
     blind = [one.framework for one in failed if not one.sees_device]
     given_up = ""
     if blind and len(blind) == len(failed) and "cuda" not in devices.asked(settings):
         settings = devices.on_the_cpu(settings)
         given_up = f"no GPU for {', '.join(dict.fromkeys(blind))}, so all run on the CPU; README.md says how each gets to the GPU"
-        failed = _failed(study, settings, prepared, display)
+        found = _opened_where_cells_run(study, settings, prepared, display)
+        failed = [one for one in found if not one.well]
     if failed:
         raise WrongCall(f"{failed[0].framework}: {failed[0].closed.reason}")
-    return settings, given_up
+    return settings, given_up, found
 
 
-def _failed(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> list[Opened]:
-    """Those that do not open, here or on a node of the cluster."""
+def _opened_where_cells_run(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> list[Opened]:
+    """All frameworks, here or on a node of the cluster."""
     if not settings.on_cluster:
-        return failed(study, settings, prepared, display)
+        return opened(study, settings, prepared, display)
     from experiments.campaign import slurm
 
     display.begin("check")
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
-        work = partial(failed, study, settings, prepared)
+        work = partial(opened, study, settings, prepared)
         found: list[Opened] = slurm.call(settings, Path(folder).resolve(), "evenhand-check", work, display.waiting)
     return found
 
 
-def failed(study: str, settings: CampaignSettings, prepared: Prepared, display: Display | None = None) -> list[Opened]:
-    """Those that do not open on this machine, each in a process of its own; two at a time, since nothing is measured yet."""
+def opened(study: str, settings: CampaignSettings, prepared: Prepared, display: Display | None = None) -> list[Opened]:
+    """All frameworks on this machine, each in a process of its own; two at a time, since nothing is measured yet."""
     display = display or Display()
     module = studies.load(study)
     silent = settings_.silent(settings)
@@ -81,14 +92,15 @@ def failed(study: str, settings: CampaignSettings, prepared: Prepared, display: 
             display.step(f"check {', '.join(spec.framework for spec in pair)}", number, len(waiting))
             children = [(spec.framework, Child(spec, spec.path / "output.log")) for spec in pair]
             found += [_opened(name, child) for name, child in children]
-    return [one for one in found if one.closed.outcome != RunOutcome.OK]
+    return found
 
 
 def _opened(framework: str, child: Child) -> Opened:
-    closed, sees_device = None, True
+    closed, sees_device, found = None, True, dict[str, str]()
     while child.open:
         for message in child.listen(1.0):
             closed = message if isinstance(message, RunClosed) else closed
+            found |= message.values if isinstance(message, Tags) else {}
             sees_device = sees_device and not (isinstance(message, dict) and NO_DEVICE in message)
     ended = child.ended()
-    return Opened(framework, closed or ended, sees_device)
+    return Opened(framework, closed or ended, sees_device, found)

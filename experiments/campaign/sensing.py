@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from tracking.records import Metrics, Point, Record, Tags
+from tracking import tables
+from tracking.records import Artifact, Metrics, Point, Record, Tags
 from tracking.sensors import Sample, Sampler, Sensors, Summary, Window, summarise
 
 SAMPLES_A_RECORD = 8
+RANKS = "rank_sensors.parquet"
+OF_RANK = re.compile(r"system/rank_(\d+)_(.+)")
 SHARED = "cells took turns: what the machine's sensors saw is of all of them"
 
 
@@ -59,6 +65,25 @@ class Sensing:
             self._write(Tags(self._run, tags))
         return told
 
+    def follow(self, ranks: Mapping[int, int]) -> None:
+        """Samples of these processes, too. ranks: rank -> process id."""
+        self._sampler.sensors.follow(ranks)
+
+    def keep_ranks(self, path: Path, folder: str) -> None:
+        """What the sensors said of each rank, and every counter of energy, as a file of the run; nothing without ranks.
+
+        path: of the run's files; folder: the same as records name it.
+        """
+        columns = _of_ranks(self._sampler.samples)
+        if not any(rank is not None for rank in columns["rank"]):
+            return
+        try:
+            tables.write(path / RANKS, columns)
+        except OSError as error:
+            self._write(Tags(self._run, {f"not_available.{RANKS}": str(error)[:200]}))
+        else:
+            self._write(Artifact(self._run, f"{folder}/{RANKS}"))
+
     def _keep(self, sample: Sample) -> None:
         time_ms, second = int(sample.time_seconds * 1_000), int(sample.time_seconds - self._began)
         self._waiting.extend(Point(key, value, second, time_ms) for key, value in sample.values.items())
@@ -69,6 +94,18 @@ class Sensing:
         if self._waiting:
             self._write(Metrics(self._run, tuple(self._waiting)))
             self._waiting.clear()
+
+
+def _of_ranks(samples: Sequence[Sample]) -> dict[str, list[Any]]:
+    """A row a reading: rank, time_ms, sensor, value. Energy has no rank: its counters are of the whole machine."""
+    columns: dict[str, list[Any]] = {"rank": [], "time_ms": [], "sensor": [], "value": []}
+    for sample in samples:
+        of_ranks = [(int(found[1]), found[2], value) for key, value in sample.values.items() if (found := OF_RANK.match(key))]
+        of_machine = [(None, f"{name}_joules", value) for name, value in sample.counters_joules.items()]
+        for rank, sensor, value in (*of_ranks, *of_machine):
+            for name, one in zip(columns, (rank, int(1_000 * sample.time_seconds), sensor, value), strict=True):
+                columns[name].append(one)
+    return columns
 
 
 def _of_the_process(found: Summary) -> Summary:

@@ -60,6 +60,9 @@ class Emitter:
             self._next_progress = now + PROGRESS_SECONDS
             self._say({"progress": phase, "done": done, "total": total})
 
+    def ranks(self, processes: Mapping[int, int]) -> None:
+        self._say({"ranks": dict(processes)})
+
     def begin(self, place: int = 1) -> None:
         self._turns.begin(place)
         self._say({"begin": True})

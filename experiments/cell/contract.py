@@ -99,6 +99,9 @@ class Output(Protocol):
 
     def progress(self, phase: str, done: int, total: int | None) -> None: ...
 
+    def ranks(self, processes: Mapping[int, int]) -> None:
+        """The processes that train together, of which the sensors of each are kept: rank -> process id."""
+
     def begin(self, place: int = 1) -> None:
         """What is timed begins now, and ends with the next `window`: others' use of the machine is read at both moments.
 

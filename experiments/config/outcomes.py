@@ -22,8 +22,9 @@ TOTAL = "train/total_seconds"
 FREELY = "train/examples_per_second"
 PRIMARY_AT_MOST = 3
 PROFILED = "profile/"
+CHECKS = "check/"
 COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")
-HIDDEN = ("live/", "system/", "check/", "model/", "idle/", "machine/", PROFILED, "graph/", TO_ACCURACY, *COMPILED)
+HIDDEN = ("live/", "system/", CHECKS, "model/", "idle/", "machine/", PROFILED, "graph/", TO_ACCURACY, *COMPILED)
 # What metrics are called where somebody types them.
 SHORT = {
     "throughput": "train/examples_per_second",

@@ -7,6 +7,7 @@ PyTorch and TensorFlow (Huazhong University of Science and Technology, 2022). Wo
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.config.outcomes import outcome
 from experiments.config.settings import MOST_RATE, MOST_ROWS, MOST_SIDE, MOST_STEPS, CampaignSettings, setting
 from experiments.planning.treatments import Treatment, check_count, require_single_steps
+from tracking import provenance
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ WORKLOAD = "distributed"
 MODEL = ""
 FACTOR = "group"
 BASELINE = "1"
-STRATA = ("framework", "model")
+STRATA = ("framework", "model", "scaling")
 ALLOWED_TO_DIFFER = ("worker_count", "hook")
 HAVE = ("pytorch", "tensorflow")
 
@@ -72,7 +74,13 @@ class Settings(CampaignSettings):
         30.0, "how long a worker waits for another before the cell fails", least=1, most=3_600, group="machine", material=False
     )
     threads: int = setting(1, "CPU threads of every worker", least=1, most=1_024, group="machine")
-    device: str = setting("cpu", "workers on GPUs are not there yet", choices=("cpu",), group="machine")
+    strategy: str = setting(
+        "processes",
+        "a process a worker; or one_process for all, a GPU a worker (DataParallel, MirroredStrategy)",
+        choices=("processes", "one_process"),
+        group="design",
+    )
+    device: str = setting("cpu", "cuda: a GPU a worker, over NCCL; has never been run", choices=("cpu", "cuda"), group="machine")
     precision: str = setting("float32", "in full", choices=("float32",), group="training")
     model: str = setting("", "set by the study, cell by cell", group="set by the study")
     group: str = setting("", "set by the study, cell by cell", group="set by the study")
@@ -101,14 +109,14 @@ def models(settings: Settings) -> tuple[str, ...]:
 
 
 def strata(_: Settings) -> tuple[str, ...]:
-    """What is never pooled: every network in every framework."""
+    """What is never pooled: every network in every framework, in each scaling."""
     return STRATA
 
 
-def groups(settings: Settings, framework: str) -> dict[str, tuple[int, str]]:
+def groups(workers: Sequence[int], compression: Sequence[str], framework: str) -> dict[str, tuple[int, str]]:
     """Level -> workers and compression. What only PyTorch compresses is its alone; one worker has nothing to exchange."""
     found = {}
-    for count, hook in product(settings.workers, settings.compression):
+    for count, hook in product(workers, compression):
         if hook == "none" or (framework == "pytorch" and count > 1):
             found[f"{count}" if hook == "none" else f"{count} {hook}"] = (count, hook)
     return found
@@ -133,7 +141,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
             group=f"{framework} · {model}",
         )
         for framework, model in product(settings.frameworks, settings.models)
-        for level, (count, hook) in groups(settings, framework).items()
+        for level, (count, hook) in groups(settings.workers, settings.compression, framework).items()
     )
 
 
@@ -149,15 +157,33 @@ def _check(settings: Settings) -> None:
         raise WrongCall(f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs that cells may use; {right}")
     if settings.pairing == "interleaved":
         raise WrongCall("pairing=interleaved: workers that are held would be taken for frozen; take pairing=sequential")
+    _check_gpus(settings)
     uneven = [count for count in settings.workers if settings.scaling == "strong" and settings.batch_size % count]
     if uneven:
         raise WrongCall(f"batch_size={settings.batch_size} is not shared evenly among workers={uneven[0]}; take a multiple of it")
 
 
+def _check_gpus(settings: Settings) -> None:
+    alone = settings.strategy == "one_process"
+    if settings.device == "cpu" and not alone:
+        return
+    if alone and settings.compression != ("none",):
+        raise WrongCall("strategy=one_process: nothing is sent between processes, nor compressed; take compression=none")
+    most, there = max(settings.workers), len(provenance.gpus())
+    if settings.device == "cpu" or (there < most and not settings.on_cluster):
+        asked = "strategy=one_process" if alone else "device=cuda"
+        raise WrongCall(
+            f"{asked}: each of workers={most} needs a GPU of its own (device=cuda), and this machine has {there}; "
+            f"take device=cpu and strategy=processes"
+        )
+
+
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
-    """Speed-up and efficiency beside the ideal; what the exchange of gradients adds to a step."""
+    """Speed-up and efficiency beside the ideal; what the exchange of gradients costs; what was proven before."""
     from experiments.comparison.judgement import Extra
     from experiments.comparison.report import speedup
 
-    counts = {level: count for name in settings.frameworks for level, (count, _) in groups(settings, name).items()}
-    return Extra([], sections=(speedup.section(comparison, counts, settings.scaling),))
+    found = dict[str, tuple[int, str]]()
+    for name in settings.frameworks:
+        found |= groups(settings.workers, settings.compression, name)
+    return Extra([], sections=speedup.sections(comparison, found, settings.scaling))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
@@ -30,6 +33,25 @@ def test_a_busy_process_is_seen() -> None:
     assert samples[-1].values["system/process_rss_megabytes"] > 10
     assert max(sample.values.get("system/process_cpu_percentage", 0) for sample in samples) > 20
     assert samples[-1].values["system/system_memory_usage_megabytes"] > 0
+
+
+def test_every_rank_is_read_with_its_number() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        sensors = Sensors(os.getpid())
+        assert not any("rank" in key for key in sensors.read().values)
+        sensors.follow({0: os.getpid(), 3: other.pid})
+        busy = psutil.Process(other.pid)
+        while busy.cpu_times().user < 0.2:
+            time.sleep(0.02)
+        values = sensors.read().values
+        other.kill()
+        other.wait()
+        gone = sensors.read().values
+    assert values["system/rank_0_process_rss_megabytes"] == pytest.approx(values["system/process_rss_megabytes"], rel=0.1)
+    assert values["system/rank_3_process_rss_megabytes"] > 1
+    assert values["system/rank_3_process_cpu_percentage"] > 0
+    assert "system/rank_0_process_rss_megabytes" in gone
+    assert not any("rank_3" in key for key in gone), "one that has ended says nothing more"
 
 
 def test_the_first_and_the_last_moment_are_sampled() -> None:

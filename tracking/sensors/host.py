@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+
 import psutil
 
 CPU_TEMPERATURE = "cpu_temperature_celsius"
@@ -14,12 +17,25 @@ class Host:
     def __init__(self, pid: int | None) -> None:
         self.missing: dict[str, str] = {}
         self._process = psutil.Process(pid) if pid else None
+        self._ranks: Mapping[int, psutil.Process] = {}
         self._chip = self._find_chip()
         self._network = psutil.net_io_counters()
         psutil.cpu_percent()
 
+    def follow(self, ranks: Mapping[int, int]) -> None:
+        """Reads these processes as well from now on, and no others. ranks: rank -> process id."""
+        found = {}
+        for rank, pid in ranks.items():
+            with suppress(psutil.Error):
+                found[rank] = psutil.Process(pid)
+                found[rank].cpu_percent()  # counts from here on
+        self._ranks = found
+
     def read(self) -> dict[str, float]:
-        return {**self._machine(), **self._of_process()}
+        values = {**self._machine(), **_of_process(self._process)}
+        for rank, process in self._ranks.items():
+            values |= {f"rank_{rank}_{name}": value for name, value in _of_process(process).items()}
+        return values
 
     def _machine(self) -> dict[str, float]:
         memory, disk, network = psutil.virtual_memory(), psutil.disk_usage("/"), psutil.net_io_counters()
@@ -37,16 +53,6 @@ class Host:
             values[CPU_TEMPERATURE] = psutil.sensors_temperatures()[self._chip][0].current
         return values
 
-    def _of_process(self) -> dict[str, float]:
-        if self._process is None:
-            return {}
-        try:
-            with self._process.oneshot():
-                rss, used = self._process.memory_info().rss, self._process.cpu_percent()
-            return {"process_rss_megabytes": rss / 1e6, "process_cpu_percentage": used}
-        except psutil.Error:  # it has just ended
-            return {}
-
     def _find_chip(self) -> str:
         found = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
         for chip in CHIPS:
@@ -54,3 +60,14 @@ class Host:
                 return chip
         self.missing["cpu_temperature"] = "the system shows no CPU temperature sensor"
         return ""
+
+
+def _of_process(process: psutil.Process | None) -> dict[str, float]:
+    if process is None:
+        return {}
+    try:
+        with process.oneshot():
+            rss, used = process.memory_info().rss, process.cpu_percent()
+        return {"process_rss_megabytes": rss / 1e6, "process_cpu_percentage": used}
+    except psutil.Error:  # it has just ended
+        return {}

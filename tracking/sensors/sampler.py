@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tracking.sensors import rapl
@@ -43,6 +43,10 @@ class Sensors:
         """Sensor -> why it is not there."""
         of_gpu = {f"{self.gpu}_{name}": reason for name, reason in self._gpu.missing.items()} if self._gpu else {}
         return {**self._missing, **self._host.missing, **of_gpu}
+
+    def follow(self, ranks: Mapping[int, int]) -> None:
+        """Reads these processes as well, as `rank_N_process_…`. ranks: rank -> process id."""
+        self._host.follow(ranks)
 
     def read(self) -> Sample:
         now = time.time()

@@ -229,6 +229,7 @@ class Comparison:
     papers: the published procedure beside the verdicts, where it was asked for. frontier: where memory ended.
     times_to_accuracy: percent -> the seconds of the runs that got there; those that did not are in none.
     training_ends: the seconds that every run trained, whether or not they are an outcome. profiled: what profilers found.
+    checks: what runs say of how they were measured (`check/…`), which is not judged.
     """
 
     factor: str
@@ -252,6 +253,7 @@ class Comparison:
     times_to_accuracy: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     training_ends: tuple[Value, ...] = ()
     profiled: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    checks: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     @property
     def looks(self) -> tuple[Look, ...]:

@@ -21,7 +21,7 @@ from experiments.comparison.verdicts import busy, doubts, extended, outlook, rea
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
-from experiments.config.outcomes import HIDDEN, PROFILED, TOTAL, Outcome, declared, place
+from experiments.config.outcomes import CHECKS, HIDDEN, PROFILED, TOTAL, Outcome, declared, place
 from experiments.config.outcomes import checked as check_outcomes
 from experiments.config.outcomes import outcome as outcome_of
 from tracking import plain
@@ -100,6 +100,7 @@ def judge(
         times_to_accuracy={} if turns.taken(runs.frame) else environment.times_to_accuracy(runs.frame),
         training_ends=environment.values(runs.frame, [TOTAL])[TOTAL] if TOTAL in runs.frame.columns else (),
         profiled=environment.values(runs.frame, [name for name in runs.frame.columns if name.startswith(PROFILED)]),
+        checks=environment.values(runs.frame, [name for name in runs.frame.columns if name.startswith(CHECKS)]),
     )
 
 

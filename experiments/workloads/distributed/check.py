@@ -3,57 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-
-import numpy as np
+import json
 
 from experiments.cell.contract import CellSpec, Output
 from experiments.studies import distributed
 from experiments.workloads import opens
-from experiments.workloads.distributed import group
-from experiments.workloads.distributed.training import Place
+from experiments.workloads.distributed import proof
+from experiments.workloads.distributed.prepare import PROOFS
+from experiments.workloads.distributed.proof import Proof
 from models.contract import Framework
 from tracking.errors import EvenhandError
-
-STEPS = 5
-TOLERANCE = 1e-12  # float64; sums in another order differ by a few 1e-16
-START_SECONDS = 120.0
+from tracking.records import Tags
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     opens.run(spec, framework, output)
+    groups = distributed.groups(spec.settings["workers"], spec.settings["compression"], spec.framework)
+    found = []
     for model in spec.settings["models"]:
-        for count in spec.settings["workers"]:
-            if count > 1 and (found := difference(spec, model, count)) > TOLERANCE:
-                raise EvenhandError(
-                    f"{count} workers of {model} do not train as one does: weights differ by {found:.1e} after {STEPS} steps in "
-                    f"float64, at most {TOLERANCE:g} are allowed"
-                )
+        for level, (count, hook) in groups.items():
+            if count > 1:
+                found.append(proven(proof.of(spec, model, level, count, hook)))
+    output.record(Tags(spec.run, {PROOFS: json.dumps([dataclasses.asdict(one) for one in found])}))
 
 
-def difference(spec: CellSpec, model: str, workers: int, hook: str = "none", steps: int = STEPS) -> float:
-    """Of the weights of so many workers from those of one that has all of their images: the largest, relative to the largest.
-
-    Every worker is a process of its own, in float64, without dropout. Raises EvenhandError where one fails.
-    """
-    batch_size = distributed.rows(spec.settings["batch_size"], spec.settings["scaling"], workers) * workers
-    own = {"model": model, "batch_size": batch_size, "scaling": "strong", "precision": "float64", "hook": hook}
-    asked = dataclasses.replace(spec, settings={**spec.settings, **own})
-    together, one = (_weights(asked, count, steps) for count in (workers, 1))
-    largest = max(float(np.abs(array).max()) for array in one.values())
-    return max(float(np.abs(together[name] - one[name]).max()) for name in one) / largest
-
-
-def _weights(spec: CellSpec, count: int, steps: int) -> dict[str, np.ndarray]:
-    path, places = spec.path / f"weights_{count}.npz", group.addresses(count)
-    workers = [group.Worker(spec, Place(rank, places), steps=steps, weights=str(path)) for rank in range(count)]
-    until = time.monotonic() + START_SECONDS + spec.settings["patience_seconds"]
-    try:
-        if not all(one.wait(max(until - time.monotonic(), 0)) for one in workers):
-            why = group.trouble(workers, 0) or "they did not end in time"
-            raise EvenhandError(f"{count} workers could not train together: {why}")
-    finally:
-        for one in workers:
-            one.kill()
-    with np.load(path) as found:
-        return dict(found)
+def proven(one: Proof) -> Proof:
+    """The same. Raises EvenhandError where the weights differ by more than they may."""
+    if not one.holds:
+        how = "" if one.hook == "none" else f" with compression={one.hook}"
+        raise EvenhandError(
+            f"{one.workers} workers of {one.model}{how} do not train as one does: weights differ by {one.error:.1e} of the "
+            f"{one.measure} after {one.steps} steps in float64, at most {one.limit:.1e} are allowed"
+        )
+    return one

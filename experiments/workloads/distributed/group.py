@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,14 @@ def addresses(workers: int) -> list[str]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+
+
+def places(settings: Mapping[str, Any], workers: int) -> list[Place]:
+    """Of so many workers: one a process, or all in one."""
+    if settings["strategy"] == "one_process":
+        return [Place(0, addresses(1), workers)]
+    found = addresses(workers)
+    return [Place(rank, found) for rank in range(workers)]
 
 
 class Worker:

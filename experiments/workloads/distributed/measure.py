@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from experiments.cell.measure import check_parameters, write_run_files
 from experiments.cell.timing import PhaseValues
 from experiments.workloads.distributed import group, training
 from experiments.workloads.distributed.group import Worker
+from experiments.workloads.distributed.prepare import PROOFS
 from experiments.workloads.distributed.training import Place
 from models.contract import Framework
 from tracking import tables
@@ -27,10 +29,10 @@ SIGHT_SECONDS = 3.0  # a worker that has failed by itself is about to end
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
-    places = group.addresses(spec.settings["worker_count"])
-    workers = [Worker(spec, Place(rank, places)) for rank in range(1, len(places))]
+    first, *others = group.places(spec.settings, spec.settings["worker_count"])
+    workers = [Worker(spec, place) for place in others]
     try:
-        _measure(spec, framework, Place(0, places), workers, output)
+        _measure(spec, framework, first, workers, output)
         late = [one.rank for one in workers if not one.wait(spec.settings["patience_seconds"])]
         if late:
             raise EvenhandError(group.trouble(workers, 0) or f"worker {late[0]} did not end")
@@ -62,6 +64,7 @@ def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[W
     settings, model = spec.settings, spec.settings["model"]
     output.progress("build", 0, None)
     joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
+    output.ranks(dict(enumerate(joined.gathered([os.getpid()])[:, 0].astype(int).tolist())))
     expected = models.spec(model).parameters(models.spec(model).Spec(classes=settings["classes"]))
     output.metrics(check_parameters(model, expected, framework, joined.network))
     output.record(Tags(spec.run, {"optimizer.implementation": framework.optimizer_implementation(joined.optimizer)}))
@@ -73,7 +76,8 @@ def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[W
     seconds, losses = training.timed(joined, batch, steps, _watching(workers, output, "training", steps))
     output.window("train", began, time.time(), rows * steps)
     weights = training.fingerprint(framework.weights(joined.network))
-    alone, _ = training.timed(joined, batch, steps, _watching(workers, output, "alone", steps), alone=True)
+    watching = _watching(workers, output, "alone", steps)
+    alone = training.timed_alone(joined, batch, steps, float(np.median(seconds)), watching)
     table = joined.gathered([weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone])
     joined.close()
     if not np.isfinite(table[:, 2]).all():
@@ -82,17 +86,26 @@ def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[W
         raise EvenhandError("the workers have different weights after the same steps")
     values = PhaseValues("train", tuple(seconds), (rows,) * steps, warmup)
     apart = PhaseValues("train_alone", tuple(alone), (rows,) * steps, warmup)
-    summary = timing.summarise_training(values, sum(seconds))
+    summary = timing.summarise_training(values, sum(seconds)) | _proven(spec)
     del summary["train/total_seconds"]  # so many steps, whatever they took
     summary |= {
         "train/alone_step_seconds": float(np.median(apart.steady[0])),
         "train/loss": float(table[:, 2].mean()),
         "memory/peak_rss_bytes": float(table[:, 1].sum()),
-        "check/workers": place.workers,
+        "check/workers": place.workers * place.replicas,
     }
     output.metrics(summary, step=steps)
     _write_ranks(spec, table[:, 3:], steps, output)
     write_run_files(spec, framework, [values, apart], summary, output)
+
+
+def _proven(spec: CellSpec) -> dict[str, float]:
+    """By how much the weights of such workers differed from one's before anything was measured, and by how much they may."""
+    own = (spec.framework, spec.settings["model"], spec.settings["group"])
+    for one in spec.inputs.get(PROOFS, ()):
+        if (one["framework"], one["model"], one["level"]) == own:
+            return {"check/weights_error": one["error"], "check/weights_error_limit": one["limit"]}
+    return {}
 
 
 def _write_ranks(spec: CellSpec, seconds: Any, steps: int, output: Output) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+
 from experiments.cell.contract import DatasetInfo, Prepared, Progress
 from experiments.studies.distributed import Settings, rows
 from experiments.workloads import networks
 from tracking.errors import WrongCall
+
+# What checks found, and what cells are told of it; also the name of the file.
+PROOFS = "workers_parity"
 
 
 def prepare(settings: Settings, _: Progress) -> Prepared:
@@ -23,6 +30,18 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
     counts = {f"images of each of {count}": rows(settings.batch_size, settings.scaling, count) for count in settings.workers}
     info = DatasetInfo("random-images", f"{settings.seed:08x}", "standard normal, drawn from the seed", counts, {})
     return Prepared(info, {})
+
+
+def after_checks(prepared: Prepared, found: Sequence[Mapping[str, str]]) -> Prepared:
+    """With the proofs of all frameworks: for the cells, as a tag and as a file."""
+    proofs = [proof for one in found for proof in json.loads(one.get(PROOFS, "[]"))]
+    lossy = any(one["hook"] != "none" for one in proofs)
+    return dataclasses.replace(
+        prepared,
+        inputs={**prepared.inputs, PROOFS: proofs},
+        tags={**prepared.tags, PROOFS: "within what compression may lose" if lossy else "equal"},
+        files={**prepared.files, f"{PROOFS}.json": json.dumps(proofs, indent=1)},
+    )
 
 
 def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,17 @@ from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks
 from models.contract import Batch, Framework, OptimizerConfig, Weights
 
+TOGETHER_SECONDS = 10.0
+MOVED = "moved by each step"  # among weights, whose names have no spaces
+
 
 @dataclass(frozen=True)
 class Place:
-    """A worker's place in its group. addresses: `host:port` of each worker."""
+    """A process's place in its group. addresses: `host:port` of each process. replicas: workers in each."""
 
     rank: int
     addresses: list[str]
+    replicas: int = 1
 
     @property
     def workers(self) -> int:
@@ -53,10 +59,17 @@ class Alone:
 
 def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Any:
     """This process as a worker of its group, once all others are there. Its network has the same initial weights as theirs."""
-    group = Alone(framework)
-    if place.workers > 1:
+    group: Any = Alone(framework)
+    if place.replicas > 1:
+        group = frameworks.workers(framework.name).Replicas(framework, place.replicas)
+    elif place.workers > 1:
         module = frameworks.workers(framework.name)
         group = module.Workers(framework, place.rank, place.addresses, settings["patience_seconds"], settings["hook"])
+    return prepared(group, settings)
+
+
+def prepared(group: Any, settings: Mapping[str, Any]) -> Any:
+    """The same, with its network on the initial weights that all have."""
     sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
     rng = np.random.default_rng(settings["seed"])
     weights = models.spec(settings["model"]).initial_weights(sizes, rng)
@@ -67,7 +80,7 @@ def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> A
 def part(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Batch:
     """This worker's images of the batch that all of them share, placed."""
     sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
-    rows = distributed.rows(settings["batch_size"], settings["scaling"], place.workers)
+    rows = place.replicas * distributed.rows(settings["batch_size"], settings["scaling"], place.workers * place.replicas)
     side, rng = sizes.only_side or settings["image_side"], np.random.default_rng([settings["seed"], 1])
     whole = drawn_batch(sizes, side, rows * place.workers, rng)
     own = slice(place.rank * rows, (place.rank + 1) * rows)
@@ -85,6 +98,38 @@ def timed(
         seconds.append(time.perf_counter() - began)
         on_step(step)
     return seconds, losses
+
+
+def timed_alone(
+    group: Any, batch: Batch, steps: int, seconds: float, on_step: Callable[[int], object] = lambda _: None
+) -> list[float]:
+    """Seconds of so many steps without any exchange. seconds: of one of this worker's steps.
+
+    Between them, outside of what is timed, all wait for each other every `TOGETHER_SECONDS`: only so does a frozen one hold up
+    the others, whose patience ends the cell however many steps there are.
+    """
+    slowest = float(group.gathered([seconds]).max())  # so that all count alike
+    before_waiting, found = max(1, int(TOGETHER_SECONDS / slowest)), list[float]()
+    for done in range(0, steps, before_waiting):
+        own, _ = timed(group, batch, min(before_waiting, steps - done), partial(_told_after, on_step, done), alone=True)
+        found += own
+        group.gathered([0.0])
+    return found
+
+
+def _told_after(on_step: Callable[[int], object], done: int, step: int) -> None:
+    on_step(done + step)
+
+
+def moves(framework: Framework, group: Any, batch: Batch, steps: int) -> list[float]:
+    """So many steps: the L2 norm of what each changes of all weights."""
+    found, before = [], framework.weights(group.network)
+    for _ in range(steps):
+        group.step(batch)
+        after = framework.weights(group.network)
+        found.append(math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after)))
+        before = after
+    return found
 
 
 def fingerprint(weights: Weights) -> float:

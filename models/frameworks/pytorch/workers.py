@@ -1,7 +1,11 @@
-"""Data-parallel training by DistributedDataParallel: processes that average their gradients, over gloo on the CPU."""
+"""Data-parallel training: processes that average their gradients (DistributedDataParallel), or one with several GPUs.
+
+Over gloo on the CPU, over NCCL on GPUs; nothing here has run on GPUs.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import nullcontext
 from datetime import timedelta
@@ -27,19 +31,29 @@ class Workers:
         self._seconds, self._world = timedelta(seconds=seconds), len(addresses)
         host, _, port = addresses[0].partition(":")
         store = dist.TCPStore(host, int(port), self._world, is_master=rank == 0, timeout=self._seconds)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=self._world, timeout=self._seconds)
+        self._gpu = framework.device == "cuda"
+        if self._gpu:
+            torch.cuda.set_device(rank)
+        dist.init_process_group(
+            "nccl" if self._gpu else "gloo", store=store, rank=rank, world_size=self._world, timeout=self._seconds
+        )
 
     def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
         """The network on these weights, and its optimizer."""
         self.network = self._framework.build(model, sizes)
         self._framework.load_weights(self.network, weights)
         self.optimizer = self._framework.optimizer(self.network, config)
-        self._parallel = DistributedDataParallel(self.network)
+        self._parallel = DistributedDataParallel(self.network, [torch.cuda.current_device()] if self._gpu else None)
         if self._compression == "fp16":
             self._parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif self._compression == "powersgd":
-            state = powerSGD_hook.PowerSGDState(None, **POWERSGD)
-            self._parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+            self._powersgd = powerSGD_hook.PowerSGDState(None, **POWERSGD)
+            self._parallel.register_comm_hook(self._powersgd, powerSGD_hook.powerSGD_hook)
+
+    def settle(self) -> None:
+        """From here on powersgd finds nothing worth compressing: the next step adds all that earlier ones have left out."""
+        if self._compression == "powersgd":
+            self._powersgd.min_compression_rate = math.inf
 
     def step(self, batch: Batch, *, alone: bool = False) -> float:
         """A step on this worker's part of the batch; its part of the loss. alone: nothing is exchanged."""
@@ -48,11 +62,40 @@ class Workers:
 
     def gathered(self, values: Array) -> Array:
         """(workers, n): what each worker has, (n,) in float64; all wait here for each other."""
-        own = torch.from_numpy(np.asarray(values, np.float64))
+        own = torch.from_numpy(np.asarray(values, np.float64)).to(self._framework.device)
         found = [torch.empty_like(own) for _ in range(self._world)]
         dist.all_gather(found, own)
-        table: Array = torch.stack(found).numpy()
+        table: Array = torch.stack(found).cpu().numpy()
         return table
 
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+class Replicas:
+    """All workers in this process, one a GPU, by DataParallel: each step copies the network to all, and sums up on the first."""
+
+    def __init__(self, framework: Framework, workers: int) -> None:
+        self._framework, self._workers = framework, workers
+
+    def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
+        """The network on these weights, and its optimizer."""
+        self.network = self._framework.build(model, sizes)
+        self._framework.load_weights(self.network, weights)
+        self.optimizer = self._framework.optimizer(self.network, config)
+        self._parallel = torch.nn.DataParallel(self.network, list(range(self._workers)))
+
+    def step(self, batch: Batch, *, alone: bool = False) -> float:
+        """A step on all workers' images; the loss. alone: the first worker's images on its GPU."""
+        if not alone:
+            return float(self._framework.train_step(self._parallel, self.optimizer, batch))
+        own = slice(len(batch.targets) // self._workers)
+        part = Batch((batch.inputs[0][own],), batch.targets[own], batch.weights[own], batch.even)
+        return float(self._framework.train_step(self.network, self.optimizer, part))
+
+    def gathered(self, values: Array) -> Array:
+        """(1, n): there is no other process."""
+        return np.asarray(values, np.float64)[None]
+
+    def close(self) -> None:
+        """Nothing was opened."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from experiments.comparison.report.figures import breakdown, intervals, learning, looks, runs, steps, tradeoffs
+from experiments.comparison.report.figures import breakdown, intervals, learning, looks, runs, speedup, steps, tradeoffs
 from experiments.comparison.report.figures.canvas import Drawing, Figure, Scene, colours_of, made
 from experiments.comparison.report.figures.card import picture
 from experiments.comparison.runs.raw import RawRun
@@ -12,7 +12,8 @@ from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison
 
 MAKERS = (
-    *(learning.curves, intervals.forest, intervals.differences, looks.fans, learning.times, runs.by_level, steps.latencies),
+    *(learning.curves, intervals.forest, intervals.differences, speedup.speedups, looks.fans),
+    *(learning.times, runs.by_level, steps.latencies),
     *(breakdown.of_steps, tradeoffs.batches, tradeoffs.memory, tradeoffs.frontier, intervals.ranks, runs.in_order, steps.sensors),
 )
 
