@@ -261,7 +261,7 @@ class Worker:
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             lead = self._link(self.study.user_attrs[self._campaign])
-        plots.write(self.study, folder, title, sentences, table, warned=runner.warnings)
+        plots.write(self.study, folder, title, sentences, table, warned=runner.warnings, link=self._page_of)
         runner.keep_file(folder)
         runner.keep_metrics(report.metrics(trials, best, asked.goal))
         text = "\n\n".join(["### Found\n" + "\n".join(f"- {one}" for one in sentences), lead])
@@ -269,6 +269,9 @@ class Worker:
         delivered = runner.close(RunOutcome.OK, "", tags)
         dashboard = f"optuna-dashboard {search.address(self.study)}"
         return Found(sentences, best, table, folder / "sweep.html", files, dashboard, conclusion, delivered)
+
+    def _page_of(self, run: str) -> str:
+        return self.runner.store.address(run) if run else ""
 
     def _best(self) -> tuple[list[FrozenTrial], list[str]]:
         """The trials worth judging, and what is said of a search for the largest batch."""

@@ -8,6 +8,7 @@ import numpy as np
 import optuna
 import pytest
 from optuna.study import Study
+from optuna.trial import TrialState
 
 from experiments.sweep import plots
 
@@ -40,6 +41,56 @@ def test_a_contour_lies_between_numbers_only() -> None:
     (contour,) = (one for one in plots._plots(study) if one.name == "contour")
     titles = contour.interactive().layout.to_plotly_json()
     assert {titles["xaxis"]["title"]["text"], titles["yaxis"]["title"]["text"]} == {"batch_size", "learning_rate"}
+
+
+def _two_objectives() -> Study:
+    """Seconds of a step and bytes; the third trial failed, and one ran out of memory."""
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    study.set_metric_names(["train/step_seconds", "memory/peak_rss_bytes"])
+    for at in range(6):
+        trial = study.ask({"batch_size": optuna.distributions.IntDistribution(8, 64)})
+        trial.set_user_attr("run", f"run{at}")
+        values = [float("inf")] * 2 if at == 4 else [0.03 - 0.004 * at, 7e8 + 2**20 * at]
+        study.tell(trial, None if at == 2 else values, state=TrialState.FAIL if at == 2 else None)
+    return study
+
+
+def test_values_are_in_peoples_units_and_trials_keep_their_numbers() -> None:
+    drawn = {one.name: one for one in plots._plots(_two_objectives(), lambda run: f"https://mlflow.example/{run}")}
+    figure = drawn["history_train_step_seconds"].interactive()
+    assert figure.layout.yaxis.title.text == "median training step, ms"
+    seen, best, _infeasible = figure.data
+    assert list(seen.x) == [0, 1, 3, 5]
+    assert list(seen.y) == pytest.approx([30, 26, 18, 10])
+    assert list(seen.customdata) == [f"https://mlflow.example/run{at}" for at in (0, 1, 3, 5)]
+    assert list(best.y)[-1] == pytest.approx(10), "the best so far, with two objectives too"
+    front = drawn["pareto_front"].interactive()
+    assert {front.layout.xaxis.title.text, front.layout.yaxis.title.text} == {
+        "median training step, ms",
+        "peak process memory, MiB",
+    }
+
+
+def test_importance_has_its_uncertainty() -> None:
+    """The batch size makes nearly all of it, the learning rate nothing: no resample says otherwise."""
+    study = _study(20)
+    (ranked,) = (one for one in plots._plots(study) if one.name == "importance")
+    bars = ranked.interactive().data[0]
+    found = {
+        name: (share - below, share + above)
+        for name, share, below, above in zip(bars.y, bars.x, bars.error_x.arrayminus, bars.error_x.array, strict=True)
+    }
+    assert found["batch_size"][0] > found["learning_rate"][1]
+    assert all(high > low for low, high in found.values())
+    assert "90 % intervals" in ranked.picture().get_xlabel()
+
+
+def test_a_row_leads_to_its_run(tmp_path: Path) -> None:
+    table = [["trial", "run"], ["0", "<run>"], ["1", ""]]
+    plots.write(_study(2), tmp_path, "A sweep", [], table, link=lambda run: run and f"https://mlflow.example/{run}")
+    page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    assert '<td><a href="https://mlflow.example/&lt;run&gt;" target="_blank">&lt;run&gt;</a></td>' in page
+    assert "<td>1</td><td></td>" in page
 
 
 def test_the_page_warns_and_says_what_is_not_drawn(tmp_path: Path) -> None:
