@@ -87,6 +87,18 @@ def _axes():
     return canvas.Canvas().add_subplot()
 
 
+def test_a_compact_drawing_is_the_same_drawing():
+    """Every number of it within a thousandth; glyphs at their exact scale; the colour of alike marks once."""
+    marks = "".join(f'<use href="#m" x="{at}.123456" y="2.5" style="fill: #2f6db3"/>\n     ' for at in range(3))
+    svg = f'<g transform="scale(0.015625)"/><g clip-path="url(#p)">\n     {marks}</g><use x="1.98765" style="fill: #000000"/>'
+    found = canvas._compact(svg)
+    before, after = (re.findall(r"\d+\.\d+", text) for text in (svg, found))
+    assert [float(one) for one in after] == pytest.approx([float(one) for one in before], abs=1e-3)
+    assert "scale(0.015625)" in found
+    assert found.count("fill: #2f6db3") == 1
+    assert '<g clip-path="url(#p)" style="fill: #2f6db3">' in found
+
+
 def _untold(_value):
     return Tip("")
 
