@@ -65,6 +65,7 @@ def test_on_a_phone_a_row_is_a_card_that_names_its_values(page: Page) -> None:
     row = page.locator("tr", has=page.locator("td", has_text="median inference latency")).first
     names = row.locator("td").evaluate_all("all => all.map(one => getComputedStyle(one, '::before').content)")
     assert names[:3] == ['"outcome"', '"pytorch"', '"tensorflow"']
+    assert '"b > a in a block"' in names, "a character that is written by its number"
     tops = row.locator("td").evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
     assert tops == sorted(set(tops)), "one below the other"
     assert page.locator("tr.head").first.is_hidden()

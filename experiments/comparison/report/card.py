@@ -150,8 +150,10 @@ def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
 
 
 def _brief(finding: Finding, comparison: Comparison) -> str:
-    counted = strata.counted(finding, comparison)
-    return f"{wording.brief(finding)}{f' ({counted})' if counted else ''}"
+    told, counted = wording.brief(finding), strata.counted(finding, comparison)
+    if not counted:
+        return told
+    return f"{told.removesuffix(')')}; {counted})" if told.endswith(")") else f"{told} ({counted})"
 
 
 def _whom(finding: Finding, comparison: Comparison) -> str:

@@ -71,7 +71,8 @@ def _environment() -> Environment:
 
 def _in_css(text: str) -> Markup:
     """A text as a string of CSS: whatever is not plain is written by its number, so that nothing ends the string or the style."""
-    return Markup(f'"{"".join(one if one.isalnum() or one in " .,()%-" else f"{chr(92)}{ord(one):06x}" for one in text)}"')
+    told = "".join(one if one.isalnum() or one in " .,()%-" else f"\\{ord(one):x} " for one in text)
+    return Markup(f'"{told}"')
 
 
 def markdown(document: Document) -> str:

@@ -34,20 +34,20 @@ def is_told(summary: Finding, comparison: Comparison) -> bool:
 def clause(summary: Finding, comparison: Comparison) -> str:
     """A finding as a person says it; of a summary with what single strata show, where that is not the same everywhere."""
     found, told = of(summary, comparison), wording.clause(summary, comparison)
+    if summary.judged:
+        return f"{told} ({apart})" if (apart := counted(summary, comparison)) else told
     if not any(one.judged for one in found):
         return told
-    groups = _groups(found)
-    if summary.judged:
-        return told if list(groups) == [_word(summary)] else f"{told} ({_counted(groups, found)})"
-    first, *others = groups.values()
+    first, *others = _groups(found).values()
     rest = "".join(f", in {len(group)} {_word(group[0])}" for group in others)
     return f"in {len(first)} of {len(found)} {_kind(found)} {_shown(first, comparison)}{rest}; together {told}"
 
 
 def counted(summary: Finding, comparison: Comparison) -> str:
-    """In 3 of 4 campaigns faster, in 1 not settled; empty of a finding that is no summary."""
+    """In 3 of 4 campaigns faster, in 1 not settled; empty where all show what the summary does, or where it is none."""
     found = of(summary, comparison)
-    return _counted(_groups(found), found) if found else ""
+    groups = _groups(found)
+    return "" if list(groups) in ([], [_word(summary)]) else _counted(groups, found)
 
 
 def _counted(groups: dict[str, list[Finding]], found: Sequence[Finding]) -> str:
@@ -65,8 +65,7 @@ def _groups(found: Sequence[Finding]) -> dict[str, list[Finding]]:
 
 
 def _word(one: Finding) -> str:
-    told = _TOLD.get(one.decision, one.row.verdict if one.judged else NOT_SETTLED)
-    return told + (" (in doubt)" if one.judged and any(doubt.said for doubt in one.doubts) else "")
+    return _TOLD.get(one.decision, one.row.verdict if one.judged else NOT_SETTLED)
 
 
 def _kind(found: Sequence[Finding]) -> str:

@@ -163,6 +163,8 @@ def test_the_outcomes_of_a_card_count_their_strata() -> None:
     table = machines([1.2, 1.25, 1.3, 0.8])
     card = cards.of(compare(table, outcomes=[RATE], strata=["machine"], baseline="pytorch"), "A study")
     assert card.outcomes[0].verdict == "inconclusive · in 3 of 4 machines slower, in 1 faster"
+    alike = cards.of(compare(machines([1.2, 1.25, 1.3]), outcomes=[RATE], strata=["machine"], baseline="pytorch"), "A study")
+    assert alike.outcomes[0].verdict == "slower"
 
 
 @pytest.mark.parametrize(("hours", "spread"), [(0.25, 0.3), (25.0, 0.06)])

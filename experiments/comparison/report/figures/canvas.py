@@ -47,6 +47,7 @@ STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "text.color": INK,
     "text.parse_math": False,
+    "axes.facecolor": "none",
     "axes.edgecolor": GRID,
     "axes.labelcolor": SOFT,
     "axes.spines.top": False,
@@ -129,6 +130,7 @@ def made(drawing: Drawing) -> Figure:
         FigureCanvasAgg(canvas).print_png(  # type: ignore[no-untyped-call]
             png, metadata={"Software": None}, pil_kwargs={"compress_level": 2}
         )
+        canvas.patch.set_visible(False)  # a page has a ground of its own, which may be dark
         FigureCanvasSVG(canvas).print_svg(  # type: ignore[no-untyped-call]
             svg, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )

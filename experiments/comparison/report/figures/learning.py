@@ -10,7 +10,16 @@ from matplotlib.axes import Axes
 
 from experiments.comparison.report import wording
 from experiments.comparison.report.figures import tips
-from experiments.comparison.report.figures.canvas import Colours, Drawing, Scene, count_ticks, frame, paneled, unit_of
+from experiments.comparison.report.figures.canvas import (
+    Colours,
+    Drawing,
+    Scene,
+    count_ticks,
+    frame,
+    paneled,
+    plain_ticks,
+    unit_of,
+)
 from experiments.comparison.report.figures.tips import Tip
 from experiments.comparison.statistics.estimates import Floats
 from experiments.comparison.verdicts import learning, survival
@@ -74,3 +83,4 @@ def _steps(axes: Axes, sides: Sequence[Reached], colours: Colours, title: str, s
     axes.set_ylim(-0.03, 1.05)
     axes.set_xlabel("time of training, s")
     frame(axes, title, stratum, "share of runs")
+    plain_ticks(axes.yaxis, (0, 0.25, 0.5, 0.75, 1))
