@@ -32,12 +32,7 @@ LEAST_TRIALS = 2
 LEAST_FOR_IMPORTANCE = 20
 DOTS_PER_INCH = 120
 TREES, RESAMPLES = 32, 20
-Link = Callable[[str], str]
-
-
-def _nowhere(_run: str) -> str:
-    """Where a run leads of which no page is known."""
-    return ""
+NOWHERE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -58,18 +53,18 @@ def write(
     table: Sequence[Sequence[str]],
     *,
     warned: Sequence[str] = (),
-    link: Link = _nowhere,
+    pages: Mapping[str, str] = NOWHERE,
 ) -> list[str]:
     """`sweep.html` and `figures/*.png`. Returns a line for every plot that is not drawn.
 
-    warned: what the terminal warned of. link: run → its page in MLflow, empty where none is known.
+    warned: what the terminal warned of. pages: of the runs in MLflow, by their names in the table.
     """
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     parts: list[str] = []
     missing = _too_few(study)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for plot in _plots(study, link):
+        for plot in _plots(study, pages):
             try:
                 drawn = plot.interactive().to_html(full_html=False, include_plotlyjs=not parts)
                 _save(plot.picture(), folder / "figures" / f"{plot.name}.png")
@@ -77,7 +72,7 @@ def write(
             except (ValueError, RuntimeError, ZeroDivisionError) as error:
                 missing.append(f"{plot.title}: {' '.join(str(error).split())[:120]}")
     (folder / "sweep.html").write_text(
-        _page(title, [*(f"⚠ {one}" for one in warned), *sentences], table, parts, missing, link), encoding="utf-8"
+        _page(title, [*(f"⚠ {one}" for one in warned), *sentences], table, parts, missing, pages), encoding="utf-8"
     )
     return missing
 
@@ -101,7 +96,7 @@ def _targets(study: Study) -> list[Target]:
     return found
 
 
-def _plots(study: Study, link: Link = _nowhere) -> list[Plot]:
+def _plots(study: Study, pages: Mapping[str, str] = NOWHERE) -> list[Plot]:
     targets = _targets(study)
     if len(_finished(study)) < LEAST_TRIALS:
         return []
@@ -118,7 +113,9 @@ def _plots(study: Study, link: Link = _nowhere) -> list[Plot]:
         )
     for target in targets:
         suffix = f"_{target.name.replace('/', '_')}" if len(targets) > 1 else ""
-        found += _of_objective(_in_units(study, [target]), target, suffix, [link(_run(one)) for one in study.get_trials()])
+        found += _of_objective(
+            _in_units(study, [target]), target, suffix, [pages.get(_run(one), "") for one in study.get_trials()]
+        )
     return found
 
 
@@ -184,11 +181,9 @@ SHARE = "share of the variance (fANOVA); lines: 90 % intervals over resampled tr
 
 
 def _with_bars(drawn: Any, intervals: Mapping[str, tuple[float, float]]) -> Any:
-    bars = drawn.data[0]
-    ends = [intervals.get(name, (share, share)) for name, share in zip(bars.y, bars.x, strict=True)]
-    above = [max(0.0, high - share) for (_, high), share in zip(ends, bars.x, strict=True)]
-    below = [max(0.0, share - low) for (low, _), share in zip(ends, bars.x, strict=True)]
-    bars.error_x = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
+    ends = [(end, name) for name, interval in intervals.items() for end in (*interval, None)]
+    shares, names = zip(*ends, strict=True) if ends else ((), ())
+    drawn.add_scatter(x=shares, y=names, mode="lines", line={"color": "#333"}, showlegend=False)
     drawn.update_xaxes(title=SHARE)
     return drawn
 
@@ -259,11 +254,11 @@ def _page(
     table: Sequence[Sequence[str]],
     parts: Sequence[str],
     missing: Sequence[str],
-    link: Link,
+    pages: Mapping[str, str],
 ) -> str:
     def row(cells: Sequence[str], tag: str) -> str:
         told = [html.escape(cell) for cell in cells]
-        if tag == "td" and (page := link(cells[-1])):
+        if tag == "td" and (page := pages.get(cells[-1])):
             told[-1] = f'<a href="{html.escape(page)}" target="_blank">{told[-1]}</a>'
         return "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in told) + "</tr>"
 
