@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from tracking import bundle, first_use, limits, plain, whereabouts
 from tracking.errors import EvenhandError, WrongCall
@@ -619,6 +619,12 @@ class Store:
     def link(self, experiment: str, run_id: str) -> str:
         """A run's address in the UI, below the server's."""
         return f"#/experiments/{self.experiment_id(experiment)}/runs/{run_id}?{MODEL_TRAINING}"
+
+    def address(self, run_id: str) -> str:
+        """Where a browser finds a run by its id alone; empty where the UI has no address. Never with a password."""
+        parts = urlsplit(self.uri)
+        place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        return f"{place}/#/runs/{run_id}" if parts.scheme.startswith("http") else ""
 
     def list_of(self, experiment: str, run_id: str) -> str:
         """The UI's address, below the server's, of a campaign's runs in one list."""

@@ -105,6 +105,7 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
         figures=settings.figures,
         more_blocks=partial(extending.advice, campaign),
+        link=runner.store.address if online else None,
     )
     steps = partial(raw.fetch, runner.store) if online else partial(raw.from_files, paths=finished.values(runner.folder))
     return answer(question(settings, plan, study), table(list(runs)), runner.folder / "report", options, steps)
@@ -137,7 +138,6 @@ def _description(campaign: Campaign, sentences: list[str], found: ComparisonResu
     """The card stands first: of a long description MLflow shows the first lines only."""
     settings, info = campaign.settings, campaign.prepared.dataset
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info.counts.items())
-    advice = found.advice if found else None
     return "\n\n".join(
         [
             *([rendering.description_card(found.card)] if found else []),
@@ -146,7 +146,6 @@ def _description(campaign: Campaign, sentences: list[str], found: ComparisonResu
             f"Data: `{info.name}` ({counts}).",
             "\n".join(f"- ⚠ {line}" for line in campaign.runner.warnings),
             "### Found\n" + "\n".join(f"- {line}" for line in sentences),
-            *([f"{advice.what}:\n\n    {advice.command}"] if advice else []),
             f"The whole report is the artifact `report.html`. Every cell is a run of its own: {_cells(campaign.runner)}.",
         ]
     )

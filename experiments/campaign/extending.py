@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +122,12 @@ def seen(folder: Path, run: str, blocks: int) -> tuple[int, ...]:
     return tuple(sorted({*looks, blocks})) if reported > looked else looks
 
 
-def advice(campaign: Campaign, blocks: int) -> Advice | None:
+def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:
     """How so many more blocks are measured: by this campaign or, where its looks have spent the error rate, by a new one."""
     settings, study, root = campaign.settings, campaign.setup.study, campaign.runner.folder.parent
     spent = settings.until_settled and campaign.looks[-1:] == (settings.max_blocks,)
     if not spent:
-        command = shell.from_anywhere("extend", campaign.runner.run_id, f"--blocks={blocks}", *journal_option(root))
-        return Advice(f"{blocks:,} more block{'s' * (blocks > 1)}", command) if blocks <= MOST_BLOCKS else None
+        return _extended(campaign.runner.run_id, blocks, root) if blocks <= MOST_BLOCKS else None
     most = settings.max_blocks + blocks
     if most <= MOST_BLOCKS and campaign.plan == plan_.of_study(campaign.setup.module, settings):
         return Advice(
@@ -136,6 +135,32 @@ def advice(campaign: Campaign, blocks: int) -> Advice | None:
             shell.from_anywhere(study, *_given({**settings_.as_text(settings), "max_blocks": str(most)}, study)),
         )
     return None
+
+
+def _extended(run_id: str, blocks: int, root: Path) -> Advice:
+    command = shell.from_anywhere("extend", run_id, f"--blocks={blocks}", *journal_option(root))
+    return Advice(f"{blocks:,} more block{'s' * (blocks > 1)}", command)
+
+
+def advice_of_ended(campaigns: Sequence[str], root: Path, blocks: int, stratum: str) -> Advice | None:
+    """How so many more blocks are measured by one of several campaigns that have ended: that of the stratum.
+
+    campaigns: by their run ids. None where it is not known which, or where `extend` would refuse: its journal is not here, its
+    looks have spent the error rate, or machine, packages or code are others by now.
+    """
+    name = next((part.partition("=")[2] for part in stratum.split(", ") if part.startswith("campaign=")), "")
+    meant = [one for one in campaigns if one.startswith(name)]
+    if len(meant) != 1 or not (root / meant[0]).is_dir():
+        return None
+    try:
+        found = asked(meant[0], blocks, CampaignSettings.budget, root)
+        folder, kept = _find(meant[0], root)
+        settings = settings_.from_values(studies.load(found.study).Settings, kept["settings"])
+        lengths = {name: int(text) for name, text in found.given.items() if name in ("blocks", "max_blocks")}
+        allowed(replace(settings, **lengths), kept["settings"], folder, kept["run"])
+    except WrongCall:
+        return None
+    return _extended(meant[0], blocks, root)
 
 
 def _given(wanted: Mapping[str, str], study: str) -> list[str]:
@@ -147,4 +172,4 @@ def _given(wanted: Mapping[str, str], study: str) -> list[str]:
     return [f"--{name}={text}" for name, text in {**preset, **differ}.items()]
 
 
-__all__ = ["Extension", "advice", "allowed", "asked", "seen"]
+__all__ = ["Extension", "advice", "advice_of_ended", "allowed", "asked", "seen"]

@@ -171,6 +171,8 @@ def _compare(settings: Compare) -> int:
         if settings.format == "table":
             display.console.print(rendering.terminal_card(compared.answer.card), "", writing.terminal(comparison))
             _tell_found(compared.answer.sentences, comparison.warnings, display)
+            if compared.answer.card.advice:
+                display.say(str(compared.answer.card.advice))
             display.say("")
             display.say(f"report     {compared.answer.report}")
         else:
@@ -232,8 +234,8 @@ def _concluded(campaign: Campaign, display: Display, last_block: int = 0) -> int
     display.rest()
     _tell_tables(conclusion, display)
     _tell_found(conclusion.sentences, campaign.runner.warnings, display)
-    if conclusion.answer and conclusion.answer.advice:
-        display.say(str(conclusion.answer.advice))
+    if conclusion.answer and conclusion.answer.card.advice:
+        display.say(str(conclusion.answer.card.advice))
     path = conclusion.answer.report if conclusion.answer else None
     display.say("")
     display.say(f"report     {path or 'none: nothing to compare'}")

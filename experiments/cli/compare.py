@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
+from experiments.campaign import extending
 from experiments.campaign.opening import announce, keep
 from experiments.config import settings as settings_
 from experiments.config import shell
 from experiments.config.commands import Compare
+from experiments.config.settings import CampaignSettings
 from tracking import accounts, provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, StoredRun, Tags
@@ -118,7 +120,15 @@ def _judged(
         free = spec.allowed_to_differ
         chosen = sets.newest(chosen.table, factor=spec.factor, strata=spec.strata, allowed_to_differ=free)
     notes = (*told, *_other_kinds(settings, chosen))
-    options = ReportOptions(f"Comparison: {_title(settings)}", figures=settings.figures, notes=notes)
+    campaigns = [] if "campaign" not in chosen.table.columns else sorted(set(chosen.table["campaign"].dropna()) - {""})
+    journals = Path(CampaignSettings.journal).resolve()
+    options = ReportOptions(
+        f"Comparison: {_title(settings)}",
+        figures=settings.figures,
+        notes=notes,
+        more_blocks=partial(extending.advice_of_ended, campaigns, journals),
+        link=store.address,
+    )
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
     steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
     return answer(spec, chosen.table, folder, options, steps), notes

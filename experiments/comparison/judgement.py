@@ -13,7 +13,7 @@ import pandas as pd
 from experiments.comparison.report import ablations, remarks, tables, wording, writing
 from experiments.comparison.report import card as cards
 from experiments.comparison.report.card import AnswerCard
-from experiments.comparison.report.remarks import Advice
+from experiments.comparison.report.remarks import Measured
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import environment, pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
@@ -62,7 +62,7 @@ class ReportOptions:
     """How a report is headed, and what it sets beside the verdicts. `also`: what a study has to add to them.
 
     figures: whether there are any. notes: said quietly, at the end.
-    more_blocks: how so many more blocks are measured, where they can be.
+    more_blocks: how so many more blocks are measured, where they can be. link: run → its page in MLflow.
     """
 
     title: str
@@ -71,14 +71,15 @@ class ReportOptions:
     also: Callable[[Comparison], Extra] | None = None
     figures: bool = True
     notes: Sequence[str] = ()
-    more_blocks: Callable[[int], Advice | None] | None = None
+    more_blocks: Measured | None = None
+    link: tables.Link | None = None
 
 
 @dataclass(frozen=True)
 class ComparisonResult:
     """What was found. `report`: the HTML file, None if it could not be written (`trouble` says why).
 
-    card: the answer at one look. advice: how more blocks are measured, where some would settle what is open.
+    card: the answer at one look.
     """
 
     comparison: Comparison
@@ -87,7 +88,6 @@ class ComparisonResult:
     report: Path | None
     extra: Extra
     trouble: str = ""
-    advice: Advice | None = None
 
     def text(self, form: str) -> str:
         """The report as `markdown`, `csv` or `json`."""
@@ -111,8 +111,8 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
     comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
     extra = options.also(comparison) if options.also else Extra([])
     limits = precision.of_findings(wording.headlines(comparison), shown)
-    card = cards.of(comparison, options.title, limits, environment.span(runs))
     advice = remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
+    card = cards.of(comparison, options.title, limits, environment.span(runs), advice)
     tested = map(remarks.on_control, comparison.controls)
     found = [*loud, *wording.sentences(comparison), *filter(None, [remarks.on_precision(limits)])]
     found += [*tested, *alike, *extra.sentences]
@@ -130,7 +130,6 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
             learning=alike,
             notes=[*options.notes, *extra.sentences, *missing, *unasked],
             raw=shown,
-            advice=advice,
             limits=limits,
             card=card,
             sections=[
@@ -140,12 +139,13 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
                 *tables.time_of_a_step(comparison),
             ],
             with_figures=options.figures,
+            link=options.link or tables.nowhere,
         )
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        return ComparisonResult(comparison, card, found, None, extra, f"No report: {error.strerror}: {folder}", advice)
-    return ComparisonResult(comparison, card, found, path, extra, advice=advice)
+        return ComparisonResult(comparison, card, found, None, extra, f"No report: {error.strerror}: {folder}")
+    return ComparisonResult(comparison, card, found, path, extra)
 
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:

@@ -261,7 +261,7 @@ class Worker:
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             lead = self._link(self.study.user_attrs[self._campaign])
-        plots.write(self.study, folder, title, sentences, table, warned=runner.warnings)
+        plots.write(self.study, folder, title, sentences, table, warned=runner.warnings, pages=self._pages())
         runner.keep_file(folder)
         runner.keep_metrics(report.metrics(trials, best, asked.goal))
         text = "\n\n".join(["### Found\n" + "\n".join(f"- {one}" for one in sentences), lead])
@@ -269,6 +269,16 @@ class Worker:
         delivered = runner.close(RunOutcome.OK, "", tags)
         dashboard = f"optuna-dashboard {search.address(self.study)}"
         return Found(sentences, best, table, folder / "sweep.html", files, dashboard, conclusion, delivered)
+
+    def _pages(self) -> dict[str, str]:
+        """The page of each trial's run in MLflow, by what the search calls the run; empty where no server can be asked."""
+        runner = self.runner
+        own = f"tags.kind = '{RunKind.TRIAL}' and tags.`mlflow.parentRunId` = '{runner.run_id}'"
+        try:
+            found = list(runner.store.runs(runner.experiment, own)) if runner.deliver() else []
+        except Unreachable:
+            found = []
+        return {one.tags["origin"]: runner.store.address(one.run_id) for one in found if "origin" in one.tags}
 
     def _best(self) -> tuple[list[FrozenTrial], list[str]]:
         """The trials worth judging, and what is said of a search for the largest batch."""

@@ -19,13 +19,16 @@ from experiments.cli import arguments
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
+from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.comparison.report import rendering
+from experiments.comparison.report.remarks import Advice
 from experiments.comparison.runs import looks
 from experiments.comparison.verdicts import extended
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.planning import plan as plan_
 from tests.conftest import Place
-from tests.experiments.comparison.campaigns import frame
+from tests.experiments.comparison.campaigns import LATENCY, frame
 from tests.experiments.test_until_settled import TOYS, KnownCampaign, kept, noise
 from tracking import journal, provenance
 from tracking.errors import WrongCall
@@ -221,6 +224,43 @@ def test_an_extension_of_a_settled_campaign_measures_what_was_asked_for(tmp_path
 
 
 # ---- the command that is printed
+
+
+def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Path) -> None:
+    """What `compare` prints; nothing where `extend` would refuse."""
+    folder = campaign_folder(tmp_path)
+    campaign_folder(tmp_path, "beef")
+
+    def printed(campaigns: list[str], stratum: str = "", blocks: int = 20) -> list[str]:
+        found = extending.advice_of_ended(campaigns, tmp_path, blocks, stratum)
+        words = shlex.split(found.command.partition("&& ")[2]) if found else []
+        return words[words.index("extend") :] if found else []
+
+    assert printed(["f00d"]) == ["extend", "f00d", "--blocks=20", f"--journal={tmp_path}"]
+    assert printed(["beef", "f00d"], "machine=m, campaign=f0") == printed(["f00d"]), "the campaign of the stratum"
+    assert printed(["beef", "f00d"]) == [], "nobody knows which"
+    assert printed(["cafe"]) == [], "its journal is elsewhere"
+    assert printed(["f00d"], blocks=20_000) == [], "more than a campaign may have"
+    running = Journal(folder)
+    assert printed(["f00d"]) == [], "it is still running"
+    running.close()
+    run = journal.read_campaign(folder)["run"]
+    with (folder / journal.RECORDS).open("wb") as file:
+        file.write(journal._line(RunOpened(run, 0, "e", "c", {"kind": "campaign", "machine": "another"}, {})))
+    assert printed(["f00d"]) == [], "it ran on another machine"
+
+
+def test_the_card_has_the_command_in_every_format(tmp_path: Path) -> None:
+    advice = Advice("20 more blocks", "evenhand extend f00d --blocks=20")
+    asked: list[tuple[int, str]] = []
+    spec = ComparisonSpec(baseline="pytorch", outcomes=[LATENCY], primary=(LATENCY,))
+    options = ReportOptions("A study", figures=False, more_blocks=lambda *what: (asked.append(what), advice)[1])
+    found = answer(spec, frame(blocks=6, spread=0.1), tmp_path, options, lambda _: [])
+    (one,) = found.comparison.findings
+    assert one.plan is not None
+    assert asked == [(one.plan.blocks, "")]
+    for text in [*((tmp_path / name).read_text() for name in ("report.html", "card.md")), rendering.description_card(found.card)]:
+        assert advice.command in text
 
 
 def advised(tmp_path: Path, blocks: int, looks: tuple[int, ...] = (), **given: object):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlflow
 import pytest
@@ -124,6 +125,18 @@ def another() -> Iterator[str]:
     with subprocess.Popen(["sleep", "600"]) as process:
         yield str(process.pid)
         process.kill()
+
+
+@pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("http://127.0.0.1:5000", "http://127.0.0.1:5000/#/runs/f00d"),
+        ("https://ana:secret@mlflow.example/team/", "https://mlflow.example/team/#/runs/f00d"),
+        ("sqlite:///mlflow.db", ""),
+    ],
+)
+def test_a_run_has_an_address_by_its_id_alone_and_never_with_a_password(uri: str, address: str) -> None:
+    assert Store.address(SimpleNamespace(uri=uri), "f00d") == address  # type: ignore[arg-type]
 
 
 def test_runs_of_a_vanished_process_are_closed_and_those_of_a_living_one_kept(store: Store, tmp_path: Path, another: str) -> None:

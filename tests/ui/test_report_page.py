@@ -27,7 +27,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = frame(factors={"tensorflow": 1.2}, spread=0.03, tags={"cpu": "2 × Xeon", "version.torch": "2.13", "warnings": LONG})
     comparison = compare(table, baseline="pytorch", primary=[LATENCY])
     raw = raw_runs(table, sensors=True)
-    return writing.write(comparison, tmp_path_factory.mktemp("report"), title="Captioning · demo", raw=raw)
+    folder = tmp_path_factory.mktemp("report")
+    return writing.write(comparison, folder, title="Captioning · demo", raw=raw, link=lambda run: f"about:blank#{run}")
 
 
 @pytest.fixture
@@ -64,9 +65,52 @@ def test_on_a_phone_a_row_is_a_card_that_names_its_values(page: Page) -> None:
     row = page.locator("tr", has=page.locator("td", has_text="median inference latency")).first
     names = row.locator("td").evaluate_all("all => all.map(one => getComputedStyle(one, '::before').content)")
     assert names[:3] == ['"outcome"', '"pytorch"', '"tensorflow"']
+    assert '"b > a in a block"' in names, "a character that is written by its number"
     tops = row.locator("td").evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
     assert tops == sorted(set(tops)), "one below the other"
     assert page.locator("tr.head").first.is_hidden()
+
+
+RUNS = "details:has(> summary:text-is('Every run that counts'))"
+
+
+def test_rows_are_filtered_by_words(page: Page) -> None:
+    section = page.locator(RUNS)
+    section.locator("summary").click()
+    rows = section.locator("tr:not(.head)")
+    assert rows.count() == 16
+    section.get_by_role("searchbox").fill("tensorflow")
+    assert [one.is_visible() for one in rows.all()].count(True) == 8
+    section.get_by_role("searchbox").fill("tensorflow c1-3")
+    assert [one.is_visible() for one in rows.all()].count(True) == 1
+    section.get_by_role("searchbox").fill("")
+    assert [one.is_visible() for one in rows.all()].count(True) == 16
+    assert page.locator(".filter:visible").count() == 1, "short tables have none"
+
+
+def test_a_click_on_a_mark_or_a_row_opens_the_run(page: Page) -> None:
+    mark = page.locator("figure a", has=page.locator("title", has_text="tensorflow, block 3:")).first
+    with page.expect_popup() as opened:
+        mark.click(force=True)
+    assert opened.value.url == "about:blank#c1-3-tensorflow"
+    page.locator(f"{RUNS} > summary").click()
+    with page.expect_popup() as opened:
+        page.locator(f"{RUNS} tr", has_text="c1-3-tensorflow").locator("td").nth(2).click()
+    assert opened.value.url == "about:blank#c1-3-tensorflow"
+
+
+def test_without_scripts_all_is_there_but_the_filters(browser: Browser, report: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"file://{report}")
+    assert page.locator(".filter").count() == 0
+    assert page.locator(".said").is_visible()
+    mark = page.locator("figure a", has=page.locator("title", has_text="tensorflow, block 3:")).first
+    mark.click(force=True)
+    row = page.locator(":target")
+    assert row.is_visible(), "the folded table opens at the run's row"
+    assert row.locator("a").get_attribute("href") == "about:blank#c1-3-tensorflow"
+    context.close()
 
 
 def test_the_answer_is_on_the_first_screen(page: Page) -> None:

@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.comparison.report import remarks, tables, wording
+from experiments.comparison.report import remarks, strata, tables, wording
+from experiments.comparison.report.remarks import Advice
 from experiments.comparison.runs.environment import Span
+from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.comparison.verdicts.precision import Precision
@@ -20,7 +22,7 @@ _NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
 
 @dataclass(frozen=True)
 class OutcomeLine:
-    """One outcome of a card. style: as a table's cell."""
+    """One outcome of a card. style: as a table's cell. verdict: with what single strata show, where there are several."""
 
     label: str
     effect: str
@@ -39,6 +41,7 @@ class AnswerCard:
 
     caution: how many warnings there are.
     facts: what → text: machine, versions, date, duration, precision; without what the runs do not say.
+    advice: the command that measures what would settle it, where there is one.
     outcomes: settled ones first. figures: `verdict/…` metrics of the campaign's run.
     """
 
@@ -50,6 +53,7 @@ class AnswerCard:
     outcomes: Sequence[OutcomeLine]
     left_out: int
     figures: Mapping[str, float]
+    advice: Advice | None = None
 
     @property
     def told(self) -> str:
@@ -57,8 +61,14 @@ class AnswerCard:
         return " ".join(filter(None, (self.answer, self.caution)))
 
 
-def of(comparison: Comparison, title: str, limits: Sequence[Precision] = (), span: Span | None = None) -> AnswerCard:
-    """limits: how small a difference the runs could tell. span: when they ran."""
+def of(
+    comparison: Comparison,
+    title: str,
+    limits: Sequence[Precision] = (),
+    span: Span | None = None,
+    advice: Advice | None = None,
+) -> AnswerCard:
+    """limits: how small a difference the runs could tell. span: when they ran. advice: how more blocks are measured."""
     found = wording.settled_first(_headlines(comparison))
     shown = found[:MOST_OUTCOMES]
     several = len(grouped(found)) > 1
@@ -72,6 +82,7 @@ def of(comparison: Comparison, title: str, limits: Sequence[Precision] = (), spa
         [_line(one, comparison, several=several) for one in shown],
         len(found) - len(shown),
         _figures(found),
+        advice,
     )
 
 
@@ -85,9 +96,8 @@ def _headlines(comparison: Comparison) -> list[Finding]:
 def _line(finding: Finding, comparison: Comparison, *, several: bool) -> OutcomeLine:
     label = wording.named(finding)
     whom = f": {wording.spoken(finding.row.b, comparison)}" if several else ""
-    return OutcomeLine(
-        label + whom, wording.effect(finding), wording.effect_interval(finding), finding.row.verdict, tables.style(finding)
-    )
+    verdict = " · ".join(filter(None, (finding.row.verdict, strata.counted(finding, comparison))))
+    return OutcomeLine(label + whom, wording.effect(finding), wording.effect_interval(finding), verdict, tables.style(finding))
 
 
 def _question(comparison: Comparison, found: Sequence[Finding]) -> str:
@@ -98,32 +108,32 @@ def _question(comparison: Comparison, found: Sequence[Finding]) -> str:
 
 
 def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
-    if not found or not any(one.row.estimate is not None for one in found) or _all_too_few(found):
+    told = [one for one in found if strata.is_told(one, comparison)]
+    nothing = not any(one.row.estimate is not None for one in found) or all(one.decision is Decision.TOO_FEW for one in found)
+    if nothing and not told:
         return wording.sentences(comparison)[0]
     if len(grouped(found)) > 1:
         return _of_many(comparison, found)
-    settled, unsettled = [one for one in found if one.judged], [one for one in found if not one.judged]
-    clauses = [wording.clause(one, comparison) for one in settled] or [wording.clause(found[0], comparison)]
-    rest = [one.outcome.label for one in (unsettled if settled else unsettled[1:])]
+    first = told or found[:1]
+    clauses = [strata.clause(one, comparison) for one in first]
+    rest = [one.outcome.label for one in found if all(one is not other for other in first)]
     clauses += [f"not settled: {wording.joined(rest)}"] if rest else []
     sentence = "; ".join(clauses)
-    return " ".join(filter(None, (f"{sentence[:1].upper()}{sentence[1:]}.", _how(unsettled))))
-
-
-def _all_too_few(found: Sequence[Finding]) -> bool:
-    return all(one.decision is Decision.TOO_FEW for one in found)
+    return " ".join(filter(None, (f"{sentence[:1].upper()}{sentence[1:]}.", _how([one for one in found if not one.judged]))))
 
 
 def _how(unsettled: Sequence[Finding]) -> str:
-    """What would settle the outcome that needs most; empty where nothing is open, or no payable number of blocks would."""
-    plans = [one for one in unsettled if one.plan and one.plan.blocks]
-    if not plans or len(plans) < len(unsettled):
-        return ""
-    most = max(plans, key=lambda one: one.plan.blocks or 0 if one.plan else 0)
-    assert most.plan is not None
-    blocks = most.plan.blocks or 0
-    takes = f", {durations.told(blocks * most.block_seconds)}," if most.block_seconds else ""
+    """What would settle the outcome that needs most; empty where nothing is open, or nobody knows."""
     which = "it" if len(unsettled) == 1 else "all"
+    if hopeless := [one for one in unsettled if outlook.remedies(one)]:
+        stuck = "it" if len(unsettled) == 1 else wording.joined([one.outcome.label for one in hopeless])
+        ways = list(dict.fromkeys(way for one in hopeless for way in outlook.remedies(one)))
+        return f"More blocks will hardly settle {stuck} on this machine; {wording.joined(ways, 'or')} may help."
+    wanted = [(one, blocks) for one in unsettled if (blocks := outlook.payable(one))]
+    if not wanted or len(wanted) < len(unsettled):
+        return ""
+    one, blocks = max(wanted, key=lambda pair: pair[1])
+    takes = f", {durations.told(blocks * one.block_seconds)}," if one.block_seconds else ""
     return f"About {blocks:,} more block{'s' * (blocks > 1)}{takes} would settle {which} if the truth is what was seen."
 
 
@@ -131,12 +141,19 @@ def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
     """One outcome, level by level: the first that is settled anywhere."""
     metric = found[0].row.metric
     group = [one for one in found if one.row.metric == metric]
-    seen = [f"{_whom(one, comparison)} {wording.brief(one)}" for one in group[:MOST_LEVELS]]
+    seen = [f"{_whom(one, comparison)} {_brief(one, comparison)}" for one in group[:MOST_LEVELS]]
     seen += [f"{len(group) - len(seen)} more in the report"] if len(group) > len(seen) else []
     bases = list(dict.fromkeys(wording.spoken(one.row.a, comparison) for one in group))
     against = f" against {bases[0]}" if len(bases) == 1 else ""
     label = group[0].outcome.label
     return f"{label[:1].upper()}{label[1:]}{against}: {'; '.join(seen)}."
+
+
+def _brief(finding: Finding, comparison: Comparison) -> str:
+    told, counted = wording.brief(finding), strata.counted(finding, comparison)
+    if not counted:
+        return told
+    return f"{told.removesuffix(')')}; {counted})" if told.endswith(")") else f"{told} ({counted})"
 
 
 def _whom(finding: Finding, comparison: Comparison) -> str:

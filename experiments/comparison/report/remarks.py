@@ -26,10 +26,15 @@ class Advice:
         return f"{self.what}: {self.command}"
 
 
-def on_more_blocks(comparison: Comparison, measured: Callable[[int], Advice | None]) -> Advice | None:
-    """How what is open among the headlines would be settled, where so many more blocks can be measured."""
-    wanted = max((outlook.more_blocks(finding) for finding in wording.headlines(comparison)), default=0)
-    return measured(wanted) if wanted else None
+# So many more blocks, in that stratum -> how they are measured; None where they cannot be.
+Measured = Callable[[int, str], Advice | None]
+
+
+def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
+    """How the headline that needs most would be settled, where so many more blocks can be measured."""
+    needed = [(outlook.more_blocks(finding), finding.row.stratum) for finding in wording.headlines(comparison)]
+    wanted, stratum = max(needed, key=lambda one: one[0], default=(0, ""))
+    return measured(wanted, stratum) if wanted else None
 
 
 # What a part of the spread is called, and what makes it smaller.

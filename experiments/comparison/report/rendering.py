@@ -16,7 +16,6 @@ from experiments.config.console import Table, Text, box
 
 if TYPE_CHECKING:
     from experiments.comparison.report.figures import Figure
-    from experiments.comparison.report.remarks import Advice
 
 _TERMINAL_STYLE = {
     "better": "bold green",
@@ -28,12 +27,15 @@ _TERMINAL_STYLE = {
 }
 
 
+# Of fewer rows all are seen at once.
+LEAST_TO_FILTER = 12
+
+
 @dataclass(frozen=True)
 class Document:
     """A report. sentences: what was found, the most important first. notes: at its end.
 
-    precision: how small a difference could be told, and why; empty where nothing was tested. advice: how what is open would be
-    settled.
+    precision: how small a difference could be told, and why; empty where nothing was tested.
     """
 
     card: AnswerCard
@@ -41,14 +43,13 @@ class Document:
     precision: str
     warnings: Sequence[str]
     sentences: Sequence[str]
-    advice: Advice | None
     body: Sequence[Section | Figure]
     notes: Sequence[str]
 
 
 def page(document: Document) -> str:
     """One HTML file that needs nothing from outside."""
-    return _environment().get_template("report.html.j2").render(document=document)
+    return _environment().get_template("report.html.j2").render(document=document, least_to_filter=LEAST_TO_FILTER)
 
 
 def fragment(warnings: Sequence[str], sentences: Sequence[str], table: Section) -> str:
@@ -64,8 +65,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["markup"] = Markup
+    environment.filters |= {"markup": Markup, "css": _in_css}
     return environment
+
+
+def _in_css(text: str) -> Markup:
+    """A text as a string of CSS: whatever is not plain is written by its number, so that nothing ends the string or the style."""
+    told = "".join(one if one.isalnum() or one in " .,()%-" else f"\\{ord(one):x} " for one in text)
+    return Markup(f'"{told}"')
 
 
 def markdown(document: Document) -> str:
@@ -74,7 +81,6 @@ def markdown(document: Document) -> str:
     parts = [title, *(f"> **{_escaped(line)}**" for line in document.warnings), card]
     parts += [_escaped(document.subtitle), *filter(None, [_escaped(document.precision)])]
     parts.append("\n".join(f"- {_escaped(line)}" for line in document.sentences))
-    parts += [f"{_escaped(document.advice.what)}:", f"    {document.advice.command}"] if document.advice else []
     for one in document.body:
         if isinstance(one, Section):
             parts += _markdown_section(one)
@@ -91,6 +97,7 @@ def markdown_card(card: AnswerCard) -> str:
         lines = [_markdown_row(("outcome", "effect", "95 % CI", "verdict")), "|---|---|---|---|", *map(_markdown_row, rows)]
         parts.append("\n".join(lines))
     parts += [f"{card.left_out} more outcomes in the report."] if card.left_out else []
+    parts += _markdown_advice(card)
     return "\n\n".join([*parts, "\n".join(f"- {name}: {_escaped(text)}" for name, text in card.facts.items())])
 
 
@@ -98,7 +105,11 @@ def description_card(card: AnswerCard) -> str:
     """The card at the head of a run's description, of which a page of MLflow shows the first lines: the answer stands there."""
     outcomes = "\n".join(f"- {_escaped(f'{one.label}: {one.effect} · {one.basis}')}" for one in card.outcomes)
     facts = " · ".join(f"{name}: {_escaped(text)}" for name, text in card.facts.items())
-    return "\n\n".join(filter(None, [*_markdown_answer(card), outcomes, facts]))
+    return "\n\n".join(filter(None, [*_markdown_answer(card), outcomes, *_markdown_advice(card), facts]))
+
+
+def _markdown_advice(card: AnswerCard) -> list[str]:
+    return [f"{_escaped(card.advice.what)}:", f"    {card.advice.command}"] if card.advice else []
 
 
 def _markdown_answer(card: AnswerCard) -> list[str]:

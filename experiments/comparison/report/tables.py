@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from experiments.comparison.report import remarks, wording
 from experiments.comparison.report.sections import Cell, Column, Header, Line, Section
@@ -19,6 +19,9 @@ from experiments.comparison.verdicts.steadiness import KINDS, RunSteadiness, by_
 from experiments.config.outcomes import outcome
 
 NONE, NOT_COUNTED = wording.NONE, "not counted"
+Link = Callable[[str], str]
+# A page lists no more runs than that; all stand in MLflow.
+MOST_RUNS = 2_000
 ONE_FAMILY = "at most 5 % of reports show a difference where there is none (Holm’s correction over all rows). "
 TWO_FAMILIES = (
     "at most 5 % of reports show a difference where there is none among the primary rows, declared beforehand, and at most "
@@ -30,6 +33,11 @@ PROMISE = (
     "“Smallest detectable effect”: the true effect that 80 % of such campaigns show, among all rows of its family. “Smallest "
     "effect with a verdict”: the true effect that 80 % of them show to lie beyond the margin."
 )
+
+
+def nowhere(_run: str) -> str:
+    """Where a run leads of which no page is known."""
+    return ""
 
 
 def number(name: str, **more: int) -> Column:
@@ -263,8 +271,9 @@ def across_strata(comparison: Comparison) -> list[Section]:
 
 def times_to_accuracy(comparison: Comparison) -> list[Section]:
     caption = (
-        "Seconds of training, without validation, until an epoch ended with this accuracy. A run that never got there counts as "
-        "censored at its end (Kaplan-Meier); the log-rank test is against the first of each group."
+        "Seconds of training, without validation, until an epoch ended with this accuracy. The median is the time by which half "
+        "of all runs had got there, as in the figure. A run that ended without stays among those that have not (cumulative "
+        "incidence), in the interval and in the log-rank test too, which is against the first of each group."
     )
     header: Header = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank")
     rows = [_time_to_accuracy(one) for one in survival.middles(survival.reached(comparison), tested=not comparison.busy)]
@@ -344,7 +353,35 @@ def batch_limits(comparison: Comparison, curves: Sequence[Curve]) -> list[Sectio
     return [Section("Batch-size limits", caption, header, rows)] if rows else []
 
 
-def steadiness(comparison: Comparison, found: Sequence[RunSteadiness]) -> list[Section]:
+def anchors(comparison: Comparison) -> dict[str, str]:
+    """Run → the id of its row in `runs`, in the order in which they began; none where nobody would read so many."""
+    began = {value.run: value.sequence for values in comparison.values.values() for value in values}
+    in_order = sorted(began, key=lambda run: began[run]) if len(began) <= MOST_RUNS else []
+    return {run: f"r{at}" for at, run in enumerate(in_order, 1)}
+
+
+def runs(comparison: Comparison, of_runs: Mapping[str, str], link: Link) -> list[Section]:
+    """Every run that counts, with its value of each headline, in the order in which they began. of_runs: as `anchors`."""
+    headlines = {one.row.metric: one.outcome for one in wording.headlines(comparison)}
+    first = {value.run: value for values in comparison.values.values() for value in values}
+    told = {metric: {one.run: one.value for one in comparison.values.get(metric, ())} for metric in headlines}
+    strata = len({value.group for value in first.values()}) > 1
+    header: Header = (
+        *("run", comparison.factor, *(["stratum"] if strata else []), "block"),
+        *(number(one.label) for one in headlines.values()),
+    )
+    rows: list[Line] = [
+        (
+            Cell(run, link=link(run), anchor=anchor),
+            *(first[run].level, *([first[run].group] if strata else []), first[run].block),
+            *(wording.quantity(told[metric].get(run), one) for metric, one in headlines.items()),
+        )
+        for run, anchor in of_runs.items()
+    ]
+    return [Section("Every run that counts", "In the order in which they began.", header, rows, folded=True)] if rows else []
+
+
+def steadiness(comparison: Comparison, found: Sequence[RunSteadiness], link: Link = nowhere) -> list[Section]:
     """What the steps of the runs that were read came to: by level, the runs that never rested, and every run."""
     if not found:
         return []
@@ -368,10 +405,10 @@ def steadiness(comparison: Comparison, found: Sequence[RunSteadiness]) -> list[S
     ]
     restless = [one for one in found if one.steady.kind == "no steady state"]
     runs: Header = ("run", comparison.factor, under(""), "block")
-    named = [(*_run(one), f"{one.phase}: {one.steady.reason}") for one in restless]
+    named = [(*_run(one, link), f"{one.phase}: {one.steady.reason}") for one in restless]
     of_all: list[Line] = [
         (
-            *(*_run(one), one.steady.kind, one.steady.reason),
+            *(*_run(one, link), one.steady.kind, one.steady.reason),
             *(_decimal(one.steady.first_steady_step, "{:.0f}"), _decimal(one.steady.drift_percent, "{:+.1f} %")),
         )
         for one in found
@@ -388,8 +425,8 @@ def _count(count: int, *, alarming: bool) -> Cell:
     return Cell(str(count or "·"), "alarm" if alarming and count else "")
 
 
-def _run(one: RunSteadiness) -> tuple[str, str, str, str]:
-    return one.run.run_id, one.run.level, one.run.stratum, one.run.block
+def _run(one: RunSteadiness, link: Link) -> tuple[Cell, str, str, str]:
+    return Cell(one.run.run_id, link=link(one.run.run_id)), one.run.level, one.run.stratum, one.run.block
 
 
 def unread(raw: Sequence[RawRun]) -> list[str]:
@@ -462,10 +499,10 @@ def environment(comparison: Comparison) -> Section:
     return Section("Environment, side by side", "", ("", *comparison.levels), rows)
 
 
-def excluded(comparison: Comparison) -> Section:
+def excluded(comparison: Comparison, link: Link = nowhere) -> Section:
     header: Header = ("run", under(""), comparison.factor, "block", "metric", "reason")
     rows: list[Line] = [
-        (one.name, one.run_id, one.level or NONE, one.block or NONE, one.metric or "all", one.reason)
+        (Cell(one.name, link=link(one.run_id)), one.run_id, one.level or NONE, one.block or NONE, one.metric or "all", one.reason)
         for one in comparison.excluded
     ]
     return Section("Left out, and why", "" if rows else _none_left_out(comparison), header, rows)

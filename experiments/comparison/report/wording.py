@@ -29,7 +29,7 @@ _FROM = {"min": 120.0, "h": 7_200.0}
 # Of a profiled step.
 PARTS = {"op": "operators or kernels", "copy": "copies", "unrecorded": "unrecorded", "dispatch": "framework", "python": "Python"}
 # A sentence says what is done rather than the metric's name where there is a verb for it.
-_VERBS = {"training throughput": "trains", "median inference latency": "answers"}
+VERBS = {"training throughput": "trains", "median inference latency": "answers"}
 
 
 @dataclass(frozen=True)
@@ -254,8 +254,8 @@ def _size_open(finding: Finding) -> str:
 def _than(finding: Finding, *, start: bool = False) -> str:
     """tensorflow trains 1.42× faster than pytorch; a label, but never a level, gets a capital at the `start` of a sentence."""
     row, label = finding.row, finding.outcome.label
-    if label in _VERBS:
-        return f"{row.b} {_VERBS[label]} {effect(finding)} than {row.a}"
+    if label in VERBS:
+        return f"{row.b} {VERBS[label]} {effect(finding)} than {row.a}"
     seen, subject = effect(finding), _capital(label) if start else label
     if seen.startswith("±") or seen == "identical":
         return f"{subject} of {row.b} and {row.a}: {seen}"
@@ -326,8 +326,8 @@ def _range(finding: Finding) -> str:
     if row.kind == "difference":
         return f"{label} of {row.b} differs by {effect_interval(finding)} from that of {row.a}"
     ends = [_end(value, finding) for value in (row.ci_low, row.ci_high)]
-    if label in _VERBS:
-        return f"{row.b} {_VERBS[label]} between {ends[0]} and {ends[1]} than {row.a}"
+    if label in VERBS:
+        return f"{row.b} {VERBS[label]} between {ends[0]} and {ends[1]} than {row.a}"
     return f"{label} of {row.b} is between {ends[0]} and {ends[1]} than that of {row.a}"
 
 
@@ -471,7 +471,7 @@ def _brief(finding: Finding) -> str:
     row, label = finding.row, finding.outcome.label
     if row.estimate is None:
         return f"{label} {row.verdict} ({row.reason})"
-    name = _VERBS.get(label, label)
+    name = VERBS.get(label, label)
     doubt = ", in doubt" if any(one.said for one in finding.doubts) else ""
     doubt = doubt if finding.judged else f", {row.verdict}"
     return f"{name} {effect(finding)}" + (f" ({effect_interval(finding)}{doubt})" if effect_interval(finding) else doubt)
@@ -479,14 +479,15 @@ def _brief(finding: Finding) -> str:
 
 def at_a_look(finding: Finding, block_seconds: float) -> str:
     """A line on an outcome while its campaign goes on; block_seconds: how long one more block takes."""
-    row, plan, share = finding.row, finding.plan, outlook.narrower(finding)
+    row, share = finding.row, outlook.narrower(finding)
     seen = f"{named(finding)}, {row.b} against {row.a}: {effect(finding)} (95 % CI {effect_interval(finding) or NONE})"
     if finding.judged or finding.decision is Decision.NOT_COMPARABLE:
         return f"{seen}: {row.verdict}"
     narrow = f"; settled at {share:.2g} of that width" if share else ""
-    if plan is None or plan.blocks is None:
+    wanted = outlook.payable(finding, block_seconds)
+    if wanted is None:
         return f"{seen}, margin {margin(finding)}: open{narrow}"
-    more = f"about {plan.blocks:,} more block{'s' * (plan.blocks > 1)}, {durations.told(plan.blocks * block_seconds)}"
+    more = f"about {wanted:,} more block{'s' * (wanted > 1)}, {durations.told(wanted * block_seconds)}"
     return f"{seen}, margin {margin(finding)}: open{narrow}; {more}"
 
 

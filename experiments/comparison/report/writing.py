@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from experiments.comparison.report import card as cards
 from experiments.comparison.report import remarks, rendering, tables, wording
 from experiments.comparison.report.card import AnswerCard
-from experiments.comparison.report.remarks import Advice
 from experiments.comparison.report.rendering import Document
 from experiments.comparison.report.sections import Section
 from experiments.comparison.report.wording import sentences
@@ -38,6 +38,11 @@ SUMMARY_KEYS = (
     *("verdict", "reason", "family"),
 )
 LEARNING = "learning"
+# As the page does it: what is drawn is inverted, hues kept.
+DARK = (
+    "<style>@media screen and (prefers-color-scheme: dark)"
+    "{:root{background:#14181f}:root>g{filter:invert(.92) hue-rotate(180deg)}}</style>"
+)
 FIRST_SIZES = "params.inference_batch_sizes"
 
 
@@ -52,11 +57,11 @@ def write(
     published_source: str = "",
     raw: Sequence[RawRun] = (),
     sections: Sequence[Section] = (),
-    advice: Advice | None = None,
     limits: Sequence[Precision] = (),
     card: AnswerCard | None = None,
     learning: Sequence[str] = (),
     with_figures: bool = True,
+    link: tables.Link = tables.nowhere,
 ) -> Path:
     """Writes report.html, report.md, card.md, comparison.csv, comparison.json and, with figures, card.png and figures/.
 
@@ -66,15 +71,18 @@ def write(
     notes are told quietly, at the end.
     published: mappings with `what`, `published` and `metric` (may be empty).
     raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
-    advice: how what is open would be settled. limits: how small a difference the runs could tell, and why.
+    limits: how small a difference the runs could tell, and why.
     card: what stands at the top, made here where it is not given. learning: whether the levels learn alike, told before speed.
+    link: run → its page in MLflow, empty where none is known.
     """
     from experiments.comparison.report import figures
 
     curves = batch_sizes.curves(comparison, first_batch_size(runs, raw))
-    drawn = figures.draw(comparison, raw, curves) if with_figures else []
+    rows = tables.anchors(comparison)
+    drawn = figures.draw(comparison, raw, curves, anchors=rows) if with_figures else []
     beside = tables.published([_beside(comparison, one, runs) for one in published], published_source)
-    above, below = _above(comparison, [*sections, *tables.precision(limits)]), _below(comparison, curves, raw, beside)
+    above = _above(comparison, [*sections, *tables.precision(limits)])
+    below = [*_below(comparison, curves, raw, beside, link), *tables.runs(comparison, rows, link)]
     as_text = json.dumps(as_json(comparison), indent=1, allow_nan=False, ensure_ascii=False)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for figure in drawn:
@@ -88,7 +96,7 @@ def write(
     heading = [Section("Figures", "", (), ())] if others else []
     body: list[Section | Figure] = [*alike, *first, *above, *heading, *others, *below]
     notes = [*tables.unread(raw), *_missing(comparison), *notes]
-    document = _document(comparison, card, advice, remarks.on_precision(limits), body, notes)
+    document = _document(comparison, card, remarks.on_precision(limits), body, notes)
     (folder / "report.html").write_text(rendering.page(document), encoding="utf-8")
     (folder / "report.md").write_text(rendering.markdown(document), encoding="utf-8")
     (folder / "card.md").write_text(rendering.markdown_card(card) + "\n", encoding="utf-8")
@@ -108,25 +116,26 @@ def _above(comparison: Comparison, own: Sequence[Section]) -> list[Section]:
     ]
 
 
-def _below(comparison: Comparison, curves: Sequence[Curve], raw: Sequence[RawRun], published: Sequence[Section]) -> list[Section]:
+def _below(
+    comparison: Comparison, curves: Sequence[Curve], raw: Sequence[RawRun], published: Sequence[Section], link: tables.Link
+) -> list[Section]:
     """The sections after the figures."""
     place = {level: at for at, level in enumerate(comparison.levels)}
     rested = steadiness.of_runs(sorted(raw, key=lambda run: place.get(run.level, len(place))))
     return [
         *tables.memory_limits(comparison),
         *tables.batch_limits(comparison, curves),
-        *tables.steadiness(comparison, rested),
+        *tables.steadiness(comparison, rested, link),
         *tables.controls(comparison),
         *tables.papers(comparison),
         *published,
-        *(tables.environment(comparison), tables.excluded(comparison)),
+        *(tables.environment(comparison), tables.excluded(comparison, link)),
     ]
 
 
 def _document(
     comparison: Comparison,
     card: AnswerCard,
-    advice: Advice | None,
     precision: str,
     body: Sequence[Section | Figure],
     notes: Sequence[str],
@@ -136,7 +145,7 @@ def _document(
         f"margin ±{wording.percent(comparison.margin)} on ratios"
     )
     told = sentences(comparison)
-    return Document(card, subtitle, precision, comparison.warnings, told, advice, body, notes)
+    return Document(card, subtitle, precision, comparison.warnings, told, body, notes)
 
 
 def _missing(comparison: Comparison) -> list[str]:
@@ -206,8 +215,10 @@ def first_batch_size(runs: pd.DataFrame | None, raw: Sequence[RawRun]) -> int | 
 
 
 def _standalone(svg: str) -> str:
+    """A figure as a file: dark where the reader prefers it, and without links to rows of the page."""
     namespace = "http://www.w3.org/2000/svg"
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg.replace("<svg ", f"""<svg xmlns="{namespace}" """, 1)}\n'
+    svg = re.sub(r'<a href="#r\d+">', "<a>", svg).replace("<svg ", f'<svg xmlns="{namespace}" ', 1).replace(">", f">{DARK}", 1)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg}\n'
 
 
 __all__ = ["as_csv", "as_json", "sentences", "terminal", "write"]

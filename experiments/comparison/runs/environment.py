@@ -34,7 +34,7 @@ UNTOLD_TAGS = (
 class Value(NamedTuple):
     """One run's value of a metric; `sequence`: its place in the order in which the runs began. A tuple, as there are many.
 
-    group: the stratum that was asked for, in which `stratum` may be one of several campaigns.
+    group: the stratum that was asked for, in which `stratum` may be one of several campaigns. run: its id.
     """
 
     level: str
@@ -43,6 +43,7 @@ class Value(NamedTuple):
     sequence: int
     value: float
     group: str = ""
+    run: str = ""
 
 
 def numbers(frame: pd.DataFrame, metric: str) -> Floats:
@@ -55,14 +56,14 @@ def numbers(frame: pd.DataFrame, metric: str) -> Floats:
 def values(frame: pd.DataFrame, metrics: Iterable[str]) -> dict[str, tuple[Value, ...]]:
     """Metric → every finite value in the order in which the runs began."""
     order = np.argsort(frame["sequence"].to_numpy(), kind="stable")
-    *columns, groups = [frame[name].to_numpy()[order] for name in ("level", "stratum", "block_label", "sequence", "group")]
+    names = ("level", "stratum", "block_label", "sequence", "group", "run_id")
+    *columns, groups, runs = [frame[name].to_numpy()[order] for name in names]
     told = {}
     for metric in metrics:
         found = numbers(frame, metric)[order]
         finite = np.flatnonzero(np.isfinite(found))
-        told[metric] = tuple(
-            map(Value, *(column[finite].tolist() for column in columns), found[finite].tolist(), groups[finite].tolist())
-        )
+        first, last = ([column[finite].tolist() for column in some] for some in (columns, (groups, runs)))
+        told[metric] = tuple(map(Value, *first, found[finite].tolist(), *last))
     return told
 
 

@@ -120,6 +120,7 @@ class Finding:
     the verdict, such as `doubts`, which have to agree with it. order: which side ran first, and what lay in between.
     a_value, b_value: geometric mean (ratio) or mean (difference) of each side over the paired blocks.
     plan: how many more blocks should settle what is open. block_seconds: how long both runs of a block took, in the middle.
+    took_turns: whether both ran at the same time, in turns.
     busy: why there is no verdict where others disturbed the cells; else empty. looks: how often it was looked, and when, in a
     campaign that goes on until it is settled; every p and interval holds for all of them.
     """
@@ -137,6 +138,7 @@ class Finding:
     cliffs_delta: float | None = None
     plan: Plan | None = None
     block_seconds: float | None = None
+    took_turns: bool = False
     permutation_p: float | None = None
     across: AcrossStrata | None = None
     busy: str = ""

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.power import Plan
+from experiments.comparison.verdicts import busy, turns
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.reasons import Family
 from experiments.config import durations
 
 OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
+# Estimate and spread of a few blocks foretell no more than about ten times as many. A hundred are a night of cells of minutes,
+# whatever they are many times of; and nobody gives a row more than a day.
+MOST_TIMES, FEW, MOST_SECONDS = 10, 100, 24 * 3_600
 
 
 def of_row(finding: Finding, family: Family) -> Finding:
@@ -29,8 +33,8 @@ def of_row(finding: Finding, family: Family) -> Finding:
     )
     if finding.decision not in OPEN:
         return replace(finding, row=row)
-    plan = _plan(finding, family.left_beside(finding))
-    return replace(finding, row=row, plan=plan, outlook=_told(plan, finding.block_seconds))
+    planned = replace(finding, row=row, plan=_plan(finding, family.left_beside(finding)))
+    return replace(planned, outlook=_told(planned))
 
 
 def _plan(finding: Finding, tests: int) -> Plan:
@@ -50,7 +54,31 @@ def more_blocks(finding: Finding) -> int:
     """How many more should bring a verdict; 0 where there is one, or no payable number does."""
     if finding.decision is Decision.TOO_FEW and not finding.busy:
         return max(0, MINIMUM_BLOCKS - finding.row.n_blocks)
-    return finding.plan.blocks or 0 if finding.plan else 0
+    return payable(finding) or 0
+
+
+def payable(finding: Finding, block_seconds: float | None = None) -> int | None:
+    """How many more blocks should settle it, where anybody would run so many; None otherwise.
+
+    block_seconds: how long one takes, where that is known better than from the finding.
+    """
+    blocks, seconds = finding.plan.blocks if finding.plan else None, block_seconds or finding.block_seconds or 0.0
+    if blocks is None or blocks > _most(finding) or blocks * seconds > MOST_SECONDS:
+        return None
+    return blocks
+
+
+def _most(finding: Finding) -> int:
+    return max(FEW, MOST_TIMES * finding.row.n_blocks)
+
+
+def remedies(finding: Finding) -> tuple[str, ...]:
+    """What may narrow the interval where more blocks are no way; empty where they are, and where nothing is open or known."""
+    if finding.plan is None or finding.plan.blocks is None or payable(finding):
+        return ()
+    alone = finding.took_turns or bool(turns.refused(finding.row.metric))
+    quiet = ("an idle machine", *(() if alone else ("pairing=interleaved",))) if busy.depends(finding.outcome) else ()
+    return ("longer cells", *quiet)
 
 
 def narrower(finding: Finding) -> float | None:
@@ -66,11 +94,18 @@ def as_effect(shift: float, kind: str) -> float:
     return math.expm1(min(shift, 700.0)) if kind == "ratio" else shift
 
 
-def _told(plan: Plan, block_seconds: float | None) -> str:
+def _told(finding: Finding) -> str:
+    plan, seconds = finding.plan, finding.block_seconds
+    assert plan is not None
     if plan.blocks is None:
         return "no payable number of blocks would settle it: what was seen lies too near the margin"
+    if not payable(finding):
+        many = f"over {_most(finding):,} more" if plan.blocks > _most(finding) else "over a day of machine time"
+        *others, last = remedies(finding)
+        ways = f"{', '.join(others)} or {last}" if others else last
+        return f"too small a difference or too noisy here to be settled by more blocks: that takes {many}; {ways} may help"
     blocks = f"about {plan.blocks:,} more block{'s' if plan.blocks > 1 else ''} would settle it if the truth is what was seen"
     most = "more than can be paid" if plan.most is None else f"{plan.most:,}"
     spread = f"{plan.fewest:,} to {most}, as the spread is known"
-    cost = f"; {durations.told(plan.blocks * block_seconds)} of machine time" if block_seconds else ""
+    cost = f"; {durations.told(plan.blocks * seconds)} of machine time" if seconds else ""
     return f"{blocks} ({spread}{cost})"

@@ -1,7 +1,12 @@
-"""Time to an accuracy, with runs that never get there counted as censored, not dropped (Kaplan and Meier, 1958)."""
+"""Time to an accuracy. Runs whose training ended without it are not dropped: they never count as on their way to it.
+
+That is the cumulative incidence (Fine and Gray, 1999): Kaplan and Meier's curve with those runs kept at risk to the end, which is
+the share of all runs. With them censored where they ended, it would rise to 1 where the last run alone got there.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +26,22 @@ class Reached:
     level: str
     seconds: NDArray[np.float64]
     reached: NDArray[np.bool_]
+
+    @property
+    def steps(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """When another run got there, ascending, and the share of all runs that had got there from then on."""
+        times = np.sort(self.seconds[self.reached])
+        return times, np.arange(1, len(times) + 1) / len(self.seconds)
+
+    @property
+    def median(self) -> float:
+        """The first time by which half of all runs had got there; infinite where less than half ever do."""
+        times, shares = self.steps
+        return float(times[np.flatnonzero(shares >= 0.5)[0]]) if len(times) and shares[-1] >= 0.5 else math.inf
+
+    def at_risk(self, end: float) -> NDArray[np.float64]:
+        """The seconds with which runs are on their way, where those that never got there are until the end of all."""
+        return np.where(self.reached, self.seconds, end)
 
 
 def reached(comparison: Comparison) -> list[Reached]:
@@ -46,6 +67,8 @@ def reached(comparison: Comparison) -> list[Reached]:
 class Middle:
     """When half of a level's runs had got there, with a 95 % interval: infinite where they never do, NaN where it is unknown.
 
+    The interval inverts tests on the log-log scale of the same curve (Brookmeyer and Crowley, 1982).
+
     log_rank_p: against the first level of the same threshold and stratum; None for that one, or where none got there.
     """
 
@@ -57,31 +80,32 @@ class Middle:
 
 
 def middles(found: Sequence[Reached], *, tested: bool = True) -> list[Middle]:
-    """Median times by Kaplan and Meier, in the order of the levels. tested: False gives no p."""
+    """Median times, in the order of the levels. tested: False gives no p."""
     from statsmodels.duration.survfunc import SurvfuncRight
 
     told = []
     for one in found:
-        middle, low, high = np.inf, np.nan, np.inf
+        low, high = np.nan, np.inf
         if one.reached.any():
-            curve = SurvfuncRight(one.seconds, one.reached.astype(int))
+            curve = SurvfuncRight(one.at_risk(float(one.seconds.max())), one.reached.astype(int))
             with np.errstate(all="ignore"):  # where all or none are on their way, the log-log interval has no width
-                middle, (low, high) = curve.quantile(0.5), curve.quantile_ci(0.5)
+                low, high = curve.quantile_ci(0.5)
         against = next(other for other in found if (other.percent, other.stratum) == (one.percent, one.stratum))
         p = None if against is one or not tested else _log_rank(against, one)
-        told.append(Middle(one, float(middle), float(low), float(high), p))
+        told.append(Middle(one, one.median, float(low), float(high), p))
     return told
 
 
 def _log_rank(a: Reached, b: Reached) -> float | None:
+    """With those at risk whose training ended without: nothing else is censored, so that this is Gray's test (1988)."""
     from statsmodels.duration.survfunc import survdiff
 
     if not (a.reached.any() or b.reached.any()):
         return None
     groups = np.repeat([0, 1], [len(a.seconds), len(b.seconds)])
-    status = np.concatenate([a.reached, b.reached]).astype(int)
+    status, end = np.concatenate([a.reached, b.reached]).astype(int), float(max(a.seconds.max(), b.seconds.max()))
     with np.errstate(all="ignore"):
-        _, p = survdiff(np.concatenate([a.seconds, b.seconds]), status, groups)
+        _, p = survdiff(np.concatenate([a.at_risk(end), b.at_risk(end)]), status, groups)
     return float(p) if np.isfinite(p) else None
 
 

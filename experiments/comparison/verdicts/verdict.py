@@ -199,7 +199,8 @@ def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked:
             findings.append(_refused(one, why))
             continue
         found, left_out = _measure(one.row, one.outcome, paired, *values)
-        findings.append(replace(busy.unsettled(found, disturbed), order=ran, block_seconds=seconds))
+        found = busy.unsettled(found, disturbed)
+        findings.append(replace(found, order=ran, block_seconds=seconds, took_turns=took_turns))
         excluded += left_out
     return _Compared(findings, excluded, ran)
 

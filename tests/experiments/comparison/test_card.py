@@ -18,7 +18,9 @@ from experiments.comparison.report import card as cards
 from experiments.comparison.report import rendering, wording
 from experiments.comparison.runs import environment
 from experiments.comparison.runs.raw import RawRun, ShownRun
+from experiments.comparison.verdicts import outlook
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, STEP, frame, paired
+from tests.experiments.comparison.test_strata import machines
 
 TAGS = {
     "cpu": "2 × Xeon",
@@ -134,6 +136,54 @@ def test_a_difference_that_is_open_has_its_unit() -> None:
     said = cards.of(compare(table, baseline="a"), "A study").answer
     assert "validation loss of b differs by " in said
     assert " nats from that of a." in said
+
+
+def _said_of(factors: Sequence[float], *more: pd.DataFrame) -> str:
+    table = pd.concat([machines(factors), *more])
+    comparison = compare(table, outcomes=[RATE], primary=[RATE], strata=["machine"], baseline="pytorch")
+    return cards.of(comparison, "A study").answer
+
+
+def test_strata_that_are_settled_are_told_where_all_together_are_not() -> None:
+    """Three machines are slower and one is faster: sure of it each, and together of nothing."""
+    said = _said_of([1.2, 1.25, 1.3, 0.8])
+    assert said.startswith("In 3 of 4 machines TensorFlow trains slower than PyTorch (1.20× to 1.30×), in 1 faster; together")
+    assert "; together not settled after 8 blocks: TensorFlow trains between " in said
+    two = _said_of([1.2, 1.3])
+    assert two.startswith("In 2 of 2 machines TensorFlow trains slower than PyTorch (1.20× to 1.30×); together no verdict")
+
+
+def test_strata_are_counted_only_where_they_do_not_say_what_all_say() -> None:
+    assert _said_of([1.2, 1.25, 1.3]).endswith("slower than PyTorch.")
+    noisy = frame(seed=1, factors={"tensorflow": 1.1}, campaign="c9", spread=0.3).assign(machine="m9", team="red")
+    assert _said_of([1.2, 1.25, 1.3], noisy).endswith("slower than PyTorch (in 3 of 4 machines slower, in 1 not settled).")
+
+
+def test_the_outcomes_of_a_card_count_their_strata() -> None:
+    table = machines([1.2, 1.25, 1.3, 0.8])
+    card = cards.of(compare(table, outcomes=[RATE], strata=["machine"], baseline="pytorch"), "A study")
+    assert card.outcomes[0].verdict == "inconclusive · in 3 of 4 machines slower, in 1 faster"
+    alike = cards.of(compare(machines([1.2, 1.25, 1.3]), outcomes=[RATE], strata=["machine"], baseline="pytorch"), "A study")
+    assert alike.outcomes[0].verdict == "slower"
+
+
+@pytest.mark.parametrize(("hours", "spread"), [(0.25, 0.3), (25.0, 0.06)])
+def test_blocks_that_nobody_would_run_are_not_asked_for(hours: float, spread: float) -> None:
+    """An SD of 30 % asks for about a thousand blocks, one of 6 % for some forty, of 25 hours each."""
+    noise = np.random.default_rng(0).permutation(np.linspace(-1, 1, 8))  # blocks know nothing of each other
+    shifts = spread * noise / noise.std(ddof=1)
+    table = paired([1.0] * 8, list(np.exp(shifts)), LATENCY)
+    at = 3_600_000 * hours * (table["block"] + (table["framework"] == "b") / 2)
+    comparison = compare(table.assign(start_ms=at, end_ms=at + 1_800_000 * hours), outcomes=[LATENCY], primary=[LATENCY])
+    (one,) = comparison.findings
+    assert one.plan is not None
+    assert one.plan.blocks, "there would be a number"
+    assert outlook.more_blocks(one) == 0
+    said = cards.of(comparison, "A study").answer
+    ways = "longer cells, an idle machine or pairing=interleaved may help"
+    assert said.endswith(f"More blocks will hardly settle it on this machine; {ways}.")
+    assert one.row.reason.endswith(ways)
+    assert f"{one.plan.blocks:,}" not in said + one.row.reason
 
 
 def test_where_no_run_can_be_used_the_card_says_why() -> None:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from experiments.comparison import compare
 from experiments.comparison.report import figures, writing
 from experiments.comparison.report.figures import canvas, intervals, runs, steps
+from experiments.comparison.report.figures.tips import Tip
 from experiments.comparison.verdicts import batch_sizes, papers
 from experiments.comparison.verdicts.findings import Control
 from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP, frame
@@ -86,11 +87,27 @@ def _axes():
     return canvas.Canvas().add_subplot()
 
 
+def test_a_compact_drawing_is_the_same_drawing():
+    """Every number of it within a thousandth; glyphs at their exact scale; the colour of alike marks once."""
+    marks = "".join(f'<use href="#m" x="{at}.123456" y="2.5" style="fill: #2f6db3"/>\n     ' for at in range(3))
+    svg = f'<g transform="scale(0.015625)"/><g clip-path="url(#p)">\n     {marks}</g><use x="1.98765" style="fill: #000000"/>'
+    found = canvas._compact(svg)
+    before, after = (re.findall(r"\d+\.\d+", text) for text in (svg, found))
+    assert [float(one) for one in after] == pytest.approx([float(one) for one in before], abs=1e-3)
+    assert "scale(0.015625)" in found
+    assert found.count("fill: #2f6db3") == 1
+    assert '<g clip-path="url(#p)" style="fill: #2f6db3">' in found
+
+
+def _untold(_value):
+    return Tip("")
+
+
 def test_a_box_needs_runs_enough():
     for blocks, boxes in ((runs.MINIMUM_FOR_A_BOX - 1, 0), (runs.MINIMUM_FOR_A_BOX, 2)):
         comparison = compare(frame(blocks=blocks))
         axes = _axes()
-        runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels))
+        runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels), _untold)
         assert len(axes.patches) == boxes
         dots = [line for line in axes.lines if line.get_marker() == "o"]
         assert [len(line.get_xdata()) for line in dots] == [blocks, blocks]
@@ -99,7 +116,7 @@ def test_a_box_needs_runs_enough():
 def test_of_very_many_blocks_some_are_shown_and_boxes_are_those_of_all():
     comparison = compare(frame(blocks=100))
     axes = _axes()
-    runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels))
+    runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels), _untold)
     assert sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == 2 * runs.MAXIMUM_BLOCKS
     of_first = [value.value for value in comparison.values[STEP] if value.level == comparison.levels[0]]
     low, high = np.quantile(of_first, (0.25, 0.75), method="median_unbiased")

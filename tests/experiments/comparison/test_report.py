@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -102,7 +103,9 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(written):
     _, _, text = written
     found = _checked(text)
     assert found.external == []
-    assert not {"script", "link", "iframe", "object", "embed", "base"} & set(found.tags)
+    assert not {"link", "iframe", "object", "embed", "base"} & set(found.tags)
+    assert found.tags.count("script") == 1, "the page's own, which fetches nothing"
+    assert not re.search(r"fetch|XMLHttpRequest|import", text[text.index("<script>") :])
     assert "http" not in text
     assert "@import" not in text
     assert len(found.ids) == len(set(found.ids))
@@ -175,6 +178,50 @@ def test_markdown_tables_are_whole(written):
     assert "![Ratios to the baseline](figures/forest.png)" in lines
 
 
+def test_every_mark_leads_to_the_row_of_its_run_and_the_row_to_mlflow(tmp_path):
+    """Against the table that was compared: what a reader sees at a mark is that run's value."""
+    table = frame(blocks=6)
+    comparison = compare(table, baseline="pytorch", outcomes=[STEP, RATE])
+    text = writing.write(
+        comparison, tmp_path, title="A study", link=lambda run: f"https://mlflow.example/#/runs/{run}"
+    ).read_text()
+    rows = dict(
+        re.findall(r'<td id=(r\d+) class="\w+"><a href="https://mlflow.example/#/runs/([^"]+)" target="_blank">\2</a>', text)
+    )
+    assert sorted(rows.values()) == sorted(table["run_id"])
+    shown = text[text.index('aria-label="Every run, those of one block joined"') :]
+    shown = shown[: shown.index("</svg>")]
+    marks = re.findall(r'<a href="#(r\d+)"><title>(\w+), block (\d): ([\d.,]+) (\S+)</title><(?:use|path)[^>]*/></a>', shown)
+    assert len(marks) == 2 * len(table), "each run in both panels"
+    by_id = table.set_index("run_id")
+    for row, level, block, value, unit in marks:
+        run = by_id.loc[rows[row]]
+        assert (run["framework"], str(run["block"])) == (level, block)
+        expected = run[STEP] * 1_000 if unit == "ms" else run[RATE]
+        assert float(value.replace(",", "")) == pytest.approx(expected, rel=5e-3), "three digits"
+
+
+def test_a_figure_alone_follows_the_dark_preference_and_leads_nowhere(written):
+    _, folder, text = written
+    assert '<a href="#r1">' in text
+    for path in (folder / "figures").glob("*.svg"):
+        svg = path.read_text(encoding="utf-8")
+        ET.fromstring(svg)
+        assert "prefers-color-scheme: dark" in svg
+        assert 'href="#r' not in svg
+    assert "<title>tensorflow, block " in (folder / "figures" / "blocks.svg").read_text(encoding="utf-8")
+
+
+def test_headings_for_a_phone_stand_once_a_table(evil):
+    """Not once a cell; and a level's hostile name ends neither the string nor the style."""
+    _, folder = evil
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert "data-name" not in text
+    styles = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert any("::before { content: " in one for one in styles)
+    assert not any("<" in one for one in styles)
+
+
 def test_the_same_comparison_writes_the_same_files(written, tmp_path):
     comparison, folder, _ = written
     writing.write(comparison, tmp_path, title="A study")
@@ -199,8 +246,10 @@ def evil(tmp_path_factory):
 
 def test_nothing_that_a_run_says_breaks_out_of_the_page(evil):
     _, folder = evil
-    found = _checked((folder / "report.html").read_text(encoding="utf-8"))
-    assert "script" not in found.tags
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    found = _checked(text)
+    assert found.tags.count("script") == 1, "the page's own"
+    assert "alert" not in text[text.index("<script>") :]
     assert found.external == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from experiments.comparison.report.figures import breakdown, intervals, learning, looks, runs, speedup, steps, tradeoffs
 from experiments.comparison.report.figures.canvas import Drawing, Figure, Scene, colours_of, made
@@ -18,12 +18,18 @@ MAKERS = (
 )
 
 
-def draw(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = (), only: str = "") -> list[Figure]:
+def draw(
+    comparison: Comparison,
+    raw: Sequence[RawRun] = (),
+    curves: Sequence[Curve] = (),
+    only: str = "",
+    anchors: Mapping[str, str] | None = None,
+) -> list[Figure]:
     """Every figure that there is something to show in, or the one of a name.
 
-    raw: the runs whose steps and sensors are shown; curves: `batches.curves`.
+    raw: the runs whose steps and sensors are shown; curves: `batches.curves`. anchors: run → the id of its row in the page.
     """
-    return [made(drawing) for drawing in _drawings(comparison, raw, curves) if only in ("", drawing.name)]
+    return [made(drawing) for drawing in _drawings(comparison, raw, curves, anchors) if only in ("", drawing.name)]
 
 
 def names(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> tuple[str, ...]:
@@ -31,8 +37,10 @@ def names(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[C
     return tuple(drawing.name for drawing in _drawings(comparison, raw, curves))
 
 
-def _drawings(comparison: Comparison, raw: Sequence[RawRun], curves: Sequence[Curve]) -> Iterator[Drawing]:
-    scene = Scene(comparison, colours_of(comparison.levels), raw, curves)
+def _drawings(
+    comparison: Comparison, raw: Sequence[RawRun], curves: Sequence[Curve], anchors: Mapping[str, str] | None = None
+) -> Iterator[Drawing]:
+    scene = Scene(comparison, colours_of(comparison.levels), raw, curves, anchors or {})
     return (drawing for maker in MAKERS if (drawing := maker(scene)) is not None)
 
 

@@ -44,4 +44,4 @@ def _bars(axes: Axes, bars: Sequence[Breakdown]) -> None:
     axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
-    axes.set_xlabel(scale.unit)
+    axes.set_xlabel(f"time, {scale.unit}")

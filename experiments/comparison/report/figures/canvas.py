@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import html
 import io
+import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from experiments.comparison.report.figures import tips
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison
@@ -37,11 +39,15 @@ MAXIMUM_PANELS = 9
 # Of more than that, which no page shows, so many are an example; all stand in the tables.
 EXAMPLES = 6
 LABEL_WIDTH = 34
+# What a letter and a line of a tick's label take.
+LETTER_INCHES, LINE_INCHES = 0.066, 0.14
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
     "text.color": INK,
     "text.parse_math": False,
+    "axes.facecolor": "none",
     "axes.edgecolor": GRID,
     "axes.labelcolor": SOFT,
     "axes.spines.top": False,
@@ -85,12 +91,13 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Scene:
-    """All that figures are drawn from."""
+    """All that figures are drawn from. anchors: run → the id of its row in the page, as far as it has one."""
 
     comparison: Comparison
     colours: Colours
     raw: Sequence[RawRun] = ()
     curves: Sequence[Curve] = field(default=())
+    anchors: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def of_runs(self) -> str:
@@ -118,14 +125,18 @@ def made(drawing: Drawing) -> Figure:
         assert layout is not None
         layout.execute(canvas)
         canvas.set_layout_engine("none")
+        tipped = tips.named(canvas.axes)
         svg, png = io.StringIO(), io.BytesIO()
         FigureCanvasAgg(canvas).print_png(  # type: ignore[no-untyped-call]
             png, metadata={"Software": None}, pil_kwargs={"compress_level": 2}
         )
+        canvas.patch.set_visible(False)  # a page has a ground of its own, which may be dark
         FigureCanvasSVG(canvas).print_svg(  # type: ignore[no-untyped-call]
             svg, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
-    return Figure(name, title, drawing.caption, _element(svg.getvalue(), name, title), png.getvalue())
+    return Figure(
+        name, title, drawing.caption, _element(tips.added(_compact(svg.getvalue()), tipped), name, title), png.getvalue()
+    )
 
 
 def _fix_titles(canvas: Canvas) -> None:
@@ -140,6 +151,22 @@ def _fix_titles(canvas: Canvas) -> None:
             axes.set_title(axes.get_title("left"), y=1.0)
 
 
+# A thousandth of a point is nothing, but for glyphs, which are drawn at a sixty-fourth.
+_DIGITS = re.compile(r"(?<!scale\(0)(\.\d{3})\d+")
+_ALIKE = re.compile(r'<g (clip-path="[^"]+")>((?:\s*<use [^>]*style="(fill: #\w+)"/>)(?:\s*<use [^>]*style="\3"/>)*)\s*</g>')
+
+
+def _compact(svg: str) -> str:
+    """The same drawing in fewer bytes: no digits that nobody sees, no indentation, the colour of equal marks once."""
+    svg = _DIGITS.sub(r"\1", svg)
+    return re.sub(r"\n\s*", "\n", _ALIKE.sub(_once, svg))
+
+
+def _once(marks: re.Match[str]) -> str:
+    style = f' style="{marks[3]}"'
+    return f"<g {marks[1]}{style}>{marks[2].replace(style, '')}</g>"
+
+
 def _element(svg: str, name: str, title: str) -> str:
     """Only the element, with ids of its own: several stand in one page, and one must not look up another's glyphs."""
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
@@ -147,6 +174,7 @@ def _element(svg: str, name: str, title: str) -> str:
     body = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in wanted else "", body)
     for reference in ('id="', 'href="#', "url(#"):
         body = body.replace(reference, f"{reference}{name}-")
+    body = body.replace(f'href="{tips.ROW}', 'href="#')
     head = body[: body.index(">") + 1]
     box = re.search(r'viewBox="[^"]*"', head)
     assert box is not None
@@ -178,6 +206,11 @@ def _paint(panels: Sequence[Callable[[Axes], None]], rows: int, a_row: int, colo
     for place, paint in enumerate(panels, 1):
         paint(canvas.add_subplot(rows, a_row, place))
     legend(canvas, colours)
+
+
+def unit_of(outcome: Outcome, unit: str | None = None) -> str:
+    """What an axis is titled: the unit, or that there is none. unit: the one that its values are shown in."""
+    return (outcome.unit if unit is None else unit) or ("share of 1" if outcome.kind == "difference" else "value without a unit")
 
 
 def frame(axes: Axes, title: str, stratum: str, unit: str, *, margin: float = 0.12) -> None:
@@ -214,11 +247,42 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
 
 
-def plain_ticks(axis: Any, ticks: Iterable[float], form: str = "{:g}") -> None:
-    """These ticks and no others, in plain numbers, whatever the scale."""
-    axis.set_major_locator(FixedLocator(list(ticks)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: form.format(value)))
+def plain_ticks(axis: Any, ticks: Iterable[float], after: str = "") -> None:
+    """These ticks and no others, as far as there is room for them, in plain numbers, whatever the scale. after: what follows."""
+    axis.set_major_locator(FixedLocator(_with_room(axis, list(ticks), len(after))))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value) + after))
     axis.set_minor_locator(NullLocator())
+
+
+def tick(value: float) -> str:
+    """0.002, 1,500, 3·10⁷."""
+    size = math.floor(math.log10(abs(value))) if value else 0
+    if -5 < size < 6:
+        return f"{value:,.{max(0, -size) + 2}f}".rstrip("0").rstrip(".")
+    mantissa = f"{value / 10.0**size:.3g}"
+    return f"{'' if mantissa == '1' else f'{mantissa}·'}10{str(size).translate(_RAISED)}"
+
+
+def _with_room(axis: Any, ticks: Sequence[float], letters: int) -> list[float]:
+    """From the first on, those whose labels do not touch the one before."""
+    places = axis.get_transform().transform(np.array([*axis.get_view_interval(), *ticks], float))
+    across = axis.axis_name == "x"
+    inches = axis.figure.get_size_inches()[0 if across else 1]
+    box = axis.axes.get_position()
+    length = inches * (box.width if across else box.height)
+    kept: list[float] = []
+    end = -math.inf
+    for value, at in sorted(zip(ticks, (places[2:] - places[0]) / (places[1] - places[0]) * length, strict=True)):
+        half = (LETTER_INCHES * (len(tick(value)) + letters + 1) if across else LINE_INCHES) / 2
+        if at - half >= end:
+            kept.append(value)
+            end = at + half
+    return kept
+
+
+def count_ticks(axis: Any) -> None:
+    """Whole numbers, so few that five figures have room in a third of a page."""
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=5))
 
 
 def log_ticks(low: float, high: float, count: int = 5) -> list[float]:

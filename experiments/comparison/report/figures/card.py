@@ -44,6 +44,8 @@ def _texts(card: AnswerCard) -> list[Text]:
         told = _folded(f"{one.label}: {one.effect} · {one.basis}", 9.0)
         found.append((told, 9.0, {"color": _TINTS.get(one.style, INK)}))
     found += [(_folded(f"{card.left_out} more outcomes in the report", 9.0), 9.0, soft)] if card.left_out else []
+    if card.advice:
+        found.append((_folded(f"{card.advice.what}: {card.advice.command}", 9.0), 9.0, {**ink, "family": "DejaVu Sans Mono"}))
     return [*found, *((_folded(f"{name}: {text}", 9.0), 9.0, soft) for name, text in card.facts.items())]
 
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from experiments.comparison.report import wording
+from experiments.comparison.report.figures import tips
 from experiments.comparison.report.figures.canvas import (
     BAD,
     BAND,
@@ -27,6 +28,7 @@ from experiments.comparison.report.figures.canvas import (
     plain_ticks,
     shortened,
 )
+from experiments.comparison.report.figures.tips import Tip
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.ranking import Ranking, rankings
 
@@ -139,12 +141,19 @@ def _intervals(axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], c
     marks = [colours[finding.row.b] for finding in shown] if several else tints
     faces = [mark if finding.judged else "white" for finding, mark in zip(shown, marks, strict=True)]
     values = [value or 0.0 for value, _, _ in bounds]
-    axes.scatter(values, places, s=6.5**2, facecolors=faces, edgecolors=marks, linewidths=1.4, zorder=3)
+    dots = axes.scatter(values, places, s=6.5**2, facecolors=faces, edgecolors=marks, linewidths=1.4, zorder=3)
+    tips.put(dots, list(map(_told_of, shown)))
     axes.set_yticks(list(labels), list(labels.values()), color=INK, fontsize=8)
     axes.set_ylim(place - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=GRID, linewidth=0.6, zorder=0)
     axes.spines["left"].set_visible(False)
+
+
+def _told_of(finding: Finding) -> Tip:
+    interval = wording.effect_interval(finding)
+    of = f"{wording.named(finding)}, {finding.row.b} against {finding.row.a}"
+    return Tip(f"{of}: {wording.effect(finding)}{f' (95 % interval {interval})' if interval else ''}, {finding.row.verdict}")
 
 
 def _lines(axes: Axes, places: Sequence[float], bounds: Sequence[Bounds], tints: Sequence[str]) -> None:
@@ -177,10 +186,10 @@ def _ratio_ticks(axes: Axes) -> None:
     middle = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3)
     near = (0.6, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.4)
     if high / low > 50:
-        plain_ticks(axes.xaxis, log_ticks(low, high, 6), "{:g}×")
+        plain_ticks(axes.xaxis, log_ticks(low, high, 6), "×")
         return
     chosen = wide if high / low > 4 else middle if high / low > 1.8 else near
-    plain_ticks(axes.xaxis, _apart([tick for tick in chosen if low <= tick <= high], low, high), "{:g}×")
+    plain_ticks(axes.xaxis, _apart([tick for tick in chosen if low <= tick <= high], low, high), "×")
 
 
 def _apart(ticks: Sequence[float], low: float, high: float) -> list[float]:

@@ -20,6 +20,7 @@ from experiments.comparison.report.figures.canvas import (
     log_ticks,
     paneled,
     plain_ticks,
+    unit_of,
 )
 from experiments.comparison.verdicts import fan
 from experiments.comparison.verdicts.fan import Seen
@@ -69,11 +70,11 @@ def _fan(axes: Axes, levels: Sequence[tuple[Finding, Sequence[Seen]]], colours: 
             axes.fill_between(blocks, lows, highs, color=colour, alpha=alpha, linewidth=0, zorder=2)
             axes.vlines(blocks, lows, highs, color=colour, linewidth=0.8, alpha=0.6, zorder=2)
         axes.plot(blocks, [one.interval.value for one in seen], color=colour, linewidth=1.5, marker="o", markersize=3, zorder=3)
-    frame(axes, outcome.label, row.stratum, f"ratio to {row.a}" if ratio else f"minus {row.a}, {outcome.unit}".rstrip(", "))
+    frame(axes, outcome.label, row.stratum, f"ratio to {row.a}" if ratio else f"minus {row.a}, {unit_of(outcome)}")
     if ratio:
         low, high = axes.get_ylim()
         near = [tick for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
-        plain_ticks(axes.yaxis, near if high < 4 * low else log_ticks(low, high), "{:g}×")
+        plain_ticks(axes.yaxis, near if high < 4 * low else log_ticks(low, high), "×")
     _ticks(axes, sorted({one.blocks for _, seen in levels for one in seen}))
     axes.set_xlabel("blocks")
 

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from experiments.comparison.report import wording
+from experiments.comparison.report.figures import tips
 from experiments.comparison.report.figures.canvas import (
     GRID,
     JOIN,
@@ -18,22 +18,30 @@ from experiments.comparison.report.figures.canvas import (
     Colours,
     Drawing,
     Scene,
+    count_ticks,
     frame,
+    log_ticks,
     paneled,
+    plain_ticks,
+    unit_of,
 )
+from experiments.comparison.report.figures.tips import Tip
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import evenly
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.config.outcomes import Outcome
 
-Painter = Callable[[Axes, Sequence[Value], float, Colours], None]
+Painter = Callable[[Axes, Sequence[Value], float, Colours, "Told"], None]
+Told = Callable[[Value], Tip]
 # Quartiles of fewer values would be a box around two of them.
 MINIMUM_FOR_A_BOX = 5
 MAXIMUM_TICK_LETTERS = 34
 CROWDED = 12
 MANY = 200
 MAXIMUM_BLOCKS = 30
+# Where the greatest value is that many times the least, a linear axis shows the small ones as nothing.
+WIDE = 30.0
 
 
 def by_level(scene: Scene) -> Drawing | None:
@@ -90,6 +98,7 @@ def _values(name: str, title: str, caption: str, scene: Scene, metrics: Sequence
             stratum=stratum,
             values=comparison.values[metric],
             colours=scene.colours,
+            anchors=scene.anchors,
         )
         for metric in metrics
         if metric in outcomes
@@ -98,30 +107,47 @@ def _values(name: str, title: str, caption: str, scene: Scene, metrics: Sequence
     return paneled(name, title, caption, scene.colours, panels, maximum=MAXIMUM_PANELS)
 
 
-def _panel(axes: Axes, paint: Painter, outcome: Outcome, stratum: str, values: Sequence[Value], colours: Colours) -> None:
+def _panel(
+    axes: Axes,
+    paint: Painter,
+    outcome: Outcome,
+    stratum: str,
+    values: Sequence[Value],
+    colours: Colours,
+    anchors: Mapping[str, str],
+) -> None:
     inside = [value for value in values if value.group == stratum]
     scale = wording.scale(outcome.unit, [value.value for value in inside])
-    paint(axes, inside, scale.factor, colours)
-    frame(axes, outcome.label, stratum, scale.unit)
+    least, greatest = (end(value.value for value in inside) for end in (min, max))
+    wide = outcome.kind == "ratio" and greatest > WIDE * least > 0
+    axes.set_yscale("log" if wide else "linear")
+    paint(axes, inside, scale.factor, colours, partial(_told, outcome=outcome, anchors=anchors))
+    frame(axes, outcome.label, stratum, unit_of(outcome, scale.unit))
+    if wide:
+        plain_ticks(axes.yaxis, log_ticks(*axes.get_ylim()))
 
 
-def _paint_levels(axes: Axes, values: Sequence[Value], factor: float, colours: Colours) -> None:
+def _told(value: Value, outcome: Outcome, anchors: Mapping[str, str]) -> Tip:
+    return Tip(f"{value.level}, block {value.block}: {wording.quantity(value.value, outcome)}", anchors.get(value.run, ""))
+
+
+def _paint_levels(axes: Axes, values: Sequence[Value], factor: float, colours: Colours, told: Told) -> None:
     places = {level: at for at, level in enumerate(colours)}
     blocks = _shown_blocks(values, places)
     crowded = len(blocks) > CROWDED
     # the same small shift for a whole block, so that its line is straight and its dots lie beside the others'
     shifts = [0.08 * (at % 5 - 2) if len(blocks) > 1 else 0.0 for at in range(len(blocks))]
-    dots: dict[str, list[tuple[float, float]]] = {level: [] for level in places}
+    dots: dict[str, list[tuple[Value, tuple[float, float]]]] = {level: [] for level in places}
     lines: list[tuple[float, float]] = []
     for inside, shift in zip(blocks, shifts, strict=True):
-        found = [(value.level, (places[value.level] + shift, value.value / factor)) for value in inside]
+        found = [(value, (places[value.level] + shift, value.value / factor)) for value in inside]
         lines += [*(place for _, place in found), (np.nan, np.nan)]
-        for level, place in found:
-            dots[level].append(place)
+        for value, place in found:
+            dots[value.level].append((value, place))
     axes.plot(*zip(*lines, strict=True), color=JOIN, linewidth=0.7, alpha=0.5 if crowded else 0.9, zorder=1)
     for level, at in dots.items():
         if at:
-            _dots(axes, at, colours[level], 2.6 if crowded else 3.4)
+            _dots(axes, at, colours[level], 2.6 if crowded else 3.4, told)
         _box(axes, [value.value / factor for value in values if value.level == level], places[level], colours[level])
     axes.set_xlim(-0.6, len(places) - 0.4)
     short = len(places) * max(map(len, places)) <= MAXIMUM_TICK_LETTERS
@@ -129,9 +155,12 @@ def _paint_levels(axes: Axes, values: Sequence[Value], factor: float, colours: C
     axes.tick_params(axis="x", length=0)
 
 
-def _dots(axes: Axes, places: Sequence[tuple[float, float]], colour: str, size: float) -> None:
+def _dots(axes: Axes, dots: Sequence[tuple[Value, tuple[float, float]]], colour: str, size: float, told: Told) -> None:
     # not a scatter: markers of one line are drawn several times faster
-    axes.plot(*zip(*places, strict=True), marker="o", markersize=size, markeredgewidth=0, linestyle="", color=colour, zorder=3)
+    values, places = zip(*dots, strict=True)
+    xs, ys = zip(*places, strict=True)
+    (line,) = axes.plot(xs, ys, marker="o", markersize=size, markeredgewidth=0, linestyle="", color=colour, zorder=3)
+    tips.put(line, list(map(told, values)))
 
 
 def _shown_blocks(values: Sequence[Value], places: Mapping[str, int]) -> list[list[Value]]:
@@ -151,12 +180,12 @@ def _box(axes: Axes, values: Sequence[float], place: float, colour: str) -> None
     axes.plot([left, right], [middle, middle], color=colour, linewidth=1.6, zorder=2, solid_capstyle="butt")
 
 
-def _paint_order(axes: Axes, values: Sequence[Value], factor: float, colours: Colours) -> None:
-    places = [(value.level, (float(value.sequence), value.value / factor)) for value in values]
+def _paint_order(axes: Axes, values: Sequence[Value], factor: float, colours: Colours, told: Told) -> None:
+    places = [(value, (float(value.sequence), value.value / factor)) for value in values]
     axes.plot(*zip(*(place for _, place in places), strict=True), color=GRID, linewidth=0.9, zorder=1)
     size = 3.8 if len(values) < MANY else 2.4
     for level, colour in colours.items():
-        if inside := [place for of, place in places if of == level]:
-            _dots(axes, inside, colour, size)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    axes.set_xlabel("order in which the runs began")
+        if inside := [(value, place) for value, place in places if value.level == level]:
+            _dots(axes, inside, colour, size, told)
+    count_ticks(axes.xaxis)
+    axes.set_xlabel("run, in the order of their beginnings")

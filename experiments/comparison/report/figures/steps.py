@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from experiments.comparison.report import wording
+from experiments.comparison.report.figures import tips
 from experiments.comparison.report.figures.canvas import (
     BAND,
     GRID,
@@ -27,6 +29,7 @@ from experiments.comparison.report.figures.canvas import (
     shortened,
     where,
 )
+from experiments.comparison.report.figures.tips import Tip
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import Phase, RawRun, Series, median_percentiles, of_inference
 from experiments.comparison.statistics.estimates import Floats
@@ -36,11 +39,12 @@ MAXIMUM_VECTOR_POINTS = 3_000
 POINTS_A_LINE = 120
 WIDE = 3.0
 SHARES = (0.01, 0.1, 0.5, 0.9, 0.95, 0.99)
+NOWHERE: Mapping[str, str] = {}
 
 
 def latencies(scene: Scene) -> Drawing | None:
     panels = [
-        partial(_ecdf, runs=runs, size=size, colours=scene.colours, stratum=stratum)
+        partial(_ecdf, runs=runs, size=size, colours=scene.colours, stratum=stratum, anchors=scene.anchors)
         for stratum in sorted({run.stratum for run in scene.raw}, key=natural)
         for size, runs in _by_size([run for run in scene.raw if run.stratum == stratum]).items()
     ]
@@ -61,13 +65,21 @@ def _by_size(runs: Sequence[RawRun]) -> dict[int, list[RawRun]]:
     return dict(sorted(found.items()))
 
 
-def _ecdf(axes: Axes, runs: Sequence[RawRun], size: int, colours: Colours, stratum: str) -> None:
+def _of_run(run: RawRun, anchors: Mapping[str, str]) -> Tip:
+    return Tip(f"{run.level}, block {run.block}", anchors.get(run.run_id, ""))
+
+
+def _ecdf(
+    axes: Axes, runs: Sequence[RawRun], size: int, colours: Colours, stratum: str, anchors: Mapping[str, str] = NOWHERE
+) -> None:
     phases = [(run.level, of_inference(run)[size]) for run in runs]
     scale = wording.scale("s", [float(np.median(phase.measured)) for _, phase in phases])
     lines = [(level, *_steps(phase.measured / scale.factor)) for level, phase in phases]
     many = sum(len(xs) for _, xs, _ in lines) > MAXIMUM_VECTOR_POINTS
-    for level, xs, shares in lines:
-        axes.plot(xs, shares, color=colours[level], linewidth=0.8, alpha=0.75 if len(lines) < 12 else 0.45, rasterized=many)
+    for run, (level, xs, shares) in zip(runs, lines, strict=True):
+        alpha = 0.75 if len(lines) < 12 else 0.45
+        (line,) = axes.plot(xs, shares, color=colours[level], linewidth=0.8, alpha=alpha, rasterized=many)
+        tips.put(line, [] if many else [_of_run(run, anchors)])
     axes.set_yscale("logit")
     for level, colour in colours.items():
         _mark(axes, [phase for of, phase in phases if of == level], scale.factor, colour)
@@ -76,6 +88,7 @@ def _ecdf(axes: Axes, runs: Sequence[RawRun], size: int, colours: Colours, strat
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}".replace("%", " %"))
     _latency_axis(axes, scale.unit)
     axes.set_title("\n".join([f"inference, batch {size}", *where(stratum)]))
+    axes.set_ylabel("share of requests")
     axes.grid(color=GRID, linewidth=0.6)
     axes.grid(visible=False, which="minor")
 
@@ -121,9 +134,8 @@ def sensors(scene: Scene) -> Drawing | None:
         for (level, stratum), runs in groups.items():
             if having := [run for run in runs if key in run.sensors]:
                 colour = scene.colours.get(level, INK)
-                panels.append(
-                    partial(_over_time, key=key, level=level, stratum=stratum, runs=having, colour=colour, limits=limits)
-                )
+                place = Place(key, level, stratum)
+                panels.append(partial(_over_time, place=place, runs=having, colour=colour, limits=limits, anchors=scene.anchors))
     shaded = any(run.warm_seconds is not None for run in scene.raw)
     caption = (
         f"A line is a run, from its start to its end ({scene.of_runs} are shown). "
@@ -157,21 +169,36 @@ def _order(key: str) -> tuple[bool, str]:
     return "watts" not in key, key
 
 
+class Place(NamedTuple):
+    """What a panel of sensors is of."""
+
+    key: str
+    level: str
+    stratum: str
+
+
 def _over_time(
-    axes: Axes, key: str, level: str, stratum: str, runs: Sequence[RawRun], colour: str, limits: tuple[float, float]
+    axes: Axes,
+    place: Place,
+    runs: Sequence[RawRun],
+    colour: str,
+    limits: tuple[float, float],
+    anchors: Mapping[str, str],
 ) -> None:
+    key = place.key
     last = max(float(run.sensors[key].seconds[-1]) for run in runs)
     scale = wording.scale("s", [last])
     if warm := [run.warm_seconds for run in runs if run.warm_seconds is not None]:
         axes.axvspan(0, max(0.0, float(np.median(warm))) / scale.factor, color=BAND, zorder=0)
     for run in runs:
         line = _thinned(run.sensors[key])
-        axes.plot(line.seconds / scale.factor, line.values, color=colour, linewidth=0.9, alpha=0.75)
+        (drawn,) = axes.plot(line.seconds / scale.factor, line.values, color=colour, linewidth=0.9, alpha=0.75)
+        tips.put(drawn, [_of_run(run, anchors)])
     frame(axes, "", "", "W" if "watts" in key else "°C")
-    axes.set_title("\n".join([named(key), shortened(level, LABEL_WIDTH), *where(stratum)]))
+    axes.set_title("\n".join([named(key), shortened(place.level, LABEL_WIDTH), *where(place.stratum)]))
     axes.set_ylim(*limits)
     axes.set_xlim(0, None)
-    axes.set_xlabel(f"since the run’s start, {scale.unit}")
+    axes.set_xlabel(f"time since the run’s start, {scale.unit}")
 
 
 def _thinned(series: Series) -> Series:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from experiments.comparison.report import wording
+from experiments.comparison.report.figures import tips
 from experiments.comparison.report.figures.canvas import (
     BAD,
     GRID,
@@ -20,7 +23,9 @@ from experiments.comparison.report.figures.canvas import (
     log_ticks,
     paneled,
     plain_ticks,
+    unit_of,
 )
+from experiments.comparison.report.figures.tips import Tip
 from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.verdicts.batch_sizes import MARGIN, Curve
 from experiments.comparison.verdicts.memory_limits import Edge
@@ -63,7 +68,10 @@ def _against_size(axes: Axes, curves: Sequence[Curve], colours: Colours, *, of_t
     for at, (curve, points) in enumerate(known):
         # side by side, so that intervals of levels that agree can be told apart
         shift = 2.0 ** (SPREAD * (at / (len(known) - 1) - 0.5)) if len(known) > 1 else 1.0
-        _line(axes, [size * shift for size, _ in points], [one for _, one in points], scale.factor, colours[curve.level])
+        name, shown_in = curve.level or ALL_RUNS, scale.unit if of_time else "examples/s"
+        told = [Tip(f"{name}, batch {size}: {wording.number(one.value / scale.factor)} {shown_in}") for size, one in points]
+        line = _line(axes, [size * shift for size, _ in points], [one for _, one in points], scale.factor, colours[curve.level])
+        tips.put(line, told)
         for size, one in points:
             if size == curve.limit:
                 axes.scatter(
@@ -75,18 +83,21 @@ def _against_size(axes: Axes, curves: Sequence[Curve], colours: Colours, *, of_t
     title = f"{curves[0].what}: {'median time per example' if of_time else 'throughput'}"
     frame(axes, title, curves[0].stratum, scale.unit if of_time else "examples/s")
     if axes.get_yscale() == "log":
-        plain_ticks(axes.yaxis, log_ticks(*axes.get_ylim()), "{:,g}")
+        plain_ticks(axes.yaxis, log_ticks(*axes.get_ylim()))
     plain_ticks(axes.xaxis, sizes)
-    axes.set_xlabel("batch size")
+    axes.set_xlabel("batch size, examples")
 
 
-def _line(axes: Axes, xs: Sequence[float], estimates: Sequence[Estimate], factor: float, colour: str) -> None:
-    axes.plot(xs, [one.value / factor for one in estimates], color=colour, linewidth=1.4, marker="o", markersize=4, zorder=3)
+def _line(axes: Axes, xs: Sequence[float], estimates: Sequence[Estimate], factor: float, colour: str) -> Line2D:
+    (line,) = axes.plot(
+        xs, [one.value / factor for one in estimates], color=colour, linewidth=1.4, marker="o", markersize=4, zorder=3
+    )
     ends = [(one.low / factor, one.high / factor) for one in estimates]
     bounded = [(x, low, high) for x, (low, high) in zip(xs, ends, strict=True) if low > 0 and high < float("inf")]
     if bounded:
         at, lows, highs = zip(*bounded, strict=True)
         axes.vlines(at, lows, highs, colors=colour, linewidth=2.4, alpha=0.5, capstyle="projecting", zorder=2)
+    return line
 
 
 def frontier(scene: Scene) -> Drawing | None:
@@ -118,7 +129,7 @@ def _edges(axes: Axes, edges: Sequence[Edge], colours: Colours, stratum: str) ->
     plain_ticks(axes.xaxis, sizes)
     plain_ticks(axes.yaxis, [])
     axes.set_ylim(-0.6, len(edges) - 0.4)
-    axes.set_xlabel("batch size")
+    axes.set_xlabel("batch size, examples")
 
 
 def memory(scene: Scene) -> Drawing | None:
@@ -146,15 +157,17 @@ def _front(axes: Axes, tradeoff: Tradeoff, colours: Colours) -> None:
     front = sorted((spot for spot in tradeoff.spots if spot.on_front), key=lambda spot: spot.memory.value)
     xs, ys = [spot.memory.value / across.factor for spot in front], [spot.rate.value / up.factor for spot in front]
     axes.plot(xs, ys, color=JOIN, linewidth=1.6, drawstyle="steps-post", zorder=1)
-    _spots(axes, tradeoff.spots, across.factor, up.factor, colours)
-    frame(axes, tradeoff.rate.label, tradeoff.stratum, up.unit)
+    _spots(axes, tradeoff, across.factor, up.factor, colours)
+    frame(axes, tradeoff.rate.label, tradeoff.stratum, unit_of(tradeoff.rate, up.unit))
     axes.margins(x=0.15)
-    axes.set_xlabel(f"{tradeoff.memory.label}, {across.unit}")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.set_xlabel(f"{tradeoff.memory.label}, {unit_of(tradeoff.memory, across.unit)}")
     axes.grid(axis="x", color=GRID, linewidth=0.6)
 
 
-def _spots(axes: Axes, spots: Sequence[Spot], across: float, up: float, colours: Colours) -> None:
+def _spots(axes: Axes, tradeoff: Tradeoff, across: float, up: float, colours: Colours) -> None:
     """All intervals of a kind as one artist, and all dots: Matplotlib lays out and draws few faster than many."""
+    spots = tradeoff.spots
     xs, ys = [spot.memory.value / across for spot in spots], [spot.rate.value / up for spot in spots]
     edges = [colours[spot.level] for spot in spots]
     faces = [colour if spot.on_front else "white" for spot, colour in zip(spots, edges, strict=True)]
@@ -168,4 +181,10 @@ def _spots(axes: Axes, spots: Sequence[Spot], across: float, up: float, colours:
         if found:
             at, lows, highs, tints = zip(*found, strict=True)
             lines(at, lows, highs, colors=tints, linewidth=1.2, alpha=0.6, capstyle="projecting", zorder=2)
-    axes.scatter(xs, ys, s=44, facecolors=faces, edgecolors=edges, linewidths=1.5, zorder=3)
+    dots = axes.scatter(xs, ys, s=44, facecolors=faces, edgecolors=edges, linewidths=1.5, zorder=3)
+    tips.put(dots, [_told(spot, tradeoff) for spot in spots])
+
+
+def _told(spot: Spot, tradeoff: Tradeoff) -> Tip:
+    seen = (wording.quantity(spot.rate.value, tradeoff.rate), wording.quantity(spot.memory.value, tradeoff.memory))
+    return Tip(f"{spot.level}: {', '.join(seen)}")
