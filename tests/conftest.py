@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -283,8 +284,10 @@ def proxy(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
 
 def titled(run: StoredRun) -> str:
-    """A run's name; of a campaign without the settings and the date that tell it from others."""
-    return run.name.partition(" · ")[0] if run.tags.get("kind") == "campaign" else run.name
+    """A run's name, without the settings and the date that tell a campaign or its cells from others."""
+    if run.tags.get("kind") == "campaign":
+        return run.name.partition(" · ")[0]
+    return re.sub(r"( · block \d+) · .*", r"\1", run.name)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:

@@ -22,6 +22,8 @@ EDIT = "EDIT"
 DEFAULT, DEFAULT_ID = "Default", "0"
 # Where a team's `mlflow run` opens its own runs.
 LAUNCHES = "launches"
+# Where comparisons are: beside the cells that they compare they would crowd the charts.
+COMPARISONS = "comparisons"
 SECRET_BYTES = 18
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from tracking import bundle, first_use, limits, plain, whereabouts
+from tracking import bundle, first_use, limits, plain, technical, whereabouts
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import (
     VANISHED,
@@ -184,7 +184,7 @@ class Store:
         """Makes a run that MLflow's project runner has opened, or an earlier process, the run of `origin`."""
         self._run_ids[origin] = run_id
         self._experiment = self.experiment_name(run_id)
-        self._ask(self._client.set_tag, run_id, "origin", origin)
+        self.tag(run_id, {"origin": origin})
 
     def expect(self, opened: Iterable[RunOpened], experiment: str = "", run_ids: Mapping[str, str] | None = None) -> None:
         """Learns where a journal's runs belong, for records that come without the one that opened their run.
@@ -219,8 +219,11 @@ class Store:
         experiment = self._ask(self._client.get_experiment_by_name, name)
         if experiment is None:
             return []
-        found = self._ask(self._client.search_runs, [experiment.experiment_id], f"tags.origin = '{origin}'")
-        return [run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user]
+        for tag in (technical.ALONE["origin"], "origin"):  # the second of earlier versions
+            found = self._ask(self._client.search_runs, [experiment.experiment_id], f"tags.`{tag}` = '{origin}'")
+            if mine := [run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user]:
+                return mine
+        return []
 
     def apply(self, records: Sequence[Record], folder: Path) -> list[str]:
         """Sends records in order; a second time changes nothing. Returns what the server refused, one line each.
@@ -305,14 +308,18 @@ class Store:
     def _open(self, record: RunOpened) -> None:
         self.expect([record])
         run_id = _again(lambda: self.run_id(record.run) or self._create(record))
-        self.tag(run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)})
-        self._log_params(run_id, record.params)
+        known = self._ask(self._client.get_run, run_id).data
+        self.tag(run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)}, known.tags)
+        # MLflow's project runner has logged its own -P values, as typed, and params cannot be changed.
+        new = [Param(key, value) for key, value in record.params.items() if key not in known.params]
+        for chunk in _chunks(new, ENTRIES_A_CALL):
+            self._ask(self._client.log_batch, run_id, params=chunk)
 
     def _create(self, record: RunOpened) -> str:
         """A run with only its origin, user and process: should the answer be lost, the next try finds it or it says nothing."""
         kept = (*whereabouts.WHEREABOUTS, MLFLOW_USER)
         tags = {"origin": record.run, **{key: record.tags[key] for key in kept if key in record.tags}}
-        told = {"start_time": record.time_ms, "tags": tags, "run_name": record.name}
+        told = {"start_time": record.time_ms, "tags": technical.packed(tags), "run_name": record.name}
         made = self._ask_once(self._client.create_run, self.experiment_id(record.experiment), **told)
         self._run_ids[record.run] = str(made.info.run_id)
         return self._run_ids[record.run]
@@ -321,15 +328,11 @@ class Store:
         """`run:ORIGIN` in a tag stands for the id that the run of that origin has on this server."""
         return {key: self.run_id(text[4:]) or "" if text.startswith("run:") else text for key, text in tags.items()}
 
-    def _log_params(self, run_id: str, params: Mapping[str, str]) -> None:
-        # MLflow's project runner has logged its own -P values, as typed, and params cannot be changed.
-        known = self._ask(self._client.get_run, run_id).data.params
-        new = [Param(key, value) for key, value in params.items() if key not in known]
-        for chunk in _chunks(new, ENTRIES_A_CALL):
-            self._ask(self._client.log_batch, run_id, params=chunk)
-
-    def tag(self, run_id: str, values: Mapping[str, str]) -> None:
-        for chunk in _chunks([RunTag(key, value) for key, value in values.items()], ENTRIES_A_CALL):
+    def tag(self, run_id: str, values: Mapping[str, str], before: Mapping[str, str] | None = None) -> None:
+        """Sets tags of a run; those that share one are added to what it holds. before: the run's tags, where they are known."""
+        if before is None and any(map(technical.is_technical, values)):
+            before = self._ask(self._client.get_run, run_id).data.tags
+        for chunk in _chunks([RunTag(key, value) for key, value in technical.packed(values, before).items()], ENTRIES_A_CALL):
             self._ask(self._client.log_batch, run_id, tags=chunk)
 
     def _log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
@@ -393,6 +396,9 @@ class Store:
             # Whatever holds values was not left behind by a lost answer.
             if other.info.run_id != run_id and not (other.data.metrics or other.data.params):
                 self._end_double(other.info.run_id, of=run_id)
+            elif other.info.run_id == run_id and whereabouts.HEARTBEAT in other.data.tags:
+                with suppress(Rejected):  # gone already, and the answer was lost
+                    self._ask(self._client.delete_tag, run_id, whereabouts.HEARTBEAT)
         self._end(run_id, record)
 
     def _end(self, run_id: str, record: RunClosed) -> None:
@@ -775,7 +781,8 @@ def _is_fresh(run: StoredRun) -> bool:
 def _stored(run: Any) -> StoredRun:
     info, data = run.info, run.data
     return StoredRun(
-        info.run_id, info.run_name, info.status, info.start_time, info.end_time, data.params, data.metrics, data.tags
+        *(info.run_id, info.run_name, info.status, info.start_time, info.end_time),
+        *(data.params, data.metrics, technical.unpacked(data.tags)),
     )
 
 
@@ -786,7 +793,8 @@ def _from_json(run: Mapping[str, Any]) -> StoredRun:
     metrics = {one["key"]: float(one.get("value", 0.0)) for one in data.get("metrics", ())}
     end_ms = info.get("end_time") or None
     return StoredRun(
-        info["run_id"], info.get("run_name", ""), info["status"], info.get("start_time", 0), end_ms, params, metrics, tags
+        *(info["run_id"], info.get("run_name", ""), info["status"], info.get("start_time", 0), end_ms),
+        *(params, metrics, technical.unpacked(tags)),
     )
 
 

@@ -17,7 +17,7 @@ from experiments.campaign.campaign import Campaign, looks_tag
 from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
 from experiments.campaign.preflight import Opened, on_a_common_device
 from experiments.campaign.readiness import MachineState
-from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags
+from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags, told_apart
 from experiments.cell.contract import Prepared
 from experiments.config import devices, memory
 from experiments.config import settings as settings_
@@ -37,9 +37,6 @@ from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
 from tracking.store import Store
-
-# Settings that a campaign's name tells.
-NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +69,8 @@ def start(study: str, settings: CampaignSettings, display: Display, plan: Plan |
 
 def _told_apart(study: str, settings: CampaignSettings) -> list[str]:
     """What a campaign's name has beside its preset: the first settings that are not the preset's, and when it began."""
-    module = studies.load(study)
-    preset = settings_.parse(module.Settings, module.PRESETS, {"preset": settings.preset})
-    free = settings_.immaterial(settings) - {"frameworks", "blocks"}
-    shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
-    before, now = settings_.as_text(preset), settings_.as_text(settings)
-    ordered = sorted(now, key=lambda name: name in shared)
-    own = {name: now[name] for name in ordered if now[name] != before[name] and name not in free}
-    told = [f"{name}={text or 'none'}" for name, text in list(own.items())[:NAMED]]
-    more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
-    return [*filter(None, [", ".join([*told, *more])]), time.strftime("%Y-%m-%d %H:%M")]
+    left_out = settings_.immaterial(settings) - {"frameworks", "blocks"}
+    return [*filter(None, [told_apart(study, settings, left_out)]), time.strftime("%Y-%m-%d %H:%M")]
 
 
 def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, display: Display) -> Campaign:

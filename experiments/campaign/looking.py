@@ -126,7 +126,7 @@ def metrics_of_look(finding: Finding) -> dict[str, float]:
     row = finding.row
     parts = [row.metric, *filter(None, [row.stratum]), row.b]
     place = "/".join(NOT_IN_A_KEY.sub(".", part) for part in parts)
-    found = {"estimate": row.estimate, "low": row.ci_low, "high": row.ci_high}
+    found = dict(zip(("estimate", "low", "high"), wording.logged(row.estimate, row.ci_low, row.ci_high), strict=True))
     return {f"look/{place}/{name}": value for name, value in found.items() if value is not None and math.isfinite(value)}
 
 

@@ -11,8 +11,11 @@ from pathlib import Path
 from types import ModuleType
 
 from tracking import accounts
+from tracking.limits import RUN_NAME_CHARACTERS
 from tracking.records import Record, RunKind, RunOpened
 from tracking.store import NEWEST, Rejected, Store, Unreachable, named, note
+
+ABOUT_COMPARISONS = "Comparisons\n\nOne run per comparison, with its report."
 
 
 def chosen_experiment(store: Store, otherwise: str) -> str:
@@ -56,15 +59,18 @@ def describe(store: Store, experiment: str, study: ModuleType) -> None:
     store.describe_experiment(experiment, text)
 
 
-def announce(store: Store, experiment: str, run_id: str, name: str, found: Sequence[str], *, verdict: bool) -> None:
+def announce(
+    store: Store, experiment: str, run_id: str, name: str, found: Sequence[str], *, verdict: bool, told_in: str = ""
+) -> None:
     """The newest result, in the experiment's description, where a newcomer looks first. A server that is away is not told.
 
-    verdict: whether there is one; a result without any never takes another's place.
+    verdict: whether there is one; a result without any never takes another's place. told_in: the experiment whose description
+    tells it, where that is not the run's own.
     """
     day = datetime.date.today().isoformat()
     with contextlib.suppress(Rejected, Unreachable):
         text = f"{NEWEST}, {day}: [{name}]({store.link(experiment, run_id)}). {' '.join(found[:2])}"
-        store.describe_experiment(experiment, newest=text[:2_000], replace=verdict)
+        store.describe_experiment(told_in or experiment, newest=text[:2_000], replace=verdict)
 
 
 def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaign") -> None:
@@ -72,4 +78,6 @@ def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaig
     here = os.environ.get("MLFLOW_RUN_ID", run_id)
     if here != run_id:
         text = f"This launch's {what} is [run {run_id}]({store.link(experiment, run_id)}) in the experiment **{experiment}**."
-        store.tag(here, {"kind": RunKind.LAUNCH, "campaign": run_id, **named(f"launch of {what} {run_id[:8]}"), **note(text)})
+        run = store.run(run_id)
+        name = f"launch of {run.name if run else what}"[:RUN_NAME_CHARACTERS]
+        store.tag(here, {"kind": RunKind.LAUNCH, "campaign": run_id, **named(name), **note(text)})

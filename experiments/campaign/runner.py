@@ -43,6 +43,7 @@ from tracking.records import (
     Point,
     Record,
     RunClosed,
+    RunKind,
     RunOpened,
     RunOutcome,
     Tags,
@@ -50,6 +51,9 @@ from tracking.records import (
 from tracking.sensors import Sensors
 from tracking.store import Store, note, schema, source
 from tracking.upload import Collected, Uploader
+
+# Settings that the name of a run tells.
+NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -334,7 +338,11 @@ class Runner:
             **({"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}),
         }
         params = {**logged, "framework": spec.framework}
-        return RunOpened(spec.run, now_ms(), self.experiment, work.name, {**common, **work.tags}, params)
+        name = work.name
+        if work.tags["kind"] == RunKind.CELL:  # charts call cells of every campaign by their names
+            left_out = settings_.immaterial(own) | work.treatment.settings.keys()
+            name = " · ".join(filter(None, [name, told_apart(setup.study, setup.settings, left_out)]))
+        return RunOpened(spec.run, now_ms(), self.experiment, name, {**common, **work.tags}, params)
 
     def _note(self, setup: Setup, spec: CellSpec, latest: Mapping[str, float]) -> dict[str, str]:
         """The run's description: what it was, what it found, where it belongs."""
@@ -450,6 +458,21 @@ def origin_tags(study: str, settings: CampaignSettings) -> dict[str, str]:
         **{name: text for name, text in optional.items() if text},
         **source(study, commit),
     }
+
+
+def told_apart(study: str, settings: CampaignSettings, left_out: Collection[str]) -> str:
+    """The first settings that are not the preset's, as names of runs tell them; empty where there is none.
+
+    left_out: settings that are not told.
+    """
+    module = studies.load(study)
+    preset = settings_.parse(module.Settings, module.PRESETS, {"preset": settings.preset})
+    shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
+    before, now = settings_.as_text(preset), settings_.as_text(settings)
+    ordered = sorted(now, key=lambda name: name in shared)
+    own = {name: now[name] for name in ordered if now[name] != before[name] and name not in left_out}
+    told = [f"{name}={text or 'none'}" for name, text in list(own.items())[:NAMED]]
+    return ", ".join([*told, *([f"{len(own) - NAMED} more"] if len(own) > NAMED else [])])
 
 
 def threads_of_cells(settings: CampaignSettings) -> int:

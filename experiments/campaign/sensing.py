@@ -16,6 +16,7 @@ from tracking.sensors import Sample, Sampler, Sensors, Summary, Window, summaris
 SAMPLES_A_RECORD = 8
 RANKS = "rank_sensors.parquet"
 OF_RANK = re.compile(r"system/rank_(\d+)_(.+)")
+DECIMALS = 3  # of percent, megabytes, °C, W, MHz
 SHARED = "cells took turns: what the machine's sensors saw is of all of them"
 
 
@@ -86,7 +87,8 @@ class Sensing:
 
     def _keep(self, sample: Sample) -> None:
         time_ms, second = int(sample.time_seconds * 1_000), int(sample.time_seconds - self._began)
-        self._waiting.extend(Point(key, value, second, time_ms) for key, value in sample.values.items())
+        # for the eye: what is judged is summarised from the samples themselves
+        self._waiting.extend(Point(key, round(value, DECIMALS), second, time_ms) for key, value in sample.values.items())
         if len(self._waiting) >= SAMPLES_A_RECORD * len(sample.values):
             self._flush()
 

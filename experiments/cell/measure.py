@@ -157,7 +157,8 @@ def _epoch(
         if time.monotonic() - last_live >= LIVE_SECONDS:
             last_live = time.monotonic()
             rate = task.examples_a_step / seconds
-            output.metrics({"live/loss": loss, "live/examples_per_second": rate}, step=done_before + step)
+            live = {"live/loss": loss, "live/examples_per_second": rate}  # for the eye alone
+            output.metrics({name: float(f"{value:.4g}") for name, value in live.items()}, step=done_before + step)
 
     watch = Stopwatch(on_step, delay, pace, output.turn)
     feed = timing.Feed(task.training(epoch, framework))

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from experiments import studies
 from experiments.campaign import extending
-from experiments.campaign.opening import announce, keep
+from experiments.campaign.opening import ABOUT_COMPARISONS, announce, keep
 from experiments.config import settings as settings_
 from experiments.config import shell
 from experiments.config.commands import Compare
@@ -212,7 +213,7 @@ def _tell(progress: Progress, before: int, done: int, total: int | None) -> None
 
 
 def _logged(store: Store, settings: Compare, selection: Selection, found: ComparisonResult, began_ms: int) -> str:
-    """The comparison as a run of the first experiment, with its report; returns its page."""
+    """The comparison as a run of the experiment of comparisons, with its report; returns its page."""
     from experiments.comparison.report import rendering
 
     assert found.report is not None
@@ -227,9 +228,7 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
         **accounts.tags(account),
     }
     params = {name: text for name, text in settings_.as_text(settings).items() if text and name not in ("output", "format")}
-    first = selection.experiments[0]
-    own = account is None or not team or first.startswith(f"{team}/")
-    place = first if own else accounts.place(account, team, "comparisons")
+    place = accounts.place(account, team, accounts.COMPARISONS)
     wanted = RunOpened(origin, began_ms, place, f"comparison · {title} · {_when(began_ms)}", tags, params)
     card = rendering.description_card(found.card)
     text = "\n".join(
@@ -242,10 +241,20 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
         RunClosed(origin, int(time.time() * 1_000), RunOutcome.OK, ""),
     ]
     page = keep(store, wanted, records, found.report.parent, "comparison")
-    run_id = store.run_id(origin) or ""
-    verdict = found.comparison.has_verdict
-    announce(store, store.experiment_name(run_id), run_id, wanted.name, found.sentences, verdict=verdict)
+    first = selection.experiments[0]
+    own = account is None or not team or first.startswith(f"{team}/")
+    _told(store, store.run_id(origin) or "", wanted.name, found, [first] if own else [])
     return page
+
+
+def _told(store: Store, run_id: str, name: str, found: ComparisonResult, compared: Sequence[str]) -> None:
+    """In the descriptions of the comparisons and, where there is a verdict, of the experiments that were compared."""
+    holds, verdict = store.experiment_name(run_id), found.comparison.has_verdict
+    if holds.rpartition("/")[2] == accounts.COMPARISONS:  # not the one that a user chose
+        with suppress(Rejected, Unreachable):
+            store.describe_experiment(holds, ABOUT_COMPARISONS)
+    for place in dict.fromkeys([holds, *(compared if verdict else [])]):
+        announce(store, holds, run_id, name, found.sentences, verdict=verdict, told_in=place)
 
 
 __all__ = ["Compared", "Selection", "compare", "read", "select"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments import studies
-from experiments.campaign.opening import describe
+from experiments.campaign.opening import ABOUT_COMPARISONS, describe
 from experiments.config.commands import Admin
 from experiments.config.console import Table
 from experiments.config.settings import require_writable
@@ -17,7 +17,6 @@ from tracking import accounts
 from tracking.errors import WrongCall
 from tracking.store import Rejected, Store
 
-COMPARISONS = "comparisons"
 NAME = re.compile(r"[a-z][a-z0-9_-]{1,39}")
 
 
@@ -38,16 +37,14 @@ def administer(settings: Admin) -> tuple[list[str], Table | None]:
 
 def experiments_of(team: str) -> list[str]:
     """What a team writes: each study's experiment, its comparisons and its launches."""
-    return [f"{team}/{name}" for name in (*studies.available(), COMPARISONS, accounts.LAUNCHES)]
+    return [f"{team}/{name}" for name in (*studies.available(), accounts.COMPARISONS, accounts.LAUNCHES)]
 
 
 def _add_team(store: Store, settings: Admin) -> tuple[list[str], None]:
     made = accounts.add_team(store, _name(settings.team, "team"), experiments_of(settings.team))
     for name in studies.available():
         describe(store, f"{made.name}/{name}", studies.load(name))
-    store.describe_experiment(
-        f"{made.name}/{COMPARISONS}", "Comparisons across teams\n\nOne run per comparison, with its report."
-    )
+    store.describe_experiment(f"{made.name}/{accounts.COMPARISONS}", ABOUT_COMPARISONS)
     store.describe_experiment(
         f"{made.name}/{accounts.LAUNCHES}", "Launches\n\nOne run per `mlflow run`; it leads to its campaign."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,15 @@ from experiments.datasets.images import Image, decoded, opened
 from models import frameworks
 from tracking import provenance
 
-# What a client may send in each row: the bytes of a picture's file (base64 in JSON), or its path on the server.
+# What a client may send in each row: the bytes of a picture's file (base64 in JSON), or a path where the model runs.
 COLUMNS = {"image": "binary", "path": "string"}
 ERROR = "error"
 EXAMPLE_SIDE = 224
+# Names the one folder below which a server opens paths that clients send.
+FOLDER = "EVENHAND_SERVED_PICTURES"
+# MLflow's servers set them: the path of the model that `mlflow models serve` was called with, and "true" before any request.
+SERVING = ("__pyfunc_model_path__", "_MLFLOW_IS_IN_SERVING_ENVIRONMENT")
+NO_SUCH_PATH = "this server opens no such path; send the picture's bytes in image (base64 in JSON)"
 
 
 def answered(
@@ -48,9 +54,30 @@ def _picture(row: Mapping[str, Any]) -> Image.Image | str:
         found = decoded(bytes(image))
         return f"image: {found}" if isinstance(found, str) else found
     if isinstance(path, str) and path:
-        found = opened(Path(path))
+        allowed = _allowed(path)
+        found = opened(allowed) if allowed else NO_SUCH_PATH
         return f"path: {found}" if isinstance(found, str) else found
-    return "no picture: send its bytes in image (base64 in JSON), or its path on the server in path"
+    return "no picture: send its bytes in image (base64 in JSON), or a path in path where this server allows it"
+
+
+def _allowed(path: str) -> Path | None:
+    """Where a picture may be opened: below the folder that is named for it; anywhere in a program that is no server.
+
+    None says nothing of what exists: whoever may send requests would otherwise learn which files there are, and read pictures.
+    """
+    folder = os.environ.get(FOLDER, "")
+    if not folder:
+        return None if any(name in os.environ for name in SERVING) else Path(path)
+    root = os.path.realpath(folder)
+    asked = os.path.normpath(os.path.join(root, path))
+    if not _is_below(asked, root) or "\0" in asked:  # asked first, so that nothing outside is even looked at
+        return None
+    found = os.path.realpath(asked)
+    return Path(found) if _is_below(found, root) else None
+
+
+def _is_below(path: str, root: str) -> bool:
+    return Path(path).is_relative_to(root)
 
 
 def example(picture: Image.Image) -> dict[str, str]:

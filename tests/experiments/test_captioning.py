@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import mlflow
@@ -25,7 +26,10 @@ import pytest
 from PIL import Image
 
 from experiments.config import settings as settings_
+from experiments.datasets.captions import index
 from experiments.studies import captioning
+from experiments.workloads import served
+from experiments.workloads.captioning import samples
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tracking.records import StoredRun
 from tracking.store import Store
@@ -109,7 +113,7 @@ def test_every_block_holds_every_framework_once_and_draws_weights_of_its_own(blo
 def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
     runs: Mapping[str, StoredRun] = request.getfixturevalue(of)
     campaign = runs["captioning demo"]
-    told = {"runs": "images=40, image_size=32, formulation=sequence", "blocks": "data=synthetic, images=40, image_size=32"}
+    told = {"runs": "images=40, image_size=32, batch_size=8", "blocks": "data=synthetic, images=40, image_size=32"}
     assert re.fullmatch(rf"captioning demo · {told[of]}, \d+ more · \d{{4}}-\d\d-\d\d \d\d:\d\d", campaign.name), campaign.name
     for run in runs.values():
         assert run.status == "FINISHED"
@@ -117,7 +121,27 @@ def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
         assert run.tags["team"] == "vision"
         assert len(run.tags["machine"]) == 8
         assert run.tags["version.torch"].startswith("2.")
+        if run.tags["kind"] == "cell":
+            treatment, block, apart = run.name.split(" · ")
+            assert (treatment, block) == (run.tags["treatment"], f"block {run.tags['block']}")
+            assert re.fullmatch(rf"{told[of]}, \d+ more", apart), "cells of another campaign have other settings"
     assert len({run.tags["settings_hash"] for run in runs.values() if run.tags["kind"] == "cell"}) == 1
+
+
+def test_what_mlflow_shows_first_of_a_run_is_for_people(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
+) -> None:
+    """Its table of tags is in the order of their names, and leaves out MLflow's own."""
+    client = mlflow.MlflowClient(finished[0].uri)
+    wanted = {
+        "captioning demo": ["answer", "commit", "cpu", "dataset", "gpu", "kind", "machine", "model", "outcome", "outcome_reason"],
+        "pytorch · block 1": ["block", "campaign", "commit", "cpu", "dataset", "framework", "gpu", "kind", "machine", "model"],
+    }
+    also = {"disturbed", "parity", "order_in_block", "team", "verdict", "warnings"}
+    for title, names in wanted.items():
+        found = [name for name in sorted(client.get_run(runs[title].run_id).data.tags) if not name.startswith("mlflow.")]
+        assert set(found[:10]) <= {*names, *also}
+        assert {"environment", "version.torch"} <= set(runs[title].tags) - set(found)
 
 
 def test_every_setting_is_a_param_of_every_cell(runs: dict[str, StoredRun]) -> None:
@@ -299,8 +323,10 @@ def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProces
         assert status == 200, told
         predictions = json.loads(told)["predictions"]
         assert [one["error"] for one in predictions] == ["", "image: not an image", "image: empty"]
-        status, told = answer(port, "invocations", {"dataframe_records": [{"path": str(tmp_path / "picture.png")}]})
-        assert json.loads(told)["predictions"] == predictions[:1]
+        paths = [str(tmp_path / "picture.png"), str(tmp_path / "nowhere.png"), str(tmp_path), "picture.png", "/etc/passwd"]
+        status, told = answer(port, "invocations", {"dataframe_records": [{"path": path} for path in paths]})
+        refused = {one["error"] for one in json.loads(told)["predictions"]}
+        assert refused == {f"path: {served.NO_SUCH_PATH}"}, "a client learns what is on the server"
         status, told = answer(port, "invocations", {"dataframe_records": [{"picture": content}]})
         assert json.loads(told)["predictions"][0]["error"].startswith("no picture: send its bytes in image")
         status, told = answer(port, "invocations", {})
@@ -321,6 +347,64 @@ def answer(port: int, place: str, body: object = None) -> tuple[int, str]:
         return error.code, error.read().decode()
     except OSError:
         return 0, ""
+
+
+class Table(HTMLParser):
+    """The texts of a page's table, row by row."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows:
+            self.rows[-1][-1] += data
+
+
+def captioned(place: Place, frameworks: str, seed: int) -> dict[str, tuple[int, int]]:
+    """Of the eight held-out pictures that the demo shows: framework -> different captions, and those that are one of its five."""
+    own = [f"--cache={place.cache}", f"--journal={place.journal}", f"--seed={seed}", f"--frameworks={frameworks}"]
+    few = ["--blocks=1", "--inference_requests=2", "--save_model=none", "--figures=false"]  # of what the demo does besides
+    done = place.call(sys.executable, "-m", "experiments", "captioning", *own, *few)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    data = index("scenes", cache=place.cache, seed=seed, images=captioning.Settings().images)
+    shown = np.unique(data.caption_image[data.captions_of("validation")])[: samples.COUNT]
+    found = {}
+    for run in Store(place.uri).runs("captioning", f"tags.kind = 'cell' and params.seed = '{seed}'"):
+        head, *rows = Table(artifact(place, run, "captions.html").read_text()).rows
+        answers = [row[head.index("greedy")] for row in rows]
+        right = sum(answer in data.references(int(image)) for answer, image in zip(answers, shown, strict=True))
+        found[run.tags["framework"]] = (len(set(answers)), right)
+    return found
+
+
+# A caption names a colour of five, a ground or a place of three: whoever writes one sentence has 1 of 15 right, half a picture.
+DIFFERENT, RIGHT = 3, 2
+
+
+def test_the_captions_of_the_demo_follow_the_pictures(place: Place) -> None:
+    """Trained as the demo is, one framework and seed; the next has more."""
+    ((different, right),) = captioned(place, "pytorch", 0).values()
+    assert different >= DIFFERENT, "the captions are the same sentence"
+    assert right >= RIGHT
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_the_captions_of_the_demo_follow_the_pictures_in_both_frameworks_whatever_the_seed(place: Place) -> None:
+    for seed in (1, 2, 3):
+        found = captioned(place, "pytorch,tensorflow", seed)
+        print(f"seed {seed}: of {samples.COUNT} pictures, different captions and right ones: {found}")
+        assert set(found) == {"pytorch", "tensorflow"}
+        assert min(different for different, _ in found.values()) >= DIFFERENT
+        assert min(right for _, right in found.values()) >= RIGHT
 
 
 def test_an_interrupted_extraction_continues_where_it_was_and_nothing_is_extracted_twice(tmp_path: Path, place: Place) -> None:

@@ -25,7 +25,7 @@ from models.contract import ModelError
 from tests.conftest import Place
 from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
 from tests.faults.test_campaign import wait_for_epochs
-from tracking import tables
+from tracking import tables, technical
 from tracking.errors import WrongCall
 
 CLASSIFY = """
@@ -85,7 +85,7 @@ def test_a_campaign_learns_and_answers_its_hypotheses(place: Place) -> None:
 
 def _check_confusion(place: Place, cell: mlflow.entities.Run) -> None:
     """Every validation image once; its trace over its sum is the accuracy that was told."""
-    folder = next(place.journal.glob(f"*/cells/{cell.data.tags['cell']}/*/confusion.csv")).parent
+    folder = next(place.journal.glob(f"*/cells/{technical.unpacked(cell.data.tags)['cell']}/*/confusion.csv")).parent
     rows = list(csv.reader((folder / "confusion.csv").open()))
     assert rows[0] == ["true \\ answered", *"0123456789"]
     counted = [[int(value) for value in row[1:]] for row in rows[1:]]

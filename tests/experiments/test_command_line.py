@@ -100,7 +100,7 @@ def test_help_lists_every_setting_once_under_a_subject(name: str, capsys: pytest
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "default: 2 in demo, else 11)"),
+        ([], "default: 8 in demo, else 11)"),
         (["--preset", "coco-paper"], "default: 11)"),
         (["--preset=coco-paper", "--aa"], "default: 11)"),
     ],

@@ -23,7 +23,7 @@ from experiments.cli.main import main
 from tests.conftest import Place, Server
 from tests.experiments.comparison.campaigns import RATE, STEP, runs
 from tracking.records import Metrics, Point, Record, RunClosed, RunOpened, RunOutcome, StoredRun
-from tracking.store import Store
+from tracking.store import NOTE, Store
 
 Call = Callable[..., int]
 
@@ -76,7 +76,7 @@ def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, cap
     said = capsys.readouterr().out
     assert "tensorflow trains" in said
     assert "slower than pytorch" in said
-    comparison = next(run for run in store.runs("captioning") if run.tags["kind"] == "comparison")
+    comparison = next(iter(store.runs("comparisons")))
     assert comparison.status == "FINISHED"
     assert comparison.end_ms is not None
     assert comparison.end_ms - comparison.start_ms > 100  # from the call on, not from the logging of its result
@@ -87,12 +87,34 @@ def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, cap
     answer = comparison.tags["answer"]
     assert answer.startswith("TensorFlow trains ")
     (row,) = mlflow.MlflowClient(store.uri).search_runs(
-        [mlflow.MlflowClient(store.uri).get_experiment_by_name("captioning").experiment_id],
+        [mlflow.MlflowClient(store.uri).get_experiment_by_name("comparisons").experiment_id],
         f"metrics.`verdict/{RATE}/high` < 1 and tags.answer LIKE 'TensorFlow%'",
     )
     assert row.info.run_id == comparison.run_id
     assert row.data.tags["mlflow.note.content"].startswith(f"**{answer.partition(' Read it')[0]}")
     assert row.data.metrics[f"verdict/{RATE}/low"] <= row.data.metrics[f"verdict/{RATE}/ratio"]
+
+
+def description(store: Store, experiment: str) -> str:
+    return str(store._client.get_experiment_by_name(experiment).tags.get(NOTE, ""))
+
+
+def test_comparisons_lie_beside_what_they_compare_and_only_a_verdict_is_news_there(store: Store, call: Call) -> None:
+    store.describe_experiment("captioning", "Captions")
+    tell(store, runs(blocks=2))
+    assert call() == NO_VERDICT
+    assert description(store, "captioning") == "Captions"
+    assert "One run per comparison" in description(store, "comparisons")
+    tell(store, slower(campaign="c2"))
+    assert call(filter="tags.campaign = 'c2'") == DONE
+    newest = next(run for run in store.runs("comparisons") if "slower" in run.tags["verdict"])
+    assert store.link("comparisons", newest.run_id) in description(store, "captioning")
+    assert store.link("comparisons", newest.run_id) in description(store, "comparisons")
+    assert call(filter="tags.campaign = 'c1'") == NO_VERDICT
+    for place in ("captioning", "comparisons"):
+        assert store.link("comparisons", newest.run_id) in description(store, place)
+    assert {run.tags["kind"] for run in store.runs("captioning")} == {"cell"}
+    assert len(list(store.runs("comparisons"))) == 3
 
 
 def test_the_output_of_a_pipe_is_nothing_but_the_answer(store: Store, place: Place) -> None:

@@ -28,7 +28,7 @@ def test_a_launch_in_default_leads_to_its_campaign(place: Place) -> None:
     launch = next(iter(store.runs("Default")))
     assert launch.tags["kind"] == "launch"
     assert launch.tags["campaign"] == campaign.run_id
-    assert launch.name == f"launch of campaign {campaign.run_id[:8]}"
+    assert launch.name == f"launch of {campaign.name}"
     assert campaign.run_id in launch.tags["mlflow.note.content"]
     assert launch.status == campaign.status == "FINISHED"
 

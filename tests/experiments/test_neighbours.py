@@ -12,7 +12,7 @@ import pytest
 
 from experiments.campaign.campaign import ended_cells
 from tests import neighbours
-from tests.conftest import Place, toy_costs, wait_for
+from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
 from tracking.journal import Journal
 from tracking.records import OTHERS_CPU, RunClosed, RunOpened, RunOutcome, StoredRun, Tags
@@ -40,7 +40,7 @@ def cells(place: Place) -> dict[str, list[StoredRun]]:
     found: dict[str, list[StoredRun]] = {}
     for run in sorted(Store(place.uri).runs("captioning"), key=lambda one: one.start_ms):
         if run.tags["kind"] == "cell":
-            found.setdefault(run.name, []).append(run)
+            found.setdefault(titled(run), []).append(run)
     return found
 
 

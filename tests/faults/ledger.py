@@ -13,6 +13,7 @@ from typing import Any
 import psycopg2
 
 LARGEST = 1.7976931348623157e308  # what MLflow keeps of infinity
+SHARED = "mlflow.evenhand"  # what many tags share
 # Whose value changes while a run lives, or is another on every server.
 OF_THE_MOMENT = {"heartbeat", "host", "pid", "pid_started", "campaign"}
 
@@ -91,7 +92,9 @@ def on_server(database: str, artifacts: Path) -> list[Run]:
                 runs[run_id].models.append(name)
     for run_id, _, _, uri in found:
         run = runs[run_id]
-        run.origin = run.tags.get("origin", "")
+        run.origin = run.tags.pop(f"{SHARED}.origin", "") or run.tags.get("origin", "")
+        for part in [name for name in run.tags if name.startswith(SHARED)]:
+            run.tags |= json.loads(run.tags.pop(part))
         run.files = dict(_files(artifacts / uri.removeprefix("mlflow-artifacts:/"), within=True))
     return list(runs.values())
 

@@ -26,6 +26,7 @@ from experiments.config.outcomes import KNOWN
 from experiments.config.settings import as_text
 from experiments.studies.captioning import Settings
 from tracking.records import RunOutcome, StoredRun
+from tracking.technical import packed
 
 EXPERIMENT = "synthetic"
 # Made up: how long a step takes against PyTorch's.
@@ -163,7 +164,7 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
             }
             for run in runs
         ],
-        SqlTag.__table__: [{"run_uuid": run.run_id, "key": k, "value": v} for run in runs for k, v in run.tags.items()],
+        SqlTag.__table__: [{"run_uuid": run.run_id, "key": k, "value": v} for run in runs for k, v in packed(run.tags).items()],
         SqlParam.__table__: [{"run_uuid": run.run_id, "key": k, "value": v} for run in runs for k, v in run.params.items()],
         SqlMetric.__table__: points,
         SqlLatestMetric.__table__: points,

@@ -25,6 +25,7 @@ from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import Artifact, DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, StoredRun, Tags
 from tracking.store import NOTE, Rejected, Store, Unreachable
+from tracking.technical import packed
 from tracking.upload import IDLE_SECONDS, Uploader
 
 
@@ -403,7 +404,7 @@ def test_a_run_that_a_late_creation_left_behind_ends_and_the_one_with_the_values
     opened, *rest = some_records(tmp_path)[1:7]
     assert isinstance(opened, RunOpened)
     store.apply([RunOpened("c1", 1_000, "captioning", "campaign"), opened], tmp_path)
-    late = store._client.create_run(store.experiment_id("captioning"), tags={"origin": "r1"}, run_name="cell").info.run_id
+    late = store._client.create_run(store.experiment_id("captioning"), tags=packed({"origin": "r1"})).info.run_id
     again = Store(store.uri)
     again.expect([opened])  # as an uploader does that begins in the middle of a journal
     assert again.apply(rest, tmp_path) == []
@@ -416,7 +417,7 @@ def test_a_copy_of_an_origin_in_another_experiment_is_not_the_run(store: Store, 
     """It says more of itself than the true one, and would be taken for it wherever a process looks for the run again."""
     campaign, cell, *rest = some_records(tmp_path)
     store.apply([campaign, cell], tmp_path)
-    tags = {"origin": "r1", **{f"more{number}": "x" for number in range(40)}}
+    tags = {"origin": "r1", **packed({"origin": "r1"}), **{f"more{number}": "x" for number in range(40)}}
     copy = store._client.create_run(store.experiment_id("another"), tags=tags, run_name="copy").info.run_id
     again = Store(store.uri)
     assert again.apply([campaign, cell, *rest], tmp_path) == []

@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 
 from experiments.cli import main as command_line
-from tests.conftest import Place, Server, toy_costs, wait_for
+from tests.conftest import Place, Server, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records as recorded
 from tests.tracking.postgres import Postgres
 from tracking import journal, limits
@@ -130,7 +130,7 @@ def test_a_campaign_whose_database_stays_read_only_names_the_command_that_comple
     read_only(server, "off")
     done: subprocess.CompletedProcess[str] = remote.call(*command)
     assert done.returncode == 0, done.stdout + done.stderr
-    runs = {run.name: run for run in Store(server.uri).runs("captioning")}
+    runs = {titled(run): run for run in Store(server.uri).runs("captioning")}
     assert {run.status for run in runs.values()} == {"FINISHED"}
     (folder,) = journal.campaigns(remote.journal)
     told = [point for one in journal.read_all(folder) if isinstance(one, Metrics) for point in one.points]

@@ -194,6 +194,7 @@ def _figures(found: Sequence[Finding]) -> dict[str, float]:
         if row.stratum:
             continue
         key = _NOT_IN_A_METRIC.sub("_", f"verdict/{row.metric}{f'/{row.b}' if several else ''}")
-        named = {row.kind: row.estimate, "low": row.ci_low, "high": row.ci_high}
+        names = (row.kind, "low", "high")
+        named = dict(zip(names, wording.logged(row.estimate, row.ci_low, row.ci_high), strict=True))
         values |= {f"{key}/{name}": value for name, value in named.items() if value is not None}
     return values

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 
 from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.verdicts import outlook
@@ -16,6 +17,7 @@ from experiments.config.outcomes import Outcome, place
 
 DASH, MINUS, NONE = "–", "−", "—"
 MINIMUM_P = 1e-4
+LOGGED_DIGITS = 4
 # Beyond this share the number of an effect that could be told apart says nothing more.
 MOST_TOLD = 9.0
 # An interval whose ends lie further apart has two digits at each end: decimals would suit only one of them.
@@ -56,6 +58,13 @@ def number(value: float, digits: int = 3) -> str:
     if not -5 < size < 9:
         return f"{value:.{digits - 1}e}".replace("-", MINUS, int(value < 0))
     return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", MINUS)
+
+
+def logged(estimate: float | None, low: float | None, high: float | None) -> tuple[float | None, ...]:
+    """An estimate and its interval as metrics for the eye: four digits, the bounds outwards, so that none settles by rounding."""
+    rules = (Context(LOGGED_DIGITS, rule) for rule in (ROUND_HALF_EVEN, ROUND_FLOOR, ROUND_CEILING))
+    values = zip((estimate, low, high), rules, strict=True)
+    return tuple(None if value is None else float(rule.create_decimal_from_float(value)) for value, rule in values)
 
 
 def quantity(value: float | None, outcome: Outcome) -> str:

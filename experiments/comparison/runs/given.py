@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.comparison.runs import query
-from tracking import plain
+from tracking import plain, technical
 from tracking.errors import WrongCall
 from tracking.records import RunKind, StoredRun
 
@@ -35,11 +35,14 @@ def has_runs_of_mlflow(given: Any) -> bool:
 
 
 def _is_of_mlflow(frame: pd.DataFrame) -> bool:
-    return "run_id" in frame.columns and any(str(name) in ("artifact_uri", *OF_MLFLOW) for name in frame.columns)
+    """A table of `query` has names of runs beside MLflow's tag of them."""
+    named = {str(name) for name in frame.columns}
+    return "run_id" in named and "name" not in named and bool(named & {"artifact_uri", *OF_MLFLOW})
 
 
 def _from_search(frame: pd.DataFrame) -> pd.DataFrame:
     """MLflow names metrics and tags by their kind, and tells times as such."""
+    frame = _with_technical(frame)
     names = {str(name): _plain(str(name)) for name in frame.columns}
     found = frame.rename(columns=names)
     for name in ("start_ms", "end_ms"):
@@ -49,6 +52,21 @@ def _from_search(frame: pd.DataFrame) -> pd.DataFrame:
         if name in found.columns:
             found[name] = pd.to_numeric(found[name], errors="coerce")
     return found
+
+
+def _with_technical(frame: pd.DataFrame) -> pd.DataFrame:
+    """The tags that share one in columns of their own; a run of an earlier version has them there already."""
+    written = [name for name in frame.columns if str(name).startswith(f"tags.{technical.TAG}")]
+    if not written:
+        return frame
+    rows = [
+        technical.unpacked({str(name).removeprefix("tags."): text for name, text in row.items() if isinstance(text, str)})
+        for row in frame[written].to_dict("records")
+    ]
+    told = pd.DataFrame(rows, index=frame.index, dtype=object).add_prefix("tags.")
+    plainly = frame.drop(columns=written)
+    both = plainly.columns.intersection(told.columns)
+    return pd.concat([plainly.drop(columns=both), told.combine_first(plainly[both])], axis=1)
 
 
 def _plain(name: str) -> str:
@@ -89,7 +107,8 @@ def _stored(run: Any) -> StoredRun:
         return run
     info, data = run.info, run.data
     return StoredRun(
-        info.run_id, info.run_name, info.status, info.start_time, info.end_time, data.params, data.metrics, data.tags
+        *(info.run_id, info.run_name, info.status, info.start_time, info.end_time),
+        *(data.params, data.metrics, technical.unpacked(data.tags)),
     )
 
 

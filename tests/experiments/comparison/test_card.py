@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -92,12 +93,30 @@ def test_without_figures_there_is_no_picture(tmp_path: Path) -> None:
     assert not (tmp_path / "card.png").exists()
 
 
-def test_figures_for_the_campaign_are_those_of_the_rows(result: ComparisonResult) -> None:
-    expected = {}
+def test_figures_for_the_campaign_are_those_of_the_rows_in_four_digits(result: ComparisonResult) -> None:
+    """Half a unit of the fourth digit is at most 5e-4 of a value; the bounds are rounded outwards, at most a whole unit."""
+    told = dict(result.card.figures)
     for row in result.comparison.rows:
-        expected[f"verdict/{row.metric}/ratio"] = row.estimate
-        expected[f"verdict/{row.metric}/low"], expected[f"verdict/{row.metric}/high"] = row.ci_low, row.ci_high
-    assert result.card.figures == expected
+        ratio, low, high = (told.pop(f"verdict/{row.metric}/{name}") for name in ("ratio", "low", "high"))
+        assert None not in (row.estimate, row.ci_low, row.ci_high)
+        assert ratio == pytest.approx(row.estimate, rel=5e-4)
+        assert row.ci_low * (1 - 1e-3) < low <= row.ci_low  # type: ignore[operator]
+        assert row.ci_high <= high < row.ci_high * (1 + 1e-3)  # type: ignore[operator]
+        assert [float(f"{value:.4g}") for value in (ratio, low, high)] == [ratio, low, high]
+    assert told == {}
+
+
+@pytest.mark.parametrize(
+    ("interval", "logged"),
+    [
+        ((1.0, 0.99994, 1.00004), (1.0, 0.9999, 1.001)),
+        ((0.0123456, -0.0000123456, 0.0250001), (0.01235, -1.235e-05, 0.02501)),
+        ((None, None, 2.0), (None, None, 2.0)),
+        ((1.5, 1.0, math.inf), (1.5, 1.0, math.inf)),
+    ],
+)
+def test_a_bound_is_never_rounded_across_what_it_has_not_passed(interval: Any, logged: Any) -> None:
+    assert wording.logged(*interval) == logged
 
 
 def test_of_several_levels_the_figures_name_the_level_in_letters_that_mlflow_takes() -> None:

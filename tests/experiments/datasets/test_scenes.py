@@ -34,13 +34,11 @@ def test_pictures_have_the_side_and_show_something(tmp_path: Path) -> None:
 
 
 def test_captions_tell_what_was_drawn(tmp_path: Path) -> None:
-    """The pixels of a picture with a single red digit are reddest where the caption says the digit is."""
+    """The pixels of a picture with a red digit are reddest where the caption says the digit is."""
     data = index("scenes", cache=tmp_path, seed=3, images=200)
     found = 0
     for image, path in enumerate(data.images):
         fullest = data.references(image)[0].split()
-        if "and" in fullest:
-            continue
         if "red" in fullest and ("left" in fullest or "right" in fullest):
             pixels = np.asarray(Image.open(Path(data.source, path)), np.float64)
             redness = (pixels[..., 0] - pixels[..., 2]).clip(0)
@@ -48,7 +46,7 @@ def test_captions_tell_what_was_drawn(tmp_path: Path) -> None:
             left = redness[:, :32].sum() > redness[:, 32:].sum()
             assert left == ("left" in fullest)
             found += 1
-    assert found >= 3
+    assert found >= 10
 
 
 def test_default_is_quick_and_rich(tmp_path: Path) -> None:
@@ -60,10 +58,10 @@ def test_default_is_quick_and_rich(tmp_path: Path) -> None:
     assert len(data.images_of("train")) == 340
     assert data.name == "scenes"
     assert data.broken == ()
-    assert data.vocabulary.size > 40
+    assert data.vocabulary.size > 35  # ten digits, five colours, three grounds, and what joins them
     assert {len(data.references(image)) for image in range(10)} == {5}
     distinct = {tuple(row) for row in data.tokens.tolist()}
-    assert len(distinct) > 0.5 * len(data.tokens)
+    assert len(distinct) > 0.25 * len(data.tokens)  # few enough that a demo's training meets each of them
 
 
 def test_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
