@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
+import models
 from experiments.campaign import equality
 from models import parity
 from models.contract import ModelError
@@ -126,6 +127,20 @@ def test_rates_are_judged_by_what_chance_explains() -> None:
             for count, explained in ((again, True), (half, False)):
                 error, limit = parity._rates(np.array([whole, drawn]), np.array([count, drawn]))
                 assert (error <= limit) == explained
+
+
+def test_weights_are_moved_in_the_models_own_proportions() -> None:
+    """One shift for all would be five times the weights of whole BERT, and saturate its attention."""
+    module, rng = models.spec("bert"), np.random.default_rng(0)
+    weights = module.initial_weights(module.Spec(layers=1, vocabulary=99), rng)
+    moved = parity._perturbed(weights, rng)
+    alike = {name for name, array in weights.items() if len(np.unique(array)) == 1}
+    assert 0 < len(alike) < len(weights)
+    for name, array in weights.items():
+        if name in alike:  # biases, scales
+            assert len(np.unique(moved[name])) > 1
+        else:  # a factor of 0.5 to 1.5 alone widens by sqrt(1 + 1 / 12), the shift by little more
+            assert moved[name].std() / array.std() == pytest.approx(np.sqrt(1 + 1 / 12 + 0.01), rel=0.05)
 
 
 def test_the_gate_runs_each_side_in_a_process() -> None:

@@ -157,7 +157,7 @@ def test_every_framework_passes_the_gate(model: str, framework: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("model", sorted(PUBLISHED))
+@pytest.mark.parametrize("model", [*sorted(PUBLISHED), "bert", "deepspeech2", "gnmt", "tacotron2"])
 def test_whole_networks_pass_the_gate(model: str) -> None:
     rows = parity.gate(parity.ParityRequest(model, full=True), ["pytorch", "tensorflow"], at_once=1, threads=2)
     assert not [row for row in rows if not row.equal]
