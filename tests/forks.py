@@ -25,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from models import frameworks
+from models import frameworks, own
 
 if TYPE_CHECKING:
     from experiments.cell.contract import CellSpec
@@ -257,6 +257,7 @@ def _run(files: Sequence[int], framework: str, arguments: list[str], environment
     os.environ.clear()
     os.environ |= {**imports, **environment}
     os.chdir(folder)
+    own.begin()  # which the import of `models` does
     sys.path += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
     what, code, *given = arguments
     sys.argv = [what, *given]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -120,7 +121,8 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
     # first the framework's check, then the trials, then the campaign's check and cells
     between = [later[0] - earlier[1] for earlier, later in itertools.pairwise(seen)]
     print(f"between the end of a trial's process and the start of the next: {', '.join(f'{one:.2f}' for one in between)} s")
-    assert min(between) <= OVERHEAD_SECONDS, "the least, since other tests run beside this one"
+    crowd = max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+    assert min(between) <= OVERHEAD_SECONDS * crowd, "the least, since other tests run beside this one"
 
 
 def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
