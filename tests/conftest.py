@@ -26,7 +26,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from models import frameworks
-from tests import warm
+from tests import forks, warm
 from tests.tracking.postgres import MISSING, Postgres, running
 
 if TYPE_CHECKING:
@@ -91,11 +91,15 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """A folder with a tracking store and a journal of its own."""
+    """A folder with a tracking store and a journal of its own.
+
+    forks: whether cells and proofs of commands that run to their end are forks of a process that has imported their framework.
+    """
 
     folder: Path
     cache: Path
     uri: str
+    forks: bool = True
 
     @property
     def journal(self) -> Path:
@@ -123,7 +127,7 @@ class Place:
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A module of ours or MLflow's own, in a process that need not import everything first."""
         if command[:2] == (sys.executable, "-m"):
-            return warm.run(command, self.environment, self.folder)
+            return warm.run(command, self.environment, self.folder, forks=forks.server() if self.forks else "")
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
 
     def start(self, **given: str) -> warm.Process:

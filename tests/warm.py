@@ -1,7 +1,7 @@
 """Commands in processes that have imported already what `python -m experiments` imports: for tests that do not test the start.
 
 Python's own fork server holds the imports; each command is a fresh fork of it with arguments, environment, folder and output of
-its own. What the command itself starts (cells, servers) it starts as ever.
+its own. What the command itself starts (cells, servers) it starts as ever, but for cells and proofs where `forks` are asked for.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def _start() -> None:
 
 
 def run(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path, seconds: float = 300
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, seconds: float = 300, *, forks: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m MODULE ARGUMENTS` to its end. Raises TimeoutExpired."""
+    """`python -m MODULE ARGUMENTS` to its end. forks: the address of `tests.forks`. Raises TimeoutExpired."""
     with tempfile.TemporaryDirectory() as place:
         output, errors = Path(place, "stdout"), Path(place, "stderr")
-        process = Process(command, environment, folder, output, errors)
+        process = Process(command, environment, folder, output, errors, forks)
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -52,11 +52,19 @@ class Process:
     """`python -m MODULE ARGUMENTS` at work, as `subprocess.Popen` tells of it. What it says goes to files."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path, errors: Path | None = None
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        output: Path,
+        errors: Path | None = None,
+        forks: str = "",
     ) -> None:
         _start()
         self._command, self._output = command, output
-        self._process = _SERVER.Process(target=_run, args=(command[2:], dict(environment), folder, output, errors or output))
+        self._process = _SERVER.Process(
+            target=_run, args=(command[2:], dict(environment), folder, forks, output, errors or output)
+        )
         self._process.start()
         self.pid = self._process.pid or 0
 
@@ -90,7 +98,7 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(arguments: Sequence[str], environment: dict[str, str], folder: Path, *outputs: Path) -> None:
+def _run(arguments: Sequence[str], environment: dict[str, str], folder: Path, forks: str, *outputs: Path) -> None:
     from tests.warm_imports import SET_BY_IMPORTS
 
     module, *sys.argv[1:] = arguments
@@ -102,5 +110,9 @@ def _run(arguments: Sequence[str], environment: dict[str, str], folder: Path, *o
     for number, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
+    if forks:
+        from tests.forks import use
+
+        use(forks)
     sys.modules.pop(f"{module}.__main__", None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -41,6 +41,7 @@ class TestFramework(FrameworkContract):
         self.framework = every_framework
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("model", ZOO)
 def test_parity_of_the_zoo(model: str) -> None:
     """On PyTorch's own kernels, where nothing is traced; test_zoo.py has all frameworks."""

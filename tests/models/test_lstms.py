@@ -139,6 +139,7 @@ def test_the_second_block_operator_of_tensorflow_has_wrong_slopes(tmp_path: Path
         assert apart(found[f"block-v2/{weight}"], slope) > 0.1, weight
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_gate_calls_every_implementation_equal_and_refuses_wrong_slopes() -> None:
     sides = [Side("pytorch", (("lstm", "cells"),)), Side("tensorflow", (("lstm", "scan"),))]
     blocks = [Side("tensorflow", (("lstm", name),), "float32") for name in ("block", "block-v2")]

@@ -1,0 +1,292 @@
+"""Processes that begin with a framework imported, as forks of one that has imported it: for tests that do not test the start.
+
+Importing a framework takes seconds of a CPU, what these tests compute with it tenths. `python -m tests.forks ADDRESS PID` answers
+at that address as long as process PID lives; for each framework that is asked for it keeps one process that has imported it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+
+from models import frameworks, own
+
+if TYPE_CHECKING:
+    from experiments.cell.contract import CellSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+MESSAGE_BYTES = 2**17  # a request is one message, with its environment
+FILES = 3
+# What every cell and proof imports beside its framework; nothing of MLflow, and nothing that a framework is not to find.
+COMMON = ("numpy", "pyarrow.parquet", "PIL.Image", "models.parity", "experiments.cell.__main__", "experiments.cell.measure")
+# What PyTorch's first optimizer and our networks import.
+LATER = {"torch": ("torch._dynamo", "torchvision")}
+Work = Callable[[], None]
+
+
+class Fork:
+    """A fork at work, as `subprocess.Popen` tells of it. It is killed when the process that asked for it ends.
+
+    arguments: those of `python`, `-m MODULE …` or `-c CODE …`. files: its standard input, output and errors.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        framework: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        files: Sequence[int],
+    ) -> None:
+        self.args = [sys.executable, *arguments]
+        self.returncode: int | None = None
+        self.stdin: BinaryIO | None = None
+        self.stdout: BinaryIO | None = None
+        asked = {"framework": framework, "arguments": list(arguments), "environment": dict(environment), "folder": str(folder)}
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line.connect(address)
+        socket.send_fds(self._line, [json.dumps(asked).encode()], list(files))
+        self.pid = self._heard()
+
+    def poll(self) -> int | None:
+        return self._told(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._told(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _told(self, seconds: float | None) -> int | None:
+        if self.returncode is None and select.select([self._line], [], [], seconds)[0]:
+            self.returncode = self._heard()
+            self._line.close()
+        return self.returncode
+
+    def _heard(self) -> int:
+        answer = self._line.recv(32)
+        assert answer, f"the process that was to be forked for {self.args[:3]} has ended"
+        return int(answer)
+
+
+class Subprocess:
+    """The module `subprocess` as the gate, the contract suite and the campaign use it: what they begin are forks."""
+
+    def __init__(self, address: str, framework: str = "") -> None:
+        self._address, self._framework = address, framework
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def Popen(self, command: Sequence[str], *, env: Mapping[str, str], stderr: BinaryIO, **pipes: Any) -> Fork:  # noqa: N802
+        """`python -P -m experiments.cell`, whose framework nobody has told yet."""
+        assert pipes == {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+        (given, ours), (heard, said) = os.pipe(), os.pipe()
+        files = given, said, stderr.fileno()
+        fork = Fork(self._address, self._framework, command[2:], env, Path.cwd(), files)
+        _close(given, said)
+        fork.stdin, fork.stdout = os.fdopen(ours, "wb"), os.fdopen(heard, "rb")
+        return fork
+
+    def run(self, command: Sequence[str], *, cwd: Path, **given: Any) -> subprocess.CompletedProcess[str]:
+        """`python -m models.parity MODEL FRAMEWORK …`, `python -m models.testing FRAMEWORK …`"""
+        framework = next(word for word in command if word in frameworks.available())
+        if not possible(framework, "cpu", {}):
+            return subprocess.run(command, cwd=cwd, **given)
+        return run(self._address, framework, command[1:], cwd)
+
+
+def run(
+    address: str, framework: str, arguments: Sequence[str], folder: Path, seconds: float = 500
+) -> subprocess.CompletedProcess[str]:
+    """`python ARGUMENTS` to its end. Raises TimeoutExpired."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, open(os.devnull) as nothing:
+        files = nothing.fileno(), output.fileno(), errors.fileno()
+        fork = Fork(address, framework, arguments, os.environ, folder, files)
+        code = fork.wait(seconds)
+        told = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (output, errors)]
+    return subprocess.CompletedProcess(fork.args, code, *told)
+
+
+def use(address: str) -> None:
+    """From here on the cells and proofs that this process starts are forks."""
+    from experiments.campaign import listening, preflight, process
+    from models import parity
+
+    class Cell(process.Child):
+        def __init__(self, spec: CellSpec, log: Path) -> None:
+            fork = possible(spec.framework, spec.device, spec.settings)
+            process.subprocess = Subprocess(address, spec.framework) if fork else subprocess  # type: ignore[assignment]
+            super().__init__(spec, log)
+
+    listening.Child = preflight.Child = Cell
+    parity.subprocess = Subprocess(address)
+
+
+def possible(framework: str, device: str, settings: Mapping[str, object]) -> bool:
+    """Whether a process of it needs nothing that is set before the framework is imported."""
+    usual = device == "cpu" and settings.get("conv_algorithm", "profiled") == "profiled"
+    return usual and "jax" not in frameworks.described(framework).packages
+
+
+@cache
+def server() -> str:
+    """The address of this process's server, which the first call starts."""
+    from tests.conftest import PYTHONPATH, wait_for
+
+    address = tempfile.mktemp(prefix="forks-")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
+    command = [sys.executable, "-P", "-m", "tests.forks", address, str(os.getpid())]
+    subprocess.Popen(command, env={**kept, "PYTHONPATH": PYTHONPATH}, cwd=ROOT, start_new_session=True)
+    wait_for(lambda: os.path.exists(address), 60)
+    return address
+
+
+# ---- the server
+
+
+def serve(address: str, keeper: int) -> Work | None:
+    """Hands every request to the process that has imported its framework. Returns in a fork, with its work; or at the end."""
+    listening, end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), os.pidfd_open(keeper)
+    listening.bind(f"{address}.new")
+    listening.listen()
+    os.rename(f"{address}.new", address)
+    imported: dict[tuple[str, ...], socket.socket] = {}
+    while end not in select.select([listening, end], [], [])[0]:
+        line = listening.accept()[0]
+        request, files, *_ = socket.recv_fds(line, MESSAGE_BYTES, FILES)
+        framework = json.loads(request)["framework"]
+        packages = frameworks.described(framework).packages
+        if packages not in imported:
+            imported[packages], requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            if not os.fork():
+                _close(end, *files, *(one.detach() for one in (listening, line, *imported.values())))
+                _import(framework)
+                return fork_on_request(requests)
+            requests.close()
+        socket.send_fds(imported[packages], [request], [line.detach(), *files])
+        _close(*files)
+    os.unlink(address)
+    return None
+
+
+def fork_on_request(requests: socket.socket) -> Work | None:
+    """Says of each fork its number, and later how it ended; kills it when nobody listens any more."""
+    at_work: dict[int, tuple[int, socket.socket]] = {}  # a fork's descriptor -> its number, the line to who asked for it
+    while True:
+        lines = {line.fileno(): pid for pid, line in at_work.values()}
+        ready = set(select.select([requests, *at_work, *lines], [], [])[0])
+        for file in at_work.keys() & ready:
+            pid, line = at_work.pop(file)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            del lines[line.fileno()]
+            _tell(line, code)
+            line.close()
+            os.close(file)
+        for file in lines.keys() & ready:
+            os.kill(lines[file], signal.SIGKILL)
+        if requests in ready:
+            request, files, *_ = socket.recv_fds(requests, MESSAGE_BYTES, FILES + 1)
+            if not request:
+                break
+            pid = os.fork()
+            if not pid:
+                _close(requests.detach(), files[0], *at_work, *(line.detach() for _, line in at_work.values()))
+                return lambda: _run(files[1:], **json.loads(request))
+            os.setpgid(pid, pid)  # before anybody knows the number, by which the group is stopped and killed
+            line = socket.socket(fileno=files[0])
+            at_work[os.pidfd_open(pid)] = pid, line
+            _tell(line, pid)
+            _close(*files[1:])
+    for pid, _ in at_work.values():
+        os.kill(pid, signal.SIGKILL)
+    return None
+
+
+def _import(framework: str) -> None:
+    packages = frameworks.described(framework).packages
+    os.environ |= {"KERAS_BACKEND": packages[-1], "KERAS_TORCH_DEVICE": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with frameworks.lean_import(framework):
+        for name in (*packages, *(later for package in packages for later in LATER.get(package, ())), *COMMON):
+            import_module(name)
+    frameworks._variants.cache_clear()  # a process may have another path than this one
+    gc.freeze()  # a fork that looks for garbage among all this would copy it
+
+
+def _tell(line: socket.socket, number: int) -> None:
+    try:
+        line.send(str(number).encode())
+    except BrokenPipeError:
+        pass
+
+
+def _close(*files: int) -> None:
+    for file in files:
+        os.close(file)
+
+
+def _run(files: Sequence[int], framework: str, arguments: list[str], environment: dict[str, str], folder: str) -> None:
+    del framework
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdin, sys.stdout = (os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rw"))
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    imports = {name: text for name, text in os.environ.items() if name.startswith(("KERAS_", "TF_"))}
+    os.environ.clear()
+    os.environ |= {**imports, **environment}
+    os.chdir(folder)
+    own.begin()  # which the import of `models` does
+    sys.path += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
+    what, code, *given = arguments
+    sys.argv = [what, *given]
+    if what == "-c":
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        package = hasattr(sys.modules.get(code), "__path__")
+        sys.modules.pop(f"{code}.__main__" if package else code, None)
+        runpy.run_module(code, run_name="__main__", alter_sys=True)
+
+
+def _end(work: Work) -> NoReturn:
+    """As an interpreter ends, but for taking everything apart that was imported: of a framework that takes a second."""
+    try:
+        work()
+        code = 0
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        if isinstance(exit_.code, str):
+            print(exit_.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _end(serve(sys.argv[1], int(sys.argv[2])) or (lambda: None))
