@@ -12,7 +12,6 @@ from experiments.campaign.campaign import Campaign, ended_cells, looks_so_far
 from experiments.campaign.runner import journal_option
 from experiments.comparison.report.remarks import Advice
 from experiments.config import settings as settings_
-from experiments.config import shell
 from experiments.config.settings import MOST_BLOCKS, CampaignSettings
 from experiments.planning import plan as plan_
 from models import frameworks
@@ -132,14 +131,15 @@ def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None
     if most <= MOST_BLOCKS and campaign.plan == plan_.of_study(campaign.setup.module, settings):
         return Advice(
             f"A new campaign of at most {most:,} blocks, since the looks at this one have spent the error rate",
-            shell.from_anywhere(study, *_given({**settings_.as_text(settings), "max_blocks": str(most)}, study)),
+            (study, *_given({**settings_.as_text(settings), "max_blocks": str(most)}, study)),
         )
     return None
 
 
 def _extended(run_id: str, blocks: int, root: Path) -> Advice:
-    command = shell.from_anywhere("extend", run_id, f"--blocks={blocks}", *journal_option(root))
-    return Advice(f"{blocks:,} more block{'s' * (blocks > 1)}", command)
+    return Advice(
+        f"{blocks:,} more block{'s' * (blocks > 1)}", ("extend", run_id, f"--blocks={blocks}"), tuple(journal_option(root))
+    )
 
 
 def advice_of_ended(campaigns: Sequence[str], root: Path, blocks: int, stratum: str) -> Advice | None:

@@ -233,7 +233,7 @@ def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Pa
 
     def printed(campaigns: list[str], stratum: str = "", blocks: int = 20) -> list[str]:
         found = extending.advice_of_ended(campaigns, tmp_path, blocks, stratum)
-        words = shlex.split(found.command.partition("&& ")[2]) if found else []
+        words = shlex.split(found.pasted.partition("&& ")[2]) if found else []
         return words[words.index("extend") :] if found else []
 
     assert printed(["f00d"]) == ["extend", "f00d", "--blocks=20", f"--journal={tmp_path}"]
@@ -251,7 +251,7 @@ def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Pa
 
 
 def test_the_card_has_the_command_in_every_format(tmp_path: Path) -> None:
-    advice = Advice("20 more blocks", "evenhand extend f00d --blocks=20")
+    advice = Advice("20 more blocks", ("extend", "f00d", "--blocks=20"), ("--journal=/a/folder",))
     asked: list[tuple[int, str]] = []
     spec = ComparisonSpec(baseline="pytorch", outcomes=[LATENCY], primary=(LATENCY,))
     options = ReportOptions("A study", figures=False, more_blocks=lambda *what: (asked.append(what), advice)[1])
@@ -260,7 +260,8 @@ def test_the_card_has_the_command_in_every_format(tmp_path: Path) -> None:
     assert one.plan is not None
     assert asked == [(one.plan.blocks, "")]
     for text in [*((tmp_path / name).read_text() for name in ("report.html", "card.md")), rendering.description_card(found.card)]:
-        assert advice.command in text
+        assert "evenhand extend f00d --blocks=20" in text
+        assert "/a/folder" not in text, "a folder of one machine, on a page for all"
 
 
 def advised(tmp_path: Path, blocks: int, looks: tuple[int, ...] = (), **given: object):
@@ -282,7 +283,7 @@ def test_a_campaign_that_can_go_on_is_extended(tmp_path: Path) -> None:
         _, found = advised(tmp_path, 12, seen, **given)
         assert found is not None
         assert found.what == "12 more blocks"
-        words = shlex.split(found.command.partition("&& ")[2])
+        words = shlex.split(found.pasted.partition("&& ")[2])
         assert words[words.index("extend") :] == ["extend", "f00d", "--blocks=12", f"--journal={tmp_path}"]
     assert advised(tmp_path, 20_000)[1] is None, "more than a campaign may have"
 
@@ -293,7 +294,7 @@ def test_a_campaign_that_has_spent_its_error_rate_is_begun_anew(tmp_path: Path) 
     settings, found = advised(tmp_path, 12, (6, 9, 12, 18), **given)
     assert found is not None
     assert found.what.startswith("A new campaign of at most 30 blocks, since the looks at this one have spent the error rate")
-    words = shlex.split(found.command.partition("&& ")[2])
+    words = shlex.split(found.pasted.partition("&& ")[2])
     module = studies.load("lenet")
     options = arguments.options(words[words.index("lenet") + 1 :])
     assert settings_.parse(module.Settings, module.PRESETS, options) == replace(settings, max_blocks=30)

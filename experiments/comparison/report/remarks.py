@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,19 +12,31 @@ from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison, Control, Finding
 from experiments.comparison.verdicts.learning import Agreement
 from experiments.comparison.verdicts.precision import Precision
+from experiments.config import shell
 from experiments.config.outcomes import outcome
 from tracking.records import RAN_EAGERLY
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Something that can be done next, and the command that does it."""
+    """Something that can be done next. arguments: of the call that does it; here: those that only this machine needs."""
 
     what: str
-    command: str
+    arguments: tuple[str, ...]
+    here: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """For everyone who reads of it: no folder and no server of this machine is in it."""
+        return shlex.join(["evenhand", *self.arguments])
+
+    @property
+    def pasted(self) -> str:
+        """For the terminal that it is printed in."""
+        return shell.from_anywhere(*self.arguments, *self.here)
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.command}"
+        return f"{self.what}: {self.pasted}"
 
 
 # So many more blocks, in that stratum -> how they are measured; None where they cannot be.

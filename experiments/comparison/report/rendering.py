@@ -109,7 +109,11 @@ def description_card(card: AnswerCard) -> str:
 
 
 def _markdown_advice(card: AnswerCard) -> list[str]:
-    return [f"{_escaped(card.advice.what)}:", f"    {card.advice.command}"] if card.advice else []
+    return (
+        [f"{_escaped(card.advice.what)}, on the machine that measured these:", f"    {card.advice.command}"]
+        if card.advice
+        else []
+    )
 
 
 def _markdown_answer(card: AnswerCard) -> list[str]:
