@@ -390,6 +390,8 @@ def captioned(place: Place, frameworks: str, seed: int) -> dict[str, tuple[int, 
 DIFFERENT, RIGHT = 3, 2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_captions_of_the_demo_follow_the_pictures(place: Place) -> None:
     """Trained as the demo is, one framework and seed; the next has more."""
     ((different, right),) = captioned(place, "pytorch", 0).values()

@@ -29,6 +29,7 @@ from tracking import tables
 from tracking.errors import WrongCall
 from tracking.records import RunOutcome
 from tracking.store import Store
+from tracking.technical import unpacked
 
 QUICK = {
     "threads": "1",
@@ -94,7 +95,7 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place,
     sizes = {"batch_sizes": "2,4000,8000", "memory_limit": "1500MB", "phases": "inference", "blocks": "2"}
     done = run(place, frameworks="toy", **sizes)
     assert done.returncode == 3, done.stdout + done.stderr
-    outcomes = {(cell.data.params["batch_size"], cell.data.tags["block"]): cell.data.tags for cell in cells(place)}
+    outcomes = {(cell.data.params["batch_size"], cell.data.tags["block"]): unpacked(cell.data.tags) for cell in cells(place)}
     assert {key: tags["outcome"] for key, tags in outcomes.items()} == {
         (size, block): "ok" if size == "2" else "out_of_memory" for size in ("2", "4000", "8000") for block in ("1", "2")
     }

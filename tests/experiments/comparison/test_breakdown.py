@@ -87,7 +87,7 @@ def test_a_bar_is_as_long_as_the_step_and_each_network_has_a_panel() -> None:
         assert bar.get_x() == pytest.approx(by_level[place])
         by_level[place] += bar.get_width()
     assert list(by_level.values()) == pytest.approx([1_000 * one.step_seconds for one in bars])
-    assert axes.get_xlabel() == "ms"
+    assert axes.get_xlabel() == "time, ms"
     assert breakdown.of_steps(canvas.Scene(compare(frame()), {})) is None
 
 
