@@ -41,6 +41,7 @@ SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+TaskProlog={folder}/prolog
 MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
@@ -100,6 +101,10 @@ class Slurm:
         """What runs on it inherits its name, so that it can be found."""
         self._begin("slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name, SLURMD_NODENAME=name)
 
+    def export(self, node: str, name: str, text: str) -> None:
+        """What starts on a node from now on has this in its environment; nothing with an empty text."""
+        (self.folder / f"prolog-{node}").write_text(f"export {name}={text}\n" if text else "")
+
     def kill_controller(self) -> None:
         _kill(self.folder / "slurmctld.pid")
 
@@ -144,6 +149,8 @@ def _begin(cluster: Slurm) -> None:
     ]
     lines.append(f"PartitionName=main Nodes={','.join(cluster.nodes)} Default=YES MaxTime=01:00:00 State=UP\n")
     (folder / "slurm.conf").write_text("".join(lines))
+    (folder / "prolog").write_text(f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n")
+    (folder / "prolog").chmod(0o755)
     munge = {name: f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")}
     cluster._begin("munged", "--force", f"--socket={folder}/munge/socket", *munge.values())
     cluster.start_controller("-c")

@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from experiments import studies
 from experiments.campaign.process import Child
@@ -54,13 +55,25 @@ def _failed(study: str, settings: CampaignSettings, prepared: Prepared, display:
 
     display.begin("check")
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
-        work = partial(failed, study, settings, prepared)
+        work = partial(_failed_on_a_node, study, settings, prepared)
         found: list[Opened] = slurm.call(settings, Path(folder).resolve(), "evenhand-check", work, display.waiting)
     return found
 
 
-def failed(study: str, settings: CampaignSettings, prepared: Prepared, display: Display | None = None) -> list[Opened]:
-    """Those that do not open on this machine, each in a process of its own; two at a time, since nothing is measured yet."""
+def _failed_on_a_node(study: str, settings: CampaignSettings, prepared: Prepared) -> list[Opened]:
+    from experiments.campaign import slurm
+
+    nodes = slurm.nodes()
+    return failed(study, settings, prepared, nodes=nodes.ways, address=nodes.address)
+
+
+def failed(
+    study: str, settings: CampaignSettings, prepared: Prepared, display: Display | None = None, **more: Any
+) -> list[Opened]:
+    """Those that do not open on this machine, each in a process of its own; two at a time, since nothing is measured yet.
+
+    more: what these processes are told besides, see `CellSpec`.
+    """
     display = display or Display()
     module = studies.load(study)
     silent = settings_.silent(settings)
@@ -71,6 +84,7 @@ def failed(study: str, settings: CampaignSettings, prepared: Prepared, display: 
             CellSpec(
                 *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
                 *(folder, f"{name}-{device}", f"{folder}/none"),
+                **more,
             )
             for device in devices.of(settings)
             for name in settings.frameworks

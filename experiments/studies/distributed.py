@@ -6,6 +6,7 @@ PyTorch and TensorFlow (Huazhong University of Science and Technology, 2022). Wo
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from itertools import product
@@ -71,6 +72,22 @@ class Settings(CampaignSettings):
     patience_seconds: float = setting(
         30.0, "how long a worker waits for another before the cell fails", least=1, most=3_600, group="machine", material=False
     )
+    rendezvous: str = setting(
+        "",
+        "address of the first worker's machine at which the others find it; none: what Slurm calls it, or this machine alone",
+        group="machine",
+        material=False,
+    )
+    max_restarts: int = setting(
+        0,
+        "how often torchrun starts all workers again from their checkpoint where one dies; 0: the cell fails; PyTorch's",
+        least=0,
+        most=100,
+        group="machine",
+    )
+    checkpoint_steps: int = setting(
+        50, "with max_restarts, steps from one checkpoint to the next", least=1, most=MOST_STEPS, group="machine"
+    )
     threads: int = setting(1, "CPU threads of every worker", least=1, most=1_024, group="machine")
     device: str = setting("cpu", "workers on GPUs are not there yet", choices=("cpu",), group="machine")
     precision: str = setting("float32", "in full", choices=("float32",), group="training")
@@ -78,6 +95,16 @@ class Settings(CampaignSettings):
     group: str = setting("", "set by the study, cell by cell", group="set by the study")
     worker_count: int = setting(0, "set by the study, cell by cell", least=0, most=1_024, group="set by the study")
     hook: str = setting("", "set by the study, cell by cell", group="set by the study")
+
+    @property
+    def nodes_of_a_job(self) -> int:
+        """All of them: the workers of a cell are spread over its job's nodes."""
+        return self.nodes
+
+    @property
+    def cpus_of_a_node(self) -> int:
+        """What the workers need that come to one node."""
+        return math.ceil(max(self.workers) / self.nodes) * self.threads + self.reserve_cores
 
 
 PRESETS: dict[str, dict[str, Any]] = {"demo": {"blocks": 6}}
@@ -143,15 +170,39 @@ def _check(settings: Settings) -> None:
             raise WrongCall(f"frameworks={name}: it is not trained on several workers here; have {', '.join(HAVE)}")
     if 1 not in settings.workers or "none" not in settings.compression:
         raise WrongCall("workers, compression: one worker without compression is the baseline; name 1 and none, too")
+    _check_nodes(settings)
     cpus, most = len(os.sched_getaffinity(0)) - settings.reserve_cores, max(settings.workers)
-    if most * settings.threads > cpus:
+    if not settings.on_cluster and most * settings.threads > cpus:
         right = f"at most workers={cpus // settings.threads}" if cpus >= settings.threads else f"at most threads={cpus}"
         raise WrongCall(f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs that cells may use; {right}")
     if settings.pairing == "interleaved":
         raise WrongCall("pairing=interleaved: workers that are held would be taken for frozen; take pairing=sequential")
+    _check_restarts(settings)
     uneven = [count for count in settings.workers if settings.scaling == "strong" and settings.batch_size % count]
     if uneven:
         raise WrongCall(f"batch_size={settings.batch_size} is not shared evenly among workers={uneven[0]}; take a multiple of it")
+
+
+def _check_nodes(settings: Settings) -> None:
+    """On a cluster Slurm itself says whether a node has the CPUs: `cpus_of_a_node`."""
+    most = max(settings.workers)
+    if settings.nodes > most:
+        raise WrongCall(f"nodes={settings.nodes} are more than the workers={most} that use them; give at most nodes={most}")
+    if settings.nodes > 1 and settings.max_restarts:
+        raise WrongCall(f"max_restarts={settings.max_restarts}: workers are started again on one machine alone; take nodes=1")
+
+
+def _check_restarts(settings: Settings) -> None:
+    if not settings.max_restarts:
+        return
+    asked = f"max_restarts={settings.max_restarts}"
+    if others := [name for name in settings.frameworks if name != "pytorch"]:
+        raise WrongCall(
+            f"{asked}: {others[0]} cannot be started again in the middle: torchrun is PyTorch's, and a worker of "
+            f"MultiWorkerMirroredStrategy that is lost ends all others; take frameworks=pytorch"
+        )
+    if "powersgd" in settings.compression:
+        raise WrongCall(f"{asked}: no checkpoint has what powersgd still owes the weights; take compression=none or fp16")
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:

@@ -11,13 +11,14 @@ from experiments.cell.contract import CellSpec, Output
 from experiments.studies import distributed
 from experiments.workloads import opens
 from experiments.workloads.distributed import group
-from experiments.workloads.distributed.training import Place
+from experiments.workloads.distributed.group import Worker
+from experiments.workloads.distributed.meeting import Meeting
 from models.contract import Framework
 from tracking.errors import EvenhandError
 
 STEPS = 5
 TOLERANCE = 1e-12  # float64; sums in another order differ by a few 1e-16
-START_SECONDS = 120.0
+TRAIN_SECONDS = 120.0
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
@@ -45,13 +46,16 @@ def difference(spec: CellSpec, model: str, workers: int, hook: str = "none", ste
 
 
 def _weights(spec: CellSpec, count: int, steps: int) -> dict[str, np.ndarray]:
-    path, places = spec.path / f"weights_{count}.npz", group.addresses(count)
-    workers = [group.Worker(spec, Place(rank, places), steps=steps, weights=str(path)) for rank in range(count)]
-    until = time.monotonic() + START_SECONDS + spec.settings["patience_seconds"]
+    path, workers = spec.path / f"weights_{count}.npz", list[Worker]()
     try:
+        with Meeting(spec) as meeting:
+            workers += [Worker(spec, rank, count, meeting.told, steps=steps, weights=str(path)) for rank in range(count)]
+            meeting.addresses(count, workers)
+        until = time.monotonic() + TRAIN_SECONDS + spec.settings["patience_seconds"]
         if not all(one.wait(max(until - time.monotonic(), 0)) for one in workers):
-            why = group.trouble(workers, 0) or "they did not end in time"
-            raise EvenhandError(f"{count} workers could not train together: {why}")
+            raise EvenhandError(group.trouble(workers, 0) or "they did not end in time")
+    except EvenhandError as error:
+        raise EvenhandError(f"{count} workers could not train together: {error}") from None
     finally:
         for one in workers:
             one.kill()

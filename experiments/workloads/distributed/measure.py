@@ -13,8 +13,9 @@ from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import check_parameters, write_run_files
 from experiments.cell.timing import PhaseValues
-from experiments.workloads.distributed import group, training
+from experiments.workloads.distributed import elastic, group, training
 from experiments.workloads.distributed.group import Worker
+from experiments.workloads.distributed.meeting import Meeting
 from experiments.workloads.distributed.training import Place
 from models.contract import Framework
 from tracking import tables
@@ -27,10 +28,17 @@ SIGHT_SECONDS = 3.0  # a worker that has failed by itself is about to end
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
-    places = group.addresses(spec.settings["worker_count"])
-    workers = [Worker(spec, Place(rank, places)) for rank in range(1, len(places))]
+    if spec.settings["max_restarts"]:
+        elastic.run(spec, output)
+        return
+    count, workers = spec.settings["worker_count"], list[Worker]()
     try:
-        _measure(spec, framework, Place(0, places), workers, output)
+        with Meeting(spec) as meeting:
+            workers += [Worker(spec, rank, count, meeting.told) for rank in range(1, count)]
+            places = meeting.addresses(count, workers)
+        if spec.nodes:
+            output.record(Tags(spec.run, {"workers.nodes": ",".join(meeting.nodes)}))
+        measure(spec, framework, Place(0, places), workers, output)
         late = [one.rank for one in workers if not one.wait(spec.settings["patience_seconds"])]
         if late:
             raise EvenhandError(group.trouble(workers, 0) or f"worker {late[0]} did not end")
@@ -58,7 +66,8 @@ def _watching(workers: list[Worker], output: Output, phase: str, steps: int) -> 
     return on_step
 
 
-def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Worker], output: Output) -> None:
+def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Worker], output: Output) -> None:
+    """The first worker's part. workers: those of the others that are this process's children, and are looked at."""
     settings, model = spec.settings, spec.settings["model"]
     output.progress("build", 0, None)
     joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
@@ -70,7 +79,8 @@ def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[W
     steps = warmup + settings["steps"]
     output.begin()
     began = time.time()
-    seconds, losses = training.timed(joined, batch, steps, _watching(workers, output, "training", steps))
+    kept, watch = elastic.checkpoints(spec, framework, place.rank), _watching(workers, output, "training", steps)
+    seconds, losses = training.timed(joined, batch, steps, watch, kept=kept)
     output.window("train", began, time.time(), rows * steps)
     weights = training.fingerprint(framework.weights(joined.network))
     alone, _ = training.timed(joined, batch, steps, _watching(workers, output, "alone", steps), alone=True)
@@ -89,7 +99,9 @@ def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[W
         "train/loss": float(table[:, 2].mean()),
         "memory/peak_rss_bytes": float(table[:, 1].sum()),
         "check/workers": place.workers,
+        "check/restarts": elastic.restarts(),
     }
+    output.record(Tags(spec.run, {"weights.digest": f"{int(weights):012x}", **elastic.tags()}))
     output.metrics(summary, step=steps)
     _write_ranks(spec, table[:, 3:], steps, output)
     write_run_files(spec, framework, [values, apart], summary, output)
