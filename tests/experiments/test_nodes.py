@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from experiments.studies import distributed
 from experiments.workloads.distributed import group, meeting
 from experiments.workloads.distributed.meeting import Hello
 from tests import slurm
-from tests.conftest import ROOT, Place
+from tests.conftest import ROOT, Place, wait_for
 from tests.experiments.test_distributed import two_cpus
 from tests.slurm import Slurm
 from tracking.store import Store
@@ -72,6 +73,42 @@ def test_the_workers_of_a_cell_are_on_several_nodes_and_all_blocks_on_the_same(
     for shared in ("slurm.job", "slurm.nodes", "machine"):
         assert len({run.tags[shared] for run in runs}) == 1, shared
     assert runs[0].tags["slurm.nodes"] == f"{first},{other}"
+    assert cluster.jobs() == {}
+    assert left_of(on_cluster) == []
+
+
+def workers_on(place: Place, node: str) -> list[psutil.Process]:
+    """The workers of this place's cells on a node."""
+    found = []
+    for one in psutil.process_iter():
+        try:
+            if "experiments.workloads.distributed.rank" in one.cmdline() and one.cwd() == str(place.folder):
+                found += [one] if one.environ().get("SLURMD_NODENAME") == node and one.name() != "srun" else []
+        except psutil.Error:
+            continue
+    return found
+
+
+@with_slurm
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("blow", "said"), [(signal.SIGKILL, "worker 1 was killed by SIGKILL"), (signal.SIGSTOP, "")])
+def test_a_worker_on_another_node_that_dies_or_freezes_fails_the_cell(
+    on_cluster: Place, cluster: Slurm, blow: signal.Signals, said: str
+) -> None:
+    given = {**ON_TWO_NODES, "steps": "4000", "patience_seconds": "8"}
+    parent = on_cluster.begin(*command(on_cluster, **given))
+    try:
+        wait_for(lambda: any(on_cluster.journal.glob("*/cells/*/*/worker_1_of_2.log")), 300)
+        wait_for(lambda: bool(workers_on(on_cluster, "n2")), 60)
+        workers_on(on_cluster, "n2")[0].send_signal(blow)
+        parent.wait(300)
+    finally:
+        parent.kill()
+    assert parent.returncode == 1, parent.said
+    (failed,) = (run for run in Store(on_cluster.uri).runs("distributed", "tags.kind = 'cell'") if run.params["group"] == "2")
+    assert failed.tags["outcome"] == "failed"
+    assert said in failed.tags["outcome_reason"]
     assert cluster.jobs() == {}
     assert left_of(on_cluster) == []
 

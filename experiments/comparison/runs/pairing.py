@@ -197,10 +197,11 @@ def _reasons(frame: pd.DataFrame, factor: str, block: str) -> list[str]:
 
     told = (("status", "FINISHED"), ("outcome", "ok"), ("outcome_reason", ""), (RESTARTS, ""))
     columns: list[list[str]] = [*(column(*one) for one in told), list(frame["level"]), list(frame["pair"])]
-    return [_reason(*run, factor=factor, block=block) for run in zip(*columns, strict=True)]
+    return [_reason(run, factor, block) for run in zip(*columns, strict=True)]
 
 
-def _reason(status: str, outcome: str, told: str, restarts: str, level: str, pair: str, factor: str, block: str) -> str:
+def _reason(run: Sequence[str], factor: str, block: str) -> str:
+    status, outcome, told, restarts, level, pair = run
     why = f": {told}" if told else ""
     if status in ("RUNNING", "SCHEDULED"):
         return f"still {status.lower()}"

@@ -83,17 +83,15 @@ class Started:
             return False
 
     def kill(self) -> None:
-        """Ends it for certain. One on another node sees its standard input end, and has a moment for it."""
+        """Ends it for certain. srun, asked to end, kills what it runs; were it killed, that would see its input end at least."""
         with suppress(BrokenPipeError):
             self._input.close()
-        if not (self._elsewhere and self._ended(END_SECONDS)):
-            self._process.kill()
+        if self._elsewhere:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+        self._process.kill()
         self._process.wait()
-
-    def _ended(self, seconds: float) -> bool:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return self._process.poll() is not None
 
 
 class Worker(Started):
