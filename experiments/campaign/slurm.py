@@ -32,6 +32,7 @@ POLL_SECONDS = 0.5
 # Before a job's time is over Slurm sends a signal, up to a minute early; then the job asks to be put back into the queue.
 NOTICE_SECONDS = 90
 VANISHED = "VANISHED"
+SHARED = "give journal=DIR and cache=DIR on a file system that this machine and all nodes share"
 OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 # Why Slurm lets a job wait that it will never start. It takes such jobs, unless its configuration enforces limits.
 HOPELESS = ("PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")
@@ -123,6 +124,11 @@ class Sent:
         except UncompletedJobError:
             raise EvenhandError(self._ended()) from None
 
+    @property
+    def saw_nothing(self) -> bool:
+        """Whether it failed before its first word: its node could not open the file for it, where others can."""
+        return self.state == "FAILED" and not Path(self.job.paths.stdout).exists()
+
     def _ended(self) -> str:
         self.job.watcher.update()
         state, node = self.state, self.job.watcher.get_info(self.id, mode="cache").get("NodeList", "")
@@ -135,6 +141,8 @@ class Sent:
             "PREEMPTED": f"job {self.id} gave way to another{where}",
             VANISHED: f"job {self.id} is not in Slurm's queue any more and left no result",
         }
+        if self.saw_nothing:
+            return f"job {self.id} could not write to {self.job.paths.folder}{where}: {SHARED}"
         said = _last_line(self.job.stderr() or self.job.stdout() or "")
         return told.get(state, f"job {self.id} ended as {state}{where}: {said[:300]}")
 
@@ -195,6 +203,8 @@ def call(settings: CampaignSettings, folder: Path, name: str, work: Callable[[],
             if STOP.number:
                 raise KeyboardInterrupt
         return sent.result()
+    except EvenhandError as error:
+        raise WrongCall(f"executor=slurm: {error}") if sent.saw_nothing else error from None
     finally:
         cancel([sent])
 

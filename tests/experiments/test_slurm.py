@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import slurm
-from tests.conftest import Place, toy_costs
+from tests.conftest import Place, toy_costs, wait_for
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
 from tests.warm import Process
@@ -104,6 +104,27 @@ def test_without_submitit_one_line_says_what_installs_it(on_cluster: Place) -> N
     )
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'" in done.stderr
+    assert not stored(on_cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="a node with a mount of its own needs root")
+def test_a_folder_that_the_nodes_do_not_share_is_one_line(on_cluster: Place, cluster: Slurm) -> None:
+    on_cluster.journal.mkdir()
+    for name in cluster.nodes:
+        cluster.kill_node(name)
+        cluster.start_node(name, without=on_cluster.journal)
+    try:
+        done = on_cluster.run(**TOYS)
+    finally:
+        for name in cluster.nodes:
+            cluster.kill_node(name)
+            cluster.start_node(name)
+        wait_for(lambda: set(cluster.states().values()) == {"idle"}, 60)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stdout + done.stderr
+    assert f"could not write to {on_cluster.journal}" in done.stderr
+    assert "give journal=DIR and cache=DIR on a file system that this machine and all nodes share" in done.stderr
+    assert cluster.jobs() == {}
     assert not stored(on_cluster)
 
 
