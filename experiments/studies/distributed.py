@@ -1,4 +1,4 @@
-"""S2, S4 · Data-parallel training: one network on 1, 2, … workers of one machine, against one worker.
+"""S2, S4 · Data-parallel training: one network on 1, 2, … workers, against one worker.
 
 Sources: PyTorch against TensorFlow on a grid of networks (Arizona State University, 2023); Comparing the training speed of
 PyTorch and TensorFlow (Huazhong University of Science and Technology, 2022). Workers were GPUs there, here they are processes.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
 
-TITLE = "Data-parallel training: 1, 2, … workers of one machine, their speed-up beside the ideal"
+TITLE = "Data-parallel training: 1, 2, … workers, their speed-up beside the ideal"
 WORKLOAD = "distributed"
 MODEL = ""
 FACTOR = "group"

@@ -20,8 +20,8 @@ def section(comparison: Comparison, workers: Mapping[str, int], scaling: str) ->
     caption = (
         f"Images a second of all workers together over those of one, {scaling} scaling: {share}. Efficiency is the speed-up over "
         "the ideal, which is the number of workers. Exchange: by how much the median step is longer than one after which no "
-        "gradients are exchanged, as the first worker sees it; waiting for a slower worker is part of it. Workers are processes "
-        "of one machine's CPU: they share its memory and caches."
+        "gradients are exchanged, as the first worker sees it; waiting for a slower worker is part of it. Workers on one "
+        "machine share its memory and caches."
     )
     lines = [_line(comparison, one, workers[one.row.b]) for one in found if one.row.estimate is not None]
     return Section("Speed-up by workers", caption, HEADER, lines)
