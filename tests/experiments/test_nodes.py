@@ -51,7 +51,7 @@ def refused(place: Place, said: str, **given: str) -> None:
     done = place.call(*command(place, **given))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stdout + done.stderr
     assert said in done.stderr
-    assert left_of(place) == []
+    wait_for(lambda: left_of(place) == [], 30)
 
 
 @with_slurm
@@ -73,8 +73,7 @@ def test_the_workers_of_a_cell_are_on_several_nodes_and_all_blocks_on_the_same(
     for shared in ("slurm.job", "slurm.nodes", "machine"):
         assert len({run.tags[shared] for run in runs}) == 1, shared
     assert runs[0].tags["slurm.nodes"] == f"{first},{other}"
-    assert cluster.jobs() == {}
-    assert left_of(on_cluster) == []
+    wait_for(lambda: cluster.jobs() == {} and left_of(on_cluster) == [], 60)
 
 
 def workers_on(place: Place, node: str) -> list[psutil.Process]:
@@ -109,8 +108,7 @@ def test_a_worker_on_another_node_that_dies_or_freezes_fails_the_cell(
     (failed,) = (run for run in Store(on_cluster.uri).runs("distributed", "tags.kind = 'cell'") if run.params["group"] == "2")
     assert failed.tags["outcome"] == "failed"
     assert said in failed.tags["outcome_reason"]
-    assert cluster.jobs() == {}
-    assert left_of(on_cluster) == []
+    wait_for(lambda: cluster.jobs() == {} and left_of(on_cluster) == [], 60)
 
 
 @with_slurm

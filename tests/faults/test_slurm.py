@@ -105,7 +105,7 @@ def test_a_killed_parent_loses_no_cell_and_its_resumption_does_none_twice(
     assert {count["ok"] for count in found.values()} == {1}
     again = sum((count - Counter({"ok": 1}) for count in found.values()), Counter[str]())
     assert set(again) <= ({"interrupted"} if moment == "running" else set()), "nothing was done for nothing"
-    assert cluster.jobs() == {}
+    wait_for(lambda: cluster.jobs() == {}, 60)
 
 
 @pytest.mark.timeout(600)
