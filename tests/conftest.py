@@ -32,6 +32,7 @@ from tests.tracking.postgres import MISSING, Postgres, running
 
 if TYPE_CHECKING:
     from tests.deploy.group import Group
+    from tests.slurm import Slurm
     from tracking.records import StoredRun
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,6 +169,14 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(tmp_path: Path, shared_cache: Path, empty_store: Path) -> Place:
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     return Place(tmp_path, shared_cache, f"sqlite:///{tmp_path}/mlflow.db")
+
+
+@pytest.fixture
+def on_cluster(place: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A place whose commands find the cluster: the fixture `cluster` of the test's own module."""
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, cluster.environment[name])
+    return place
 
 
 class Server:

@@ -41,6 +41,7 @@ SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+TaskProlog={folder}/prolog
 MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
@@ -96,9 +97,17 @@ class Slurm:
         """From its saved state, unless the options say otherwise."""
         self._begin("slurmctld", "-f", f"{self.folder}/slurm.conf", *options)
 
-    def start_node(self, name: str) -> None:
-        """What runs on it inherits its name, so that it can be found."""
-        self._begin("slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name, SLURMD_NODENAME=name)
+    def start_node(self, name: str, without: Path | None = None) -> None:
+        """What runs on it inherits its name, so that it can be found. without: a folder that it has of its own, and empty."""
+        command = ["slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name]
+        if without:
+            apart = f'mount -t tmpfs none "{without}" && exec "$@"'
+            command = ["unshare", "--mount", "sh", "-c", apart, "sh", shutil.which("slurmd", path=SEARCHED) or "", *command[1:]]
+        self._begin(*command, SLURMD_NODENAME=name)
+
+    def export(self, node: str, name: str, text: str) -> None:
+        """What starts on a node from now on has this in its environment; nothing with an empty text."""
+        (self.folder / f"prolog-{node}").write_text(f"export {name}={text}\n" if text else "")
 
     def kill_controller(self) -> None:
         _kill(self.folder / "slurmctld.pid")
@@ -144,6 +153,8 @@ def _begin(cluster: Slurm) -> None:
     ]
     lines.append(f"PartitionName=main Nodes={','.join(cluster.nodes)} Default=YES MaxTime=01:00:00 State=UP\n")
     (folder / "slurm.conf").write_text("".join(lines))
+    (folder / "prolog").write_text(f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n")
+    (folder / "prolog").chmod(0o755)
     munge = {name: f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")}
     cluster._begin("munged", "--force", f"--socket={folder}/munge/socket", *munge.values())
     cluster.start_controller("-c")

@@ -41,9 +41,9 @@ def environment(framework: Mapping[str, str], of_frameworks: Sequence[str], thre
     return {"framework": dict(framework), "packages": packages(of_frameworks), "machine": machine(), "cpus": own}
 
 
-def fingerprint() -> str:
-    """Eight hexadecimal digits, equal on the same machine: the tag `machine`."""
-    return _digest(machine())
+def fingerprint(nodes: Sequence[str] = ()) -> str:
+    """Eight hexadecimal digits, equal on the same machine: the tag `machine`. nodes: names of all where it is one of several."""
+    return _digest({"machine": machine(), "nodes": list(nodes)} if nodes else machine())
 
 
 @cache

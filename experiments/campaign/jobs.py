@@ -63,7 +63,7 @@ class Following:
         if isinstance(record, RunOpened):
             self.open[record.run] = record
             self.block = int(record.tags.get("block", 0))
-            self.node = record.tags.get("slurm.node", "")
+            self.node = record.tags.get("slurm.nodes") or record.tags.get("slurm.node", "")
         if not isinstance(record, RunClosed) or not (opened := self.open.pop(record.run, None)):
             return None
         outcome, tags = RunOutcome(record.outcome), opened.tags
@@ -83,6 +83,7 @@ class Jobs:
         self._folder = campaign.runner.folder.resolve() / JOBS
         self._name = name_of(campaign.runner.run_id)
         self._node = ""
+        self._stays = self._settings.nodes == self._settings.nodes_of_a_job
 
     def extract(self, jobs: Sequence[Job]) -> list[bool]:
         """See `Executor`."""
@@ -106,7 +107,7 @@ class Jobs:
 
     def _measured(self, blocks: Sequence[Sequence[Cell]]) -> Generator[Measured]:
         missing = [tuple(block) for block in blocks if not self._campaign.is_done(block)]
-        count = min(self._settings.nodes, len(missing))
+        count = min(self._settings.nodes // self._settings.nodes_of_a_job, len(missing))
         known = self._known()
         at_work = self._send([self._share(tuple(missing[start::count]), known=known) for start in range(count)])
         following = {block[0].block: one for one in at_work for block in one.share.blocks}
@@ -143,10 +144,10 @@ class Jobs:
         return Share(self._runner.folder.resolve(), own, self._campaign.setup, self._campaign.plan, blocks, before, ended)
 
     def _send(self, shares: Sequence[Share]) -> list[Following]:
-        """In one array; a campaign that has one node keeps it, as far as its jobs are not at work at a time."""
+        """In one array; a campaign that has the nodes of one job keeps them, as far as its jobs are not at work at a time."""
         if not shares:
             return []
-        more: dict[str, Any] = {"nodelist": self._node} if self._node and self._settings.nodes == 1 else {}
+        more: dict[str, Any] = {"nodelist": self._node} if self._node and self._stays else {}
         sent = slurm.send(self._settings, self._folder / SUBMITTED, self._name, shares, **more)
         return [Following(one) for one in sent]
 

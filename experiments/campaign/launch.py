@@ -156,7 +156,7 @@ def _with_checks(study: str, prepared: Prepared, opened: Sequence[Opened]) -> Pr
 
 def _by_machine(plan: Plan, settings: CampaignSettings) -> Plan:
     """Blocks that ran on several nodes are judged node by node, and then together as a random effect."""
-    apart = settings.on_cluster and settings.nodes > 1 and "machine" not in plan.strata
+    apart = settings.on_cluster and settings.nodes > settings.nodes_of_a_job and "machine" not in plan.strata
     return dataclasses.replace(plan, strata=(*plan.strata, "machine")) if apart else plan
 
 

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from experiments import studies
 from experiments.campaign.process import Child
@@ -65,13 +66,25 @@ def _opened_where_cells_run(study: str, settings: CampaignSettings, prepared: Pr
 
     display.begin("check")
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
-        work = partial(opened, study, settings, prepared)
+        work = partial(_opened_on_a_node, study, settings, prepared)
         found: list[Opened] = slurm.call(settings, Path(folder).resolve(), "evenhand-check", work, display.waiting)
     return found
 
 
-def opened(study: str, settings: CampaignSettings, prepared: Prepared, display: Display | None = None) -> list[Opened]:
-    """All frameworks on this machine, each in a process of its own; two at a time, since nothing is measured yet."""
+def _opened_on_a_node(study: str, settings: CampaignSettings, prepared: Prepared) -> list[Opened]:
+    from experiments.campaign import slurm
+
+    nodes = slurm.nodes()
+    return opened(study, settings, prepared, nodes=nodes.ways, address=nodes.address)
+
+
+def opened(
+    study: str, settings: CampaignSettings, prepared: Prepared, display: Display | None = None, **more: Any
+) -> list[Opened]:
+    """All frameworks on this machine, each in a process of its own; two at a time, since nothing is measured yet.
+
+    more: what these processes are told besides, see `CellSpec`.
+    """
     display = display or Display()
     module = studies.load(study)
     silent = settings_.silent(settings)
@@ -82,6 +95,7 @@ def opened(study: str, settings: CampaignSettings, prepared: Prepared, display: 
             CellSpec(
                 *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
                 *(folder, f"{name}-{device}", f"{folder}/none"),
+                **more,
             )
             for device in devices.of(settings)
             for name in settings.frameworks

@@ -111,6 +111,7 @@ class Runner:
 
     part_of: the campaign's folder, where these records are a part of it alone, which another process collects and delivers.
     placed: tags of where such a part runs. called: who is meant where a signal ends a cell.
+    ways, address: to other machines that cells may use, see `CellSpec`.
     """
 
     def __init__(self, records: Journal, display: Display, device: str, part_of: Path | None = None) -> None:
@@ -122,6 +123,8 @@ class Runner:
         self.resume_command = _resume_command(kept, self.folder.parent)
         self.placed: Mapping[str, str] = {}
         self.called = "the campaign"
+        self.ways: tuple[tuple[str, ...], ...] = ()
+        self.address = ""
         self.idle = readiness.from_values(kept.get("idle", {}))
         self.warnings: list[str] = []
         self.display = display
@@ -296,6 +299,8 @@ class Runner:
             experiment=self.experiment,
             campaign=self.run_id,
             cpus=devices.placement(settings).cells if devices.is_placed(settings) else (),
+            nodes=self.ways,
+            address=self.address,
         )
 
     @contextmanager

@@ -13,6 +13,7 @@ from experiments.campaign import slurm
 from experiments.campaign.campaign import Campaign, ended_cells
 from experiments.campaign.readiness import MachineProbe
 from experiments.campaign.runner import Ended, Runner, Setup, checkpoint_of, now_ms
+from experiments.campaign.slurm import Nodes
 from experiments.cell.contract import Job
 from experiments.config import devices
 from experiments.config.console import Display
@@ -106,13 +107,24 @@ class Share:
 
 def settle(runner: Runner, settings: CampaignSettings) -> None:
     """What a runner knows of its machine, on the node where cells run. Raises WrongCall where it is to be idle and is not."""
-    runner.placed = slurm.here()
+    nodes = slurm.nodes()
+    runner.placed, runner.ways, runner.address = {**slurm.here(), **tags(nodes)}, nodes.ways, nodes.address
     runner.called = f"job {runner.placed['slurm.job']}"
     runner.idle = MachineProbe(devices.of(settings)[0]).idle()
     if settings.require_idle_machine and runner.idle.troubles:
         node = runner.placed["slurm.node"]
         raise WrongCall(f"require_idle_machine=true: {runner.idle.troubles[0]} (node {node}); try again, or with false")
     runner.warnings += [line for line in runner.idle.troubles if line not in runner.warnings]
+
+
+def tags(nodes: Nodes) -> dict[str, str]:
+    """Of a job that has several nodes: their names, and as `machine` all of them together: others are another machine."""
+    return {"slurm.nodes": ",".join(nodes.names), "machine": machine()} if nodes.names else {}
+
+
+def machine() -> str:
+    """The fingerprint of what this job's cells run on."""
+    return provenance.fingerprint(sorted(slurm.nodes().names))
 
 
 def close_what_is_open(records: Journal, why: str) -> None:
@@ -129,12 +141,12 @@ def close_what_is_open(records: Journal, why: str) -> None:
 
 def blocks_elsewhere(ended: Mapping[str, Ended]) -> set[int]:
     """Blocks of which a cell has ended on another machine than this one. ended: by the cell's key."""
-    here = provenance.fingerprint()
+    here = machine()
     return {int(key.split("-")[1]) for key, one in ended.items() if one.machine not in ("", here)}
 
 
 def begun_elsewhere(folder: Path) -> set[int]:
     """Blocks of which this journal holds a cell that began on another machine, whether it ended or not."""
-    here = provenance.fingerprint()
+    here = machine()
     opened = (record.tags for record in journal.read_all(folder) if isinstance(record, RunOpened))
     return {int(tags["block"]) for tags in opened if "cell" in tags and tags.get("machine", here) != here}

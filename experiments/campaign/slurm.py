@@ -32,6 +32,7 @@ POLL_SECONDS = 0.5
 # Before a job's time is over Slurm sends a signal, up to a minute early; then the job asks to be put back into the queue.
 NOTICE_SECONDS = 90
 VANISHED = "VANISHED"
+SHARED = "give journal=DIR and cache=DIR on a file system that this machine and all nodes share"
 OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 # Why Slurm lets a job wait that it will never start. It takes such jobs, unless its configuration enforces limits.
 HOPELESS = ("PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")
@@ -123,6 +124,11 @@ class Sent:
         except UncompletedJobError:
             raise EvenhandError(self._ended()) from None
 
+    @property
+    def saw_nothing(self) -> bool:
+        """Whether it failed before its first word: its node could not open the file for it, where others can."""
+        return self.state == "FAILED" and not Path(self.job.paths.stdout).exists()
+
     def _ended(self) -> str:
         self.job.watcher.update()
         state, node = self.state, self.job.watcher.get_info(self.id, mode="cache").get("NodeList", "")
@@ -135,6 +141,8 @@ class Sent:
             "PREEMPTED": f"job {self.id} gave way to another{where}",
             VANISHED: f"job {self.id} is not in Slurm's queue any more and left no result",
         }
+        if self.saw_nothing:
+            return f"job {self.id} could not write to {self.job.paths.folder}{where}: {SHARED}"
         said = _last_line(self.job.stderr() or self.job.stdout() or "")
         return told.get(state, f"job {self.id} ended as {state}{where}: {said[:300]}")
 
@@ -167,10 +175,11 @@ def send(settings: CampaignSettings, folder: Path, name: str, work: Sequence[Cal
         "exclusive": True,
         "array_parallelism": len(work),
         "signal_delay_s": min(NOTICE_SECONDS, 15 * minutes),
-        "srun_args": ["--cpu-bind=none"],  # a cell's threads go where they would without Slurm
+        # the first node alone is told what to do, in one task; a cell's threads go where they would without Slurm
+        "srun_args": ["--nodes=1", "--ntasks=1", "--cpu-bind=none"],
         # the runner's run is the campaign's
         "setup": [f"export PYTHONPATH={shlex.quote(path)}", "unset MLFLOW_RUN_ID MLFLOW_EXPERIMENT_ID"],
-        "additional_parameters": {"requeue": True},
+        "additional_parameters": {"requeue": True, **_size(settings)},
         **{option: text for option, text in (("partition", settings.partition), ("gres", settings.gres)) if text},
         **more,
     }
@@ -194,6 +203,8 @@ def call(settings: CampaignSettings, folder: Path, name: str, work: Callable[[],
             if STOP.number:
                 raise KeyboardInterrupt
         return sent.result()
+    except EvenhandError as error:
+        raise WrongCall(f"executor=slurm: {error}") if sent.saw_nothing else error from None
     finally:
         cancel([sent])
 
@@ -223,6 +234,34 @@ def here() -> dict[str, str]:
     return {"slurm.job": str(job), "slurm.node": os.environ.get("SLURMD_NODENAME", "")}
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """Of a job that has several, this one first. ways: words before a command that is to run there; address: of this one."""
+
+    names: tuple[str, ...] = ()
+    ways: tuple[tuple[str, ...], ...] = ()
+    address: str = ""
+
+
+def nodes() -> Nodes:
+    """Those of the job that this process runs in; nothing where it has one. Raises EvenhandError where Slurm does not say."""
+    if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) < 2:
+        return Nodes()
+    here = os.environ["SLURMD_NODENAME"]
+    listed = _asked(["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]])
+    told = _asked(["scontrol", "show", "node", "--oneliner", here])
+    address = re.search(r"\bNodeAddr=(\S+)", told.stdout)
+    if listed.returncode or not address:
+        raise EvenhandError(f"Slurm does not say which nodes this job has: {_first_line(listed.stderr or told.stderr)}")
+    names = (here, *(name for name in listed.stdout.split() if name != here))
+    return Nodes(names, ((), *(_way(name) for name in names[1:])), address[1])
+
+
+def _way(node: str) -> tuple[str, ...]:
+    """As a step of its own, beside the one that this process is."""
+    return ("srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--cpu-bind=none", "--unbuffered")
+
+
 def send_again(work: Callable[[], Any]) -> Any:
     """What submitit takes from a job whose time is over, to go on with after it was requeued."""
     return submitit.helpers.DelayedSubmission(work)
@@ -230,12 +269,23 @@ def send_again(work: Callable[[], Any]) -> Any:
 
 def _as_asked(settings: CampaignSettings) -> str:
     given = {name: getattr(settings, name) for name in ("partition", "gres", "time_limit")}
-    return ", ".join(f"{name}={text}" for name, text in given.items() if text)
+    more = _size(settings) if settings.cpus_of_a_node else {}
+    return ", ".join(f"{name}={text}" for name, text in {**given, **more}.items() if text)
+
+
+def _size(settings: CampaignSettings) -> dict[str, int]:
+    """How many nodes a job has, and how many CPUs each of them at least, where the study knows it.
+
+    Not by submitit's own `nodes`: it would wait for a result of every one.
+    """
+    least = {"mincpus": settings.cpus_of_a_node} if settings.cpus_of_a_node else {}
+    return {"nodes": settings.nodes_of_a_job, **least}
 
 
 def _as_options(settings: CampaignSettings) -> list[str]:
     minutes = max(1, math.ceil(durations.seconds("time_limit", settings.time_limit) / 60))
-    given = {"partition": settings.partition, "gres": settings.gres, "time": str(minutes), "nodes": "1"}
+    given = {"partition": settings.partition, "gres": settings.gres, "time": str(minutes)}
+    given |= {name: str(count) for name, count in _size(settings).items()}
     return ["--exclusive", *(f"--{name}={text}" for name, text in given.items() if text)]
 
 

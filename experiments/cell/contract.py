@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from experiments.cell.checkpoint import TrainingState
 from models.contract import Array, Batch, Framework, Weights
@@ -60,6 +60,8 @@ class CellSpec:
     """All that a child is told, as JSON. Paths are absolute but for what records carry: those are relative to `journal`.
 
     cpus: those that it may run on; none: as its parent may. in_turns: whether other cells of its block are alive beside it.
+    nodes: of each machine that it may use, this one first, the words before a command that run it there; none: this one alone.
+    address: at which those reach this one.
     """
 
     run: str
@@ -78,6 +80,8 @@ class CellSpec:
     campaign: str = ""
     cpus: tuple[int, ...] = ()
     in_turns: bool = False
+    nodes: tuple[tuple[str, ...], ...] = ()
+    address: str = ""
 
     @property
     def path(self) -> Path:
@@ -90,6 +94,10 @@ class Output(Protocol):
 
     @property
     def waited_seconds(self) -> float: ...
+
+    @property
+    def stream(self) -> TextIO:
+        """Where its lines go: a process that does the cell's work for this one writes its own there."""
 
     def record(self, record: Record) -> None: ...
 

@@ -340,6 +340,16 @@ class CampaignSettings:
         return self.executor != "local"
 
     @property
+    def nodes_of_a_job(self) -> int:
+        """How many nodes a job has: one, unless a cell needs several at a time."""
+        return 1
+
+    @property
+    def cpus_of_a_node(self) -> int:
+        """The fewest CPUs that a node must have; 0: as many as it has."""
+        return 0
+
+    @property
     def most_blocks(self) -> int:
         """The most blocks there can be."""
         return self.max_blocks if self.until_settled else self.blocks

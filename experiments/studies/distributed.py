@@ -1,4 +1,4 @@
-"""S2, S4 · Data-parallel training: one network on 1, 2, … workers of one machine, against one worker.
+"""S2, S4 · Data-parallel training: one network on 1, 2, … workers, against one worker.
 
 Sources: PyTorch against TensorFlow on a grid of networks (Arizona State University, 2023); Comparing the training speed of
 PyTorch and TensorFlow (Huazhong University of Science and Technology, 2022). Workers were GPUs there, here they are processes.
@@ -6,6 +6,7 @@ PyTorch and TensorFlow (Huazhong University of Science and Technology, 2022). Wo
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
 
-TITLE = "Data-parallel training: 1, 2, … workers of one machine, their speed-up beside the ideal"
+TITLE = "Data-parallel training: 1, 2, … workers, their speed-up beside the ideal"
 WORKLOAD = "distributed"
 MODEL = ""
 FACTOR = "group"
@@ -73,6 +74,22 @@ class Settings(CampaignSettings):
     patience_seconds: float = setting(
         30.0, "how long a worker waits for another before the cell fails", least=1, most=3_600, group="machine", material=False
     )
+    rendezvous: str = setting(
+        "",
+        "address of the first worker's machine at which the others find it; none: what Slurm calls it, or this machine alone",
+        group="machine",
+        material=False,
+    )
+    max_restarts: int = setting(
+        0,
+        "how often torchrun starts all workers again from their checkpoint where one dies; 0: the cell fails; PyTorch's",
+        least=0,
+        most=100,
+        group="machine",
+    )
+    checkpoint_steps: int = setting(
+        50, "with max_restarts, steps from one checkpoint to the next", least=1, most=MOST_STEPS, group="machine"
+    )
     threads: int = setting(1, "CPU threads of every worker", least=1, most=1_024, group="machine")
     strategy: str = setting(
         "processes",
@@ -86,6 +103,16 @@ class Settings(CampaignSettings):
     group: str = setting("", "set by the study, cell by cell", group="set by the study")
     worker_count: int = setting(0, "set by the study, cell by cell", least=0, most=1_024, group="set by the study")
     hook: str = setting("", "set by the study, cell by cell", group="set by the study")
+
+    @property
+    def nodes_of_a_job(self) -> int:
+        """All of them: the workers of a cell are spread over its job's nodes."""
+        return self.nodes
+
+    @property
+    def cpus_of_a_node(self) -> int:
+        """What the workers need that come to one node."""
+        return math.ceil(max(self.workers) / self.nodes) * self.threads + self.reserve_cores
 
 
 PRESETS: dict[str, dict[str, Any]] = {"demo": {"blocks": 6}}
@@ -151,12 +178,14 @@ def _check(settings: Settings) -> None:
             raise WrongCall(f"frameworks={name}: it is not trained on several workers here; have {', '.join(HAVE)}")
     if 1 not in settings.workers or "none" not in settings.compression:
         raise WrongCall("workers, compression: one worker without compression is the baseline; name 1 and none, too")
+    _check_nodes(settings)
     cpus, most = len(os.sched_getaffinity(0)) - settings.reserve_cores, max(settings.workers)
-    if most * settings.threads > cpus:
+    if not settings.on_cluster and most * settings.threads > cpus:
         right = f"at most workers={cpus // settings.threads}" if cpus >= settings.threads else f"at most threads={cpus}"
         raise WrongCall(f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs that cells may use; {right}")
     if settings.pairing == "interleaved":
         raise WrongCall("pairing=interleaved: workers that are held would be taken for frozen; take pairing=sequential")
+    _check_restarts(settings)
     _check_gpus(settings)
     uneven = [count for count in settings.workers if settings.scaling == "strong" and settings.batch_size % count]
     if uneven:
@@ -169,6 +198,9 @@ def _check_gpus(settings: Settings) -> None:
         return
     if alone and settings.compression != ("none",):
         raise WrongCall("strategy=one_process: nothing is sent between processes, nor compressed; take compression=none")
+    if alone and (settings.nodes > 1 or settings.max_restarts):
+        asked = f"nodes={settings.nodes}" if settings.nodes > 1 else f"max_restarts={settings.max_restarts}"
+        raise WrongCall(f"{asked}: strategy=one_process has one process, on one machine; take strategy=processes")
     most, there = max(settings.workers), len(provenance.gpus())
     if settings.device == "cpu" or (there < most and not settings.on_cluster):
         asked = "strategy=one_process" if alone else "device=cuda"
@@ -176,6 +208,30 @@ def _check_gpus(settings: Settings) -> None:
             f"{asked}: each of workers={most} needs a GPU of its own (device=cuda), and this machine has {there}; "
             f"take device=cpu and strategy=processes"
         )
+
+
+def _check_nodes(settings: Settings) -> None:
+    """On a cluster Slurm itself says whether a node has the CPUs: `cpus_of_a_node`."""
+    most = max(settings.workers)
+    if settings.nodes > most:
+        raise WrongCall(f"nodes={settings.nodes} are more than the workers={most} that use them; give at most nodes={most}")
+    if settings.nodes > 1 and settings.max_restarts:
+        raise WrongCall(f"max_restarts={settings.max_restarts}: workers are started again on one machine alone; take nodes=1")
+
+
+def _check_restarts(settings: Settings) -> None:
+    if not settings.max_restarts:
+        return
+    asked = f"max_restarts={settings.max_restarts}"
+    if others := [name for name in settings.frameworks if name != "pytorch"]:
+        raise WrongCall(
+            f"{asked}: {others[0]} cannot be started again in the middle: torchrun is PyTorch's, and a worker of "
+            f"MultiWorkerMirroredStrategy that is lost ends all others; take frameworks=pytorch"
+        )
+    if settings.device != "cpu":
+        raise WrongCall(f"{asked}: a checkpoint has no random state of a GPU; take device=cpu")
+    if "powersgd" in settings.compression:
+        raise WrongCall(f"{asked}: no checkpoint has what powersgd still owes the weights; take compression=none or fp16")
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:

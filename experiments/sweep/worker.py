@@ -131,6 +131,8 @@ def _check(asked: SweepRequest) -> None:
     sweep, goal = asked.sweep, asked.goal
     if asked.base.on_cluster and sweep.find == "max_batch":
         raise WrongCall("find=max_batch: one size is tried after the other, by one worker; take executor=local, on a node")
+    if asked.base.on_cluster and asked.base.nodes_of_a_job > 1:
+        raise WrongCall(f"nodes={asked.base.nodes}: a cell shares them, and a worker of a sweep has one; take nodes=1")
     if asked.base.on_cluster and not sweep.find and not sweep.storage:
         raise WrongCall("executor=slurm: workers on several nodes share a database; give storage=postgresql://user@host/database")
     if sweep.find:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tests import slurm
-from tests.conftest import Place, toy_costs
+from tests.conftest import Place, toy_costs, wait_for
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
 from tests.warm import Process
@@ -24,14 +26,6 @@ TOYS |= {"epochs": "2", "steps_per_epoch": "2", "inference_requests": "2", "exec
 def cluster() -> Iterator[Slurm]:
     with slurm.running(nodes=2) as found:
         yield found
-
-
-@pytest.fixture
-def on_cluster(place: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A place whose commands find the cluster."""
-    for name in ("PATH", "SLURM_CONF"):
-        monkeypatch.setenv(name, cluster.environment[name])
-    return place
 
 
 def ended(parent: Process, seconds: float = 120) -> tuple[str, None]:
@@ -90,6 +84,48 @@ def test_a_machine_without_slurm_or_without_its_controller_is_one_line(
     done = on_cluster.run(**TOYS)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "sbatch, srun, squeue, scancel, sinfo not found on this machine" in done.stderr
+
+
+def test_without_submitit_one_line_says_what_installs_it(on_cluster: Place) -> None:
+    """A Python that does not find the package, whatever is installed."""
+    (on_cluster.folder / "sitecustomize.py").write_text(
+        "from importlib.machinery import PathFinder\n"
+        "found = PathFinder.find_spec\n"
+        "PathFinder.find_spec = lambda name, *more: None if name == 'submitit' else found(name, *more)\n"
+    )
+    path = os.pathsep.join([str(on_cluster.folder), on_cluster.environment["PYTHONPATH"]])
+    done = subprocess.run(
+        on_cluster.command("captioning", **TOYS),
+        env={**on_cluster.environment, "PYTHONPATH": path},
+        cwd=on_cluster.folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'" in done.stderr
+    assert not stored(on_cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="a node with a mount of its own needs root")
+def test_a_folder_that_the_nodes_do_not_share_is_one_line(on_cluster: Place, cluster: Slurm) -> None:
+    on_cluster.journal.mkdir()
+    for name in cluster.nodes:
+        cluster.kill_node(name)
+        cluster.start_node(name, without=on_cluster.journal)
+    try:
+        done = on_cluster.run(**TOYS)
+    finally:
+        for name in cluster.nodes:
+            cluster.kill_node(name)
+            cluster.start_node(name)
+        wait_for(lambda: set(cluster.states().values()) == {"idle"}, 60)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stdout + done.stderr
+    assert f"could not write to {on_cluster.journal}" in done.stderr
+    assert "give journal=DIR and cache=DIR on a file system that this machine and all nodes share" in done.stderr
+    assert cluster.jobs() == {}
+    assert not stored(on_cluster)
 
 
 @pytest.mark.slow

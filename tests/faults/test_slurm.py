@@ -28,13 +28,6 @@ def cluster() -> Iterator[Slurm]:
         yield found
 
 
-@pytest.fixture
-def on_cluster(place: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Place:
-    for name in ("PATH", "SLURM_CONF"):
-        monkeypatch.setenv(name, cluster.environment[name])
-    return place
-
-
 def wait_for_ends(place: Place, parent: Process, count: int) -> None:
     """Until so many cells have ended."""
 
@@ -77,6 +70,42 @@ def test_of_200_cells_none_is_lost_and_none_counted_twice_though_nodes_die_and_t
     print(f"200 cells, each ok once; besides: {dict(others)}; nodes: {cluster.states()}")
     assert set(others) <= {"interrupted"}, others
     assert cluster.jobs() == {}
+
+
+def wait_for_state(cluster: Slurm, state: str) -> None:
+    wait_for(lambda: any(found.startswith(state) for found in cluster.jobs().values()), 120)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("moment", ["queued", "running", "over"])
+def test_a_killed_parent_loses_no_cell_and_its_resumption_does_none_twice(
+    on_cluster: Place, cluster: Slurm, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """moment: what its jobs do when the campaign is resumed."""
+    for name, text in toy_costs(step=0.1).items():
+        monkeypatch.setenv(name, text)
+    parent = on_cluster.start(**{**TOYS, "blocks": "2", "nodes": "2", "steps_per_epoch": "10"})
+    wait_for_state(cluster, "RUNNING")  # the check before all else
+    if moment == "queued":
+        cluster.ask("scontrol", "update", "PartitionName=main", "State=DOWN")  # what is at work goes on
+        wait_for_state(cluster, "PENDING")
+    else:
+        wait_for_ends(on_cluster, parent, 1)
+    parent.kill()
+    parent.wait(60)
+    assert len(cluster.jobs()) == 2, "jobs live without the campaign's process"
+    if moment == "queued":
+        cluster.ask("scontrol", "update", "PartitionName=main", "State=UP")
+    if moment == "over":
+        wait_for(lambda: cluster.jobs() == {}, 120)
+    resumed = on_cluster.resume()
+    assert resumed.returncode == 3, resumed.stdout + resumed.stderr
+    found = outcomes(on_cluster)
+    assert len(found) == 4
+    assert {count["ok"] for count in found.values()} == {1}
+    again = sum((count - Counter({"ok": 1}) for count in found.values()), Counter[str]())
+    assert set(again) <= ({"interrupted"} if moment == "running" else set()), "nothing was done for nothing"
+    wait_for(lambda: cluster.jobs() == {}, 60)
 
 
 @pytest.mark.timeout(600)

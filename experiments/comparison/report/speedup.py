@@ -27,8 +27,7 @@ def sections(comparison: Comparison, groups: Groups, scaling: str) -> list[Secti
 def _speedups(found: Sequence[Gain], scaling: str) -> Section:
     caption = (
         f"Images a second of all workers together over those of one, {scaling} scaling: {SHARES[scaling]}. Efficiency is the "
-        "speed-up over the ideal, which is the number of workers. Workers are processes of one machine's CPU: they share its "
-        "memory and caches."
+        "speed-up over the ideal, which is the number of workers. Workers on one machine share its memory and caches."
     )
     header = ("network", "workers", "speed-up", "95 % interval", "ideal", "efficiency", "95 % interval")
     lines = [

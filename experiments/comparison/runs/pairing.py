@@ -16,7 +16,7 @@ from experiments.comparison.runs import nature
 from experiments.config import settings as settings_
 from tracking.errors import WrongCall
 
-CONTROL, DISTURBED = "tags.control", "tags.disturbed"
+CONTROL, DISTURBED, RESTARTS = "tags.control", "tags.disturbed", "tags.workers.restarts"
 INSIDE_A_BLOCK = (
     *(("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits")),
     ("tags.turns", "turns"),  # cells that took turns, but not with each other
@@ -195,11 +195,13 @@ def _reasons(frame: pd.DataFrame, factor: str, block: str) -> list[str]:
     def column(name: str, otherwise: str) -> list[str]:
         return [text or otherwise for text in as_text(frame[name])] if name in frame.columns else [otherwise] * len(frame)
 
-    columns = (column("status", "FINISHED"), column("outcome", "ok"), column("outcome_reason", ""), frame["level"], frame["pair"])
-    return [_reason(*run, factor, block) for run in zip(*columns, strict=True)]
+    told = (("status", "FINISHED"), ("outcome", "ok"), ("outcome_reason", ""), (RESTARTS, ""))
+    columns: list[list[str]] = [*(column(*one) for one in told), list(frame["level"]), list(frame["pair"])]
+    return [_reason(run, factor, block) for run in zip(*columns, strict=True)]
 
 
-def _reason(status: str, outcome: str, told: str, level: str, pair: str, factor: str, block: str) -> str:
+def _reason(run: Sequence[str], factor: str, block: str) -> str:
+    status, outcome, told, restarts, level, pair = run
     why = f": {told}" if told else ""
     if status in ("RUNNING", "SCHEDULED"):
         return f"still {status.lower()}"
@@ -207,6 +209,8 @@ def _reason(status: str, outcome: str, told: str, level: str, pair: str, factor:
         return f"{outcome.replace('_', ' ')}{why}"
     if status != "FINISHED":
         return f"{status.lower()}{why}"
+    if restarts:
+        return f"its workers were started again ({restarts}×): its times are not those of an undisturbed run"
     if not level:
         return f"has no {factor}"
     return "" if pair else f"has no {block}: nothing to pair it with"

@@ -1,70 +1,84 @@
-"""The other workers of a cell: processes that its own starts, whose end or silence it can tell."""
+"""The other workers of a cell: processes that its own starts, here or on other nodes, whose end or silence it can tell."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TextIO
 
-from experiments.cell.contract import CellSpec
-from experiments.workloads.distributed.training import Place
+from experiments.cell.contract import CellSpec, Output
 
 LOOK_SECONDS = 0.1
+END_SECONDS = 5.0
+BY_SLURM = ("srun: ", "slurmstepd: ")
+SIGNALLED = 128  # and the signal's number: what srun ends with for a task that was killed
 
 
-def addresses(workers: int) -> list[str]:
-    """As many free ports of this machine, each of them another."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(workers)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+def node_of(rank: int, workers: int, nodes: int) -> int:
+    """Which node a worker runs on: neighbours by rank share one, and all nodes have as many, or one less."""
+    return rank * nodes // workers
 
 
-def places(settings: Mapping[str, Any], workers: int) -> list[Place]:
-    """Of so many workers: one a process, or all in one."""
-    if settings["strategy"] == "one_process":
-        return [Place(0, addresses(1), workers)]
-    found = addresses(workers)
-    return [Place(rank, found) for rank in range(workers)]
+def processes(settings: Mapping[str, Any], workers: int) -> tuple[int, int]:
+    """Of so many workers: processes, and workers in each. One a process, or all in one."""
+    return (1, workers) if settings["strategy"] == "one_process" else (workers, 1)
 
 
-class Worker:
-    """`python -m experiments.workloads.distributed.rank` as a child, in the process group of its parent, and dying with it."""
+class Started:
+    """`python -m MODULE` as a child, in the process group of its parent. name: of it in words; log: for what it says.
 
-    def __init__(self, spec: CellSpec, place: Place, **told: Any) -> None:
-        self.rank = place.rank
-        self._log = spec.path / f"worker_{place.rank}_of_{place.workers}.log"
-        with self._log.open("w") as log:
+    told: a line of JSON on its standard input, which stays open as long as it is to live. output: its standard output; none: the
+    log. by: words before its command, which run it on another node.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        log: Path,
+        told: Mapping[str, Any],
+        *,
+        output: TextIO | None = None,
+        by: Sequence[str] = (),
+    ) -> None:
+        self.name, self._log, self._elsewhere = name, log, bool(by)
+        with log.open("w") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "experiments.workloads.distributed.rank"],
+                [*by, sys.executable, "-P", "-m", f"experiments.workloads.distributed.{module}"],
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=output or file,
+                stderr=file,
                 text=True,
             )
+        with suppress(BrokenPipeError):  # one that has died at once is told by its exit
+            self._input.write(json.dumps(told) + "\n")
+            self._input.flush()
+
+    @property
+    def _input(self) -> IO[str]:
         assert self._process.stdin is not None
-        with self._process.stdin as pipe:
-            pipe.write(json.dumps({"spec": dataclasses.asdict(spec), "place": dataclasses.asdict(place), **told}))
+        return self._process.stdin
 
     def trouble(self) -> str:
         """Why it does not work any more, in words; empty while it does, and after it ended well."""
         code = self._process.poll()
         if code is None:
             stat = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-            return f"worker {self.rank} is stopped" if stat in "Tt" else ""
+            return f"{self.name} is stopped" if stat in "Tt" else ""
+        if self._elsewhere and code > SIGNALLED:
+            code = SIGNALLED - code
         if code < 0:
-            return f"worker {self.rank} was killed by {signal.Signals(-code).name}"
-        said = self._log.read_text(errors="replace").split("\n\n")[-1].strip().splitlines() or ["nothing"]
-        return f"worker {self.rank} ended with code {code}: {said[-1][:300]}" if code else ""
+            return f"{self.name} was killed by {signal.Signals(-code).name}"
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if not line.startswith(BY_SLURM)]
+        said = "\n".join(lines).split("\n\n")[-1].strip().splitlines() or ["nothing"]
+        return f"{self.name} ended with code {code}: {said[-1][:300]}" if code else ""
 
     def wait(self, seconds: float) -> bool:
         """Whether it has ended well within so many seconds."""
@@ -74,11 +88,36 @@ class Worker:
             return False
 
     def kill(self) -> None:
+        """Ends it for certain. srun, asked to end, kills what it runs; were it killed, that would see its input end at least."""
+        with suppress(BrokenPipeError):
+            self._input.close()
+        if self._elsewhere:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
         self._process.kill()
         self._process.wait()
 
 
-def trouble(workers: list[Worker], seconds: float) -> str:
+class Worker(Started):
+    """One of so many processes that train together; the first is the cell's process itself. meeting: see `Meeting.told`."""
+
+    def __init__(self, spec: CellSpec, rank: int, workers: int, meeting: Mapping[str, Any], **told: Any) -> None:
+        self.rank = rank
+        by = spec.nodes[node_of(rank, workers, len(spec.nodes))] if spec.nodes else ()
+        log = spec.path / f"worker_{rank}_of_{workers}.log"
+        asked = {"spec": dataclasses.asdict(spec), "rank": rank, "meeting": meeting, "elsewhere": bool(by), **told}
+        super().__init__(f"worker {rank}", "rank", log, asked, by=by)
+
+
+class Agent(Started):
+    """torchrun with all workers of a cell. told: a file, which tells them all. The first writes to the cell's parent."""
+
+    def __init__(self, spec: CellSpec, told: Path, output: Output) -> None:
+        super().__init__("torchrun", "agent", spec.path / "torchrun.log", {"told": str(told)}, output=output.stream)
+
+
+def trouble(workers: Sequence[Started], seconds: float) -> str:
     """What has happened to the others, once any of it can be seen; empty where nothing can within so many seconds."""
     until = time.monotonic() + seconds
     while True:

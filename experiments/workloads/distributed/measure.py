@@ -14,8 +14,9 @@ from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import check_parameters, write_run_files
 from experiments.cell.timing import PhaseValues
-from experiments.workloads.distributed import group, training
+from experiments.workloads.distributed import elastic, group, training
 from experiments.workloads.distributed.group import Worker
+from experiments.workloads.distributed.meeting import Meeting
 from experiments.workloads.distributed.prepare import PROOFS
 from experiments.workloads.distributed.training import Place
 from models.contract import Framework
@@ -29,10 +30,18 @@ SIGHT_SECONDS = 3.0  # a worker that has failed by itself is about to end
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
-    first, *others = group.places(spec.settings, spec.settings["worker_count"])
-    workers = [Worker(spec, place) for place in others]
+    if spec.settings["max_restarts"]:
+        elastic.run(spec, output)
+        return
+    count, replicas = group.processes(spec.settings, spec.settings["worker_count"])
+    workers = list[Worker]()
     try:
-        _measure(spec, framework, first, workers, output)
+        with Meeting(spec) as meeting:
+            workers += [Worker(spec, rank, count, meeting.told) for rank in range(1, count)]
+            addresses = meeting.addresses(count, workers)
+        if spec.nodes:
+            output.record(Tags(spec.run, {"workers.nodes": ",".join(meeting.nodes)}))
+        measure(spec, framework, Place(0, addresses, replicas), workers, output)
         late = [one.rank for one in workers if not one.wait(spec.settings["patience_seconds"])]
         if late:
             raise EvenhandError(group.trouble(workers, 0) or f"worker {late[0]} did not end")
@@ -60,11 +69,12 @@ def _watching(workers: list[Worker], output: Output, phase: str, steps: int) -> 
     return on_step
 
 
-def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Worker], output: Output) -> None:
+def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Worker], output: Output) -> None:
+    """The first worker's part. workers: those of the others that are this process's children, and are looked at."""
     settings, model = spec.settings, spec.settings["model"]
     output.progress("build", 0, None)
     joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
-    output.ranks(dict(enumerate(joined.gathered([os.getpid()])[:, 0].astype(int).tolist())))
+    output.ranks(_here(spec, joined.gathered([os.getpid()])[:, 0].astype(int).tolist()))
     expected = models.spec(model).parameters(models.spec(model).Spec(classes=settings["classes"]))
     output.metrics(check_parameters(model, expected, framework, joined.network))
     output.record(Tags(spec.run, {"optimizer.implementation": framework.optimizer_implementation(joined.optimizer)}))
@@ -73,7 +83,8 @@ def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[W
     steps = warmup + settings["steps"]
     output.begin()
     began = time.time()
-    seconds, losses = training.timed(joined, batch, steps, _watching(workers, output, "training", steps))
+    kept, watch = elastic.checkpoints(spec, framework, place.rank), _watching(workers, output, "training", steps)
+    seconds, losses = training.timed(joined, batch, steps, watch, kept=kept)
     output.window("train", began, time.time(), rows * steps)
     weights = training.fingerprint(framework.weights(joined.network))
     watching = _watching(workers, output, "alone", steps)
@@ -93,10 +104,18 @@ def _measure(spec: CellSpec, framework: Framework, place: Place, workers: list[W
         "train/loss": float(table[:, 2].mean()),
         "memory/peak_rss_bytes": float(table[:, 1].sum()),
         "check/workers": place.workers * place.replicas,
+        "check/restarts": elastic.restarts(),
     }
+    output.record(Tags(spec.run, {"weights.digest": f"{int(weights):012x}", **elastic.tags()}))
     output.metrics(summary, step=steps)
     _write_ranks(spec, table[:, 3:], steps, output)
     write_run_files(spec, framework, [values, apart], summary, output)
+
+
+def _here(spec: CellSpec, processes: list[int]) -> dict[int, int]:
+    """Rank -> process id of those on this machine: on another node a number names another process."""
+    nodes = max(1, len(spec.nodes))
+    return {rank: pid for rank, pid in enumerate(processes) if group.node_of(rank, len(processes), nodes) == 0}
 
 
 def _proven(spec: CellSpec) -> dict[str, float]:

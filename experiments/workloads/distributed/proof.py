@@ -12,6 +12,8 @@ import numpy as np
 from experiments.cell.contract import CellSpec
 from experiments.studies import distributed
 from experiments.workloads.distributed import group
+from experiments.workloads.distributed.group import Worker
+from experiments.workloads.distributed.meeting import Meeting
 from experiments.workloads.distributed.training import MOVED
 from models.contract import Array, Weights
 from tracking.errors import EvenhandError
@@ -22,7 +24,7 @@ RATE = 1e-6  # the learning rate where a hook loses something: what it loses har
 ROUNDING = 2.0**-11  # of a number in fp16, relative: half a unit in the last of 11 binary places
 UNDERFLOW = 2.0**-25  # of a number below fp16's normal range, absolute: half the distance between the smallest
 DRIFT = STEPS * RATE * 200  # all steps left out until the last, in a curvature of 200, in which SGD with 0.01 diverges
-START_SECONDS = 120.0
+TRAIN_SECONDS = 120.0
 OF_LARGEST, OF_WAY = "largest weight", "way of the weights"
 
 
@@ -102,13 +104,18 @@ def _asked(spec: CellSpec, model: str, workers: int, hook: str) -> CellSpec:
 
 
 def _trained(spec: CellSpec, count: int) -> Trained:
-    path = spec.path / f"weights_{count}.npz"
-    workers = [group.Worker(spec, place, steps=STEPS, weights=str(path)) for place in group.places(spec.settings, count)]
-    until = time.monotonic() + START_SECONDS + spec.settings["patience_seconds"]
+    path, workers = spec.path / f"weights_{count}.npz", list[Worker]()
+    processes, replicas = group.processes(spec.settings, count)
+    told = {"steps": STEPS, "weights": str(path), "replicas": replicas}
     try:
+        with Meeting(spec) as meeting:
+            workers += [Worker(spec, rank, processes, meeting.told, **told) for rank in range(processes)]
+            meeting.addresses(processes, workers)
+        until = time.monotonic() + TRAIN_SECONDS + spec.settings["patience_seconds"]
         if not all(one.wait(max(until - time.monotonic(), 0)) for one in workers):
-            why = group.trouble(workers, 0) or "they did not end in time"
-            raise EvenhandError(f"{count} workers could not train together: {why}")
+            raise EvenhandError(group.trouble(workers, 0) or "they did not end in time")
+    except EvenhandError as error:
+        raise EvenhandError(f"{count} workers could not train together: {error}") from None
     finally:
         for one in workers:
             one.kill()

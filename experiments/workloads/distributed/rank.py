@@ -1,6 +1,7 @@
-"""A worker that is not the first: told what to do on standard input, it trains along with the others and ends.
+"""A worker that is not the cell's process: told what to do, it trains along with the others and ends.
 
-One whose partners have failed ends as well; where the first does not, being frozen, it is killed, so that the cell ends.
+It is told on standard input, or by torchrun in a file. One whose partners have failed ends as well; where the first does not,
+being frozen, it is killed, so that the cell ends. With torchrun the first is one of these, too.
 """
 
 from __future__ import annotations
@@ -10,58 +11,98 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from experiments.cell import peak_memory
+from experiments.cell.__main__ import Emitter
 from experiments.cell.contract import CellSpec
 from experiments.cell.lifetime import die_with_parent
-from experiments.workloads.distributed import training
+from experiments.workloads.distributed import elastic, measure, meeting, training
 from experiments.workloads.distributed.training import Place
 from models import frameworks
+from models.contract import Framework
+from tracking.errors import EvenhandError
 
 GRACE_SECONDS = 10.0
 
 
 def main() -> int:
-    die_with_parent(signal.SIGKILL)
     first = os.getppid()
-    told = json.loads(sys.stdin.read())
+    told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8") if sys.argv[1:] else sys.stdin.readline())
+    if told.get("elsewhere"):
+        die_with_input()
+    else:
+        die_with_parent(signal.SIGKILL)
     spec = CellSpec(**{field.name: told["spec"][field.name] for field in dataclasses.fields(CellSpec)})
-    place = Place(**told["place"])
+    records = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     try:
-        with frameworks.lean_import(spec.framework):
-            framework = frameworks.open_framework(
-                spec.framework,
-                device=spec.device,
-                threads=spec.threads,
-                precision=spec.settings["precision"],
-                seed=spec.settings["seed"] * 1_000 + spec.block,
-                conv_algorithm=spec.settings["conv_algorithm"],
-            )
-        if told.get("weights"):
-            prove(framework, place, spec.settings, told["steps"], Path(told["weights"]))
-        else:
-            train(framework, place, spec.settings)
+        work(spec, told, records)
+    except EvenhandError as error:
+        print(f"\n\n{error}", file=sys.stderr)  # the last words of a log are told
+        return 1
     except Exception:
         traceback.print_exc()
-        if place.rank and not told.get("weights"):
+        if told.get("rank") and not told["elsewhere"] and not told.get("weights"):
             time.sleep(GRACE_SECONDS)  # the first says why, and this process dies with it
             os.kill(first, signal.SIGKILL)
         return 1
     return 0
 
 
-def train(framework: Any, place: Place, settings: dict[str, Any]) -> None:
+def die_with_input() -> None:
+    """On another node than the first this process lives until its standard input ends, and until Slurm kills it.
+
+    The job hears of its end, and ends the cell in order; it passes its signals to all of its processes.
+    """
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
+    def wait() -> None:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def work(spec: CellSpec, told: Mapping[str, Any], records: TextIO) -> None:
+    """Opens the framework, meets the others, trains."""
+    with frameworks.lean_import(spec.framework):
+        framework = frameworks.open_framework(
+            spec.framework,
+            device=spec.device,
+            threads=spec.threads,
+            precision=spec.settings["precision"],
+            seed=spec.settings["seed"] * 1_000 + spec.block,
+            conv_algorithm=spec.settings["conv_algorithm"],
+        )
+    if "meeting" in told:
+        addresses = meeting.join(told["meeting"], spec.framework, told["rank"])
+        place = Place(told["rank"], addresses, told.get("replicas", 1))
+    else:
+        place = elastic.place()
+    if told.get("weights"):
+        prove(framework, place, spec.settings, told["steps"], Path(told["weights"]))
+    elif place.rank == 0:
+        measure.measure(spec, framework, place, [], Emitter(spec, records, sys.stdin))
+    else:
+        train(framework, place, spec)
+
+
+def train(framework: Framework, place: Place, spec: CellSpec) -> None:
     """The steps that the first worker times, and what it asks of the others after them."""
+    settings = spec.settings
     group, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
     group.gathered([os.getpid()])
     steps = settings["warmup_steps"] + settings["steps"]
-    seconds, losses = training.timed(group, batch, steps)
+    seconds, losses = training.timed(group, batch, steps, kept=elastic.checkpoints(spec, framework, place.rank))
     weights = training.fingerprint(framework.weights(group.network))
     alone = training.timed_alone(group, batch, steps, float(np.median(seconds)))
     group.gathered([weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from experiments.studies import distributed
 from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks
 from models.contract import Batch, Framework, OptimizerConfig, Weights
+
+if TYPE_CHECKING:
+    from experiments.workloads.distributed.elastic import Checkpoints
 
 TOGETHER_SECONDS = 10.0
 MOVED = "moved by each step"  # among weights, whose names have no spaces
@@ -88,15 +91,26 @@ def part(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Bat
 
 
 def timed(
-    group: Any, batch: Batch, steps: int, on_step: Callable[[int], object] = lambda _: None, *, alone: bool = False
+    group: Any,
+    batch: Batch,
+    steps: int,
+    on_step: Callable[[int], object] = lambda _: None,
+    *,
+    alone: bool = False,
+    kept: Checkpoints | None = None,
 ) -> tuple[list[float], list[float]]:
-    """Seconds and losses of so many steps: each ends when this worker has its loss. alone: without any exchange."""
-    seconds, losses = [], []
-    for step in range(1, steps + 1):
+    """Seconds and losses of so many steps: each ends when this worker has its loss. alone: without any exchange.
+
+    kept: the checkpoints that the steps go on from, and write.
+    """
+    seconds, losses = kept.load(group) if kept else ([], [])
+    for step in range(len(seconds) + 1, steps + 1):
         began = time.perf_counter()
         losses.append(group.step(batch, alone=alone))
         seconds.append(time.perf_counter() - began)
         on_step(step)
+        if kept and step % kept.every == 0:
+            kept.save(group, seconds, losses)
     return seconds, losses
 
 

@@ -18,7 +18,7 @@ from models.frameworks.tensorflow.adapter import _mean_loss
 
 
 class Workers:
-    """One worker of several on one machine. addresses: `host:port` of each; seconds: how long one waits for another."""
+    """One worker of several. addresses: `host:port` of each; seconds: how long one waits for another."""
 
     def __init__(self, framework: Framework, rank: int, addresses: list[str], seconds: float, compression: str) -> None:
         if compression != "none":
