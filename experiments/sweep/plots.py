@@ -270,6 +270,11 @@ body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem aut
 table {{ border-collapse: collapse; font-size: 13px }}
 th, td {{ text-align: left; padding: .2rem .7rem; border-bottom: 1px solid #ddd }}
 .wide {{ overflow-x: auto; max-height: 32rem; overflow-y: auto }} .quiet {{ color: #666 }}
+@media screen and (prefers-color-scheme: dark) {{
+body {{ background: #14181f; color: #e6eaf0 }} th, td {{ border-color: #2c3440 }}
+.quiet {{ color: #a3afbd }} a {{ color: #7db2ee }}
+.plotly-graph-div {{ filter: invert(.92) hue-rotate(180deg) }}
+}}
 </style></head><body><h1>{html.escape(title)}</h1>
 <ul>{"".join(f"<li>{html.escape(one)}</li>" for one in sentences)}</ul>
 <p class=quiet>A search looks at each setting once and picks the luckiest: no verdict rests on it.

@@ -6,16 +6,19 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import mlflow
 import numpy as np
 import psutil
 import pytest
+from mlflow.entities import Run
 
 from experiments.campaign.process import Child
 from experiments.cell.contract import CellSpec
@@ -223,77 +226,109 @@ def test_replicas_in_one_process_make_the_steps_of_one_worker(framework: str) ->
     assert alone > 0
 
 
+@dataclass(frozen=True)
+class Hit:
+    """A campaign of two blocks whose first two workers to train have lost one of them. said: by the command."""
+
+    place: Place
+    code: int
+    said: str
+    worker: psutil.Process
+
+    def runs(self, kind: str, **tags: str) -> list[Run]:
+        asked = " and ".join(f"tags.{name} = '{text}'" for name, text in {"kind": kind, **tags}.items())
+        return list(mlflow.MlflowClient(self.place.uri).search_runs(["1"], asked))
+
+    def report(self, name: str) -> str:
+        return next(self.place.journal.glob(f"*/report/{name}")).read_text()
+
+
+def hit(place: Place, framework: str, blow: signal.Signals, **given: str) -> Hit:
+    begun = place.begin(*command(place, frameworks=framework, blocks="2", steps="300", **given))
+    worker = _worker_that_trains(place.journal, begun)
+    worker.send_signal(blow)
+    return Hit(place, begun.wait(900), begun.said, worker)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path) -> Hit:
+    """In PyTorch, by SIGKILL, which is noticed at once whatever the patience."""
+    folder = tmp_path_factory.mktemp("killed")
+    shutil.copy(empty_store, folder / "mlflow.db")
+    place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
+    return hit(place, "pytorch", signal.SIGKILL, compression="none,fp16", sensor_seconds="0.1", patience_seconds="300")
+
+
 @two_cpus
-def test_every_workers_steps_are_kept_and_the_speed_up_is_told(place: Place) -> None:
-    done = place.call(*command(place, blocks="1", sensor_seconds="0.1"))
-    assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
-    cells = {run.data.params["group"]: run for run in mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")}
-    assert set(cells) == {"1", "2"}
+def test_every_workers_steps_are_kept_and_the_speed_up_is_told(killed: Hit) -> None:
+    cells = {run.data.params["group"]: run for run in killed.runs("cell", outcome="ok")}
+    assert set(cells) == {"1", "2", "2 fp16"}
     assert cells["1"].data.metrics["train/loss"] == pytest.approx(cells["2"].data.metrics["train/loss"], rel=1e-4)
     for level, run in cells.items():
+        workers = int(level[0])
         found = tables.read(Path(run.info.artifact_uri, "ranks.parquet"), ("rank", "phase", "seconds"))
-        assert len(found["seconds"]) == int(level) * 2 * (10 + 12)
+        assert len(found["seconds"]) == workers * 2 * (10 + 300)
         steps = [
             s for s, rank, of in zip(found["seconds"], found["rank"], found["phase"], strict=True) if (rank, of) == (0, "train")
         ]
         assert run.data.metrics["train/step_seconds"] == pytest.approx(np.median(steps[10:]))
         of_sensors = tables.read(Path(run.info.artifact_uri, "rank_sensors.parquet"), ("rank", "time_ms", "sensor", "value"))
         rows = list(zip(of_sensors["rank"], of_sensors["sensor"], of_sensors["value"], strict=True))
-        ranks = {*range(int(level))}
+        ranks = {*range(workers)}
         assert {rank for rank, sensor, value in rows if sensor == "process_rss_megabytes" and value > 50} == ranks
         assert {rank for rank, sensor, value in rows if sensor == "process_cpu_percentage" and value > 0} == ranks
-    report = next(place.journal.glob("*/report/report.md")).read_text()
     for title in ("Speed-up by workers", "Communication overhead", "Workers against one, before measuring"):
-        assert title in report
+        assert title in killed.report("report.md")
 
 
 @two_cpus
-def test_what_was_proven_stands_in_the_campaign_and_in_its_cells(place: Place) -> None:
-    done = place.call(*command(place, blocks="1", compression="none,fp16"))
-    assert done.returncode == 3, done.stdout + done.stderr
-    client = mlflow.MlflowClient(place.uri)
-    (campaign,) = client.search_runs(["1"], "tags.kind = 'campaign'")
+def test_what_was_proven_stands_in_the_campaign_and_in_its_cells(killed: Hit) -> None:
+    (campaign,) = killed.runs("campaign")
     assert campaign.data.tags["workers_parity"] == "within what compression may lose"
     proofs = json.loads(Path(campaign.info.artifact_uri, "workers_parity.json").read_text())
     assert [(one["level"], one["hook"], one["steps"]) for one in proofs] == [("2", "none", 5), ("2 fp16", "fp16", 5)]
     assert all(one["error"] <= one["limit"] for one in proofs)
-    cells = {run.data.params["group"]: run.data.metrics for run in client.search_runs(["1"], "tags.kind = 'cell'")}
+    cells = {run.data.params["group"]: run.data.metrics for run in killed.runs("cell", outcome="ok")}
     for one in proofs:
         assert cells[one["level"]]["check/weights_error"] == one["error"]
         assert cells[one["level"]]["check/weights_error_limit"] == one["limit"]
     assert "check/weights_error" not in cells["1"]
-    report = next(place.journal.glob("*/report/report.md")).read_text()
-    assert f"| fp16 | {proofs[1]['error']:.1e} | {proofs[1]['limit']:.1e} |" in report
+    assert f"| fp16 | {proofs[1]['error']:.1e} | {proofs[1]['limit']:.1e} |" in killed.report("report.md")
 
 
-# A dead worker is noticed at once; a frozen one after the patience, within which the workers of a busy machine have to start.
+@two_cpus
+def test_a_dead_worker_costs_a_cell_and_not_the_campaign(killed: Hit) -> None:
+    _costs_a_cell(killed, "was killed by SIGKILL", cells=6)
+
+
+# A frozen worker is noticed after the patience, within which the workers of a busy machine have to start.
 BLOWS = [
-    ("pytorch", signal.SIGKILL, "was killed by SIGKILL", "300"),
-    pytest.param("pytorch", signal.SIGSTOP, "is stopped", "60", marks=pytest.mark.slow),
-    pytest.param("tensorflow", signal.SIGKILL, "was killed by SIGKILL", "300", marks=pytest.mark.slow),
-    pytest.param("tensorflow", signal.SIGSTOP, "is stopped", "60", marks=pytest.mark.slow),
+    ("pytorch", signal.SIGSTOP, "is stopped", "60"),
+    ("tensorflow", signal.SIGKILL, "was killed by SIGKILL", "300"),
+    ("tensorflow", signal.SIGSTOP, "is stopped", "60"),
 ]
 
 
 @two_cpus
+@pytest.mark.slow
 @pytest.mark.parametrize(("framework", "blow", "reason", "patience"), BLOWS)
 def test_a_dead_or_frozen_worker_costs_a_cell_and_not_the_campaign(
     place: Place, framework: str, blow: signal.Signals, reason: str, patience: str
 ) -> None:
-    begun = place.begin(*command(place, frameworks=framework, blocks="2", steps="300", patience_seconds=patience))
-    worker = _worker_that_trains(place.journal, begun)
-    worker.send_signal(blow)
-    assert begun.wait(900) == 1, begun.said  # a cell failed
-    client = mlflow.MlflowClient(place.uri)
-    cells = client.search_runs(["1"], "tags.kind = 'cell'")
-    failed = [run for run in cells if run.data.tags["outcome"] == "failed"]
-    assert len(cells) == 4
-    assert [run.data.params["group"] for run in failed] == ["2"]
-    assert f"worker 1 {reason}" in failed[0].data.tags["outcome_reason"]
-    assert all(run.data.tags["outcome"] == "ok" for run in cells if run not in failed)
-    assert not psutil.pid_exists(worker.pid)
-    rows = json.loads(next(place.journal.glob("*/report/comparison.json")).read_text())["rows"]
-    assert {row["n_blocks"] for row in rows if row["metric"] == "train/examples_per_second"} == {1}
+    _costs_a_cell(hit(place, framework, blow, patience_seconds=patience), reason, cells=4)
+
+
+def _costs_a_cell(found: Hit, reason: str, *, cells: int) -> None:
+    assert found.code == 1, found.said  # a cell failed
+    assert len(found.runs("cell")) == cells
+    (failed,) = found.runs("cell", outcome="failed")
+    assert failed.data.params["group"] in ("2", "2 fp16")
+    assert f"worker 1 {reason}" in failed.data.tags["outcome_reason"]
+    assert len(found.runs("cell", outcome="ok")) == cells - 1
+    assert not psutil.pid_exists(found.worker.pid)
+    rows = json.loads(found.report("comparison.json"))["rows"]
+    blocks = {row["b"]: row["n_blocks"] for row in rows if row["metric"] == "train/examples_per_second"}
+    assert blocks == {level: 1 if level == failed.data.params["group"] else 2 for level in blocks}
 
 
 def _worker_that_trains(journal: Path, campaign: warm.Process) -> psutil.Process:

@@ -14,8 +14,10 @@ from playwright.sync_api import Browser, Page
 
 from experiments.comparison import compare
 from experiments.comparison.report import writing
+from experiments.sweep import plots
 from tests.experiments.comparison.campaigns import LATENCY, frame
 from tests.experiments.comparison.steps import raw_runs
+from tests.experiments.sweep.test_plots import small_study
 
 LONG = "Read with care: " + "a_setting_without_any_space_" * 6
 # A4 at 96 dots an inch, less the margins.
@@ -128,6 +130,18 @@ def test_the_dark_preference_reaches_figures_and_warnings(page: Page) -> None:
         shown = _pixels(page.locator(selector).first.screenshot())
         assert np.median(shown) < 110, selector
         assert np.ptp(shown) > 90, f"{selector}: letters can be told from their ground"
+
+
+def test_a_sweeps_page_is_dark_where_that_is_preferred(browser: Browser, tmp_path: Path) -> None:
+    plots.write(small_study(3), tmp_path, "A sweep", ["3 trials."], [["trial"], ["0"]])
+    page = browser.new_page(color_scheme="dark")
+    page.goto((tmp_path / "sweep.html").as_uri())
+    assert _pixels(page.screenshot()).mean() < 80
+    for selector in ("h1", ".plotly-graph-div", "table"):
+        shown = _pixels(page.locator(selector).first.screenshot())
+        assert np.median(shown) < 110, selector
+        assert np.ptp(shown) > 90, f"{selector}: letters can be told from their ground"
+    page.close()
 
 
 def test_on_paper_nothing_is_cut_off_and_no_page_is_nearly_blank(page: Page) -> None:

@@ -18,7 +18,7 @@ from tracking.records import RunOpened
 from tracking.store import Store
 
 
-def _study(trials: int) -> Study:
+def small_study(trials: int) -> Study:
     """The framework and two numbers; seconds."""
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     study.set_metric_names(["train/step_seconds"])
@@ -37,11 +37,11 @@ def _study(trials: int) -> Study:
     ("trials", "drawn"), [(6, ["history", "slice", "contour"]), (20, ["history", "importance", "slice", "contour"])]
 )
 def test_settings_are_ranked_only_where_chance_does_not_rank_them(trials: int, drawn: list[str]) -> None:
-    assert [one.name for one in plots._plots(_study(trials))] == drawn
+    assert [one.name for one in plots._plots(small_study(trials))] == drawn
 
 
 def test_a_contour_lies_between_numbers_only() -> None:
-    study = _study(6)
+    study = small_study(6)
     assert plots._numeric(study) == ["batch_size", "learning_rate"]
     (contour,) = (one for one in plots._plots(study) if one.name == "contour")
     titles = contour.interactive().layout.to_plotly_json()
@@ -79,7 +79,7 @@ def test_values_are_in_peoples_units_and_trials_keep_their_numbers() -> None:
 
 def test_importance_has_its_uncertainty() -> None:
     """The batch size makes nearly all of it, the learning rate nothing: no resample says otherwise."""
-    study = _study(20)
+    study = small_study(20)
     (ranked,) = (one for one in plots._plots(study) if one.name == "importance")
     lines = ranked.interactive().data[1]
     found = {name: (lines.x[at], lines.x[at + 1]) for at, name in enumerate(lines.y) if at % 3 == 0}
@@ -104,14 +104,14 @@ def test_pages_are_those_of_the_sweeps_own_trials(tmp_path: Path, empty_store: P
 
 def test_a_row_leads_to_its_run(tmp_path: Path) -> None:
     table = [["trial", "run"], ["0", "<run>"], ["1", ""]]
-    plots.write(_study(2), tmp_path, "A sweep", [], table, pages={"<run>": "https://mlflow.example/<run>"})
+    plots.write(small_study(2), tmp_path, "A sweep", [], table, pages={"<run>": "https://mlflow.example/<run>"})
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert '<td><a href="https://mlflow.example/&lt;run&gt;" target="_blank">&lt;run&gt;</a></td>' in page
     assert "<td>1</td><td></td>" in page
 
 
 def test_the_page_warns_and_says_what_is_not_drawn(tmp_path: Path) -> None:
-    missing = plots.write(_study(3), tmp_path, "A sweep", ["3 trials."], [["trial"], ["0"]], warned=["RANDOM <weights>"])
+    missing = plots.write(small_study(3), tmp_path, "A sweep", ["3 trials."], [["trial"], ["0"]], warned=["RANDOM <weights>"])
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert page.index("⚠ RANDOM &lt;weights&gt;") < page.index("3 trials.")
     assert missing == ["What matters: 3 finished trials; 20 are needed to tell settings from chance"]
