@@ -113,7 +113,7 @@ def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:
     for one in found:
         where = f" [{one.stratum}]" if one.stratum else ""
         label, shift = outcome(one.metric).label, one.estimate
-        at = f"in epoch {one.epoch} by {shift.value:+.3f} ({shift.low:+.3f} to {shift.high:+.3f})"
+        at = f"in epoch {one.epoch} by {shift.value:+.3f} ({shift.low:+.3f} to {shift.high:+.3f})".replace("-", wording.MINUS)
         who = f"{one.b} against {one.a}{where}"
         if one.alike is None:
             plain.append(f"Learning curves, {who}: {one.n_blocks} blocks are too few to say whether they overlap; furthest {at}.")

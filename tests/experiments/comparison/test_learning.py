@@ -46,7 +46,7 @@ def test_curves_that_part_are_told_first() -> None:
     assert (one.alike, one.epoch) == (False, 3)
     assert one.estimate.value == pytest.approx(-0.05, abs=0.01)
     loud, plain = remarks.on_learning([one])
-    assert loud[0].startswith("LEARNING DIFFERS, b against a: the validation accuracy differs in epoch 3 by -0.0")
+    assert loud[0].startswith("LEARNING DIFFERS, b against a: the validation accuracy differs in epoch 3 by −0.0")
     assert plain == []
 
 
