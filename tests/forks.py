@@ -172,23 +172,38 @@ def serve(address: str, keeper: int) -> Work | None:
     listening.bind(f"{address}.new")
     listening.listen()
     os.rename(f"{address}.new", address)
-    imported: dict[tuple[str, ...], socket.socket] = {}
+    imported: dict[tuple[str, ...], tuple[int, socket.socket]] = {}
     while end not in select.select([listening, end], [], [])[0]:
         line = listening.accept()[0]
-        request, files, *_ = socket.recv_fds(line, MESSAGE_BYTES, FILES)
+        request, files = _request(line)
+        if not request:
+            continue
         framework = json.loads(request)["framework"]
         packages = frameworks.described(framework).packages
+        if packages in imported and os.waitpid(imported[packages][0], os.WNOHANG)[0]:
+            del imported[packages]  # something has killed it
         if packages not in imported:
-            imported[packages], requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            if not os.fork():
-                _close(end, *files, *(one.detach() for one in (listening, line, *imported.values())))
+            ours, requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            pid = os.fork()
+            if not pid:
+                _close(end, *files, *(one.detach() for one in (listening, line, ours, *(kept for _, kept in imported.values()))))
                 _import(framework)
                 return fork_on_request(requests)
             requests.close()
-        socket.send_fds(imported[packages], [request], [line.detach(), *files])
+            imported[packages] = pid, ours
+        socket.send_fds(imported[packages][1], [request], [line.detach(), *files])
         _close(*files)
     os.unlink(address)
     return None
+
+
+def _request(line: socket.socket) -> tuple[bytes, list[int]]:
+    """What is asked for, and its files; nothing where who wanted to ask has ended meanwhile."""
+    try:
+        request, files, *_ = socket.recv_fds(line, MESSAGE_BYTES, FILES)
+    except ConnectionError:
+        return b"", []
+    return request, files
 
 
 def fork_on_request(requests: socket.socket) -> Work | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +101,21 @@ print(done.stdout, psutil.Process(int(done.stdout)).ppid())
     done = subprocess.run([sys.executable, "-c", asks], cwd=forks.ROOT, capture_output=True, text=True, check=True)
     for pid in map(int, done.stdout.split()):
         wait_for(lambda pid=pid: gone(pid), 60)
+
+
+def test_who_ends_before_asking_and_a_killed_framework_leave_the_server_at_work(tmp_path: Path) -> None:
+    address = forks.server()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.connect(address)
+    fork, line_of_fork, _ = begun(WAITS, folder=tmp_path)
+    keeper = psutil.Process(fork.pid).parent()
+    assert keeper is not None
+    fork.kill()
+    fork.wait(60)
+    end = os.pidfd_open(keeper.pid)
+    keeper.kill()
+    assert select.select([end], [], [], 60)[0], "with all of its threads"
+    again = forks.run(address, "pytorch", ["-c", "print('at work')"], tmp_path)
+    assert again.stdout == "at work\n"
+    os.close(line_of_fork)
+    os.close(end)
