@@ -23,7 +23,7 @@ print(json.dumps([sys.argv, os.getcwd(), *own, sys.stdin.readline()]), flush=Tru
 print("to say", file=sys.stderr)
 sys.exit(7)
 """
-WAITS = "import time; print('begun', flush=True); time.sleep(600)"
+WAITS = "import sys, time; sys.stdout.write('begun\\n'); sys.stdout.flush(); time.sleep(600)"
 
 
 def begun(code: str, *arguments: str, folder: Path, **environment: str) -> tuple[forks.Fork, int, Path]:
@@ -77,7 +77,8 @@ import sys
 from pathlib import Path
 from tests import forks
 fork = forks.Fork(sys.argv[1], "pytorch", ["-c", {WAITS!r}], {{}}, Path.cwd(), (0, 1, 2))
-print(fork.pid, flush=True)
+sys.stdout.write(f"{{fork.pid}}\\n")
+sys.stdout.flush()
 sys.stdin.read()
 """
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": forks.ROOT}
