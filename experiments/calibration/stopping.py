@@ -88,14 +88,15 @@ def _stops(truth: Truth, campaigns: int, rng: np.random.Generator) -> Stops:
     reports = [_stopped(truth, rng) for _ in range(campaigns)]
     mains = [next(one for one in report.findings if one.row.metric == MAIN) for report in reports]
     settled = share([one.judged for one in mains])
-    spread = math.sqrt(float(np.mean([one.shifts.var(ddof=1) for one in mains])))
+    # chance makes the order of one campaign in a thousand so uneven that nothing in it is comparable
+    spread = math.sqrt(float(np.mean([one.shifts.var(ddof=1) for one in mains if one.row.n_blocks])))
     intervals = [(one.row.ci_low or 0.0, one.row.ci_high or math.inf) for one in mains]
     inside = {Decision.EQUIVALENT, Decision.WITHIN_MARGIN}
     return Stops(
         truth,
         campaigns,
         settled,
-        blocks=float(np.mean([one.row.n_blocks for one in mains])),
+        blocks=float(np.mean([one.row.n_blocks or MAX_BLOCKS for one in mains])),
         fixed=_fixed(truth.ratio, spread, min(settled.value, MOST_FIXED_POWER)),
         primary_false_alarms=share([_any_different(report, primary=True) for report in reports]),
         exploratory_false_alarms=share([_any_different(report, primary=False) for report in reports]),
