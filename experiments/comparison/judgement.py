@@ -150,20 +150,39 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
     """The verdicts alone, controls and memory limits with them. Raises WrongCall where there is nothing to compare."""
+    asked_of, asked = _against_itself(spec, runs)
     outcomes = None if spec.outcomes is None else list(spec.outcomes)
-    asked = pairing.without_controls(runs)
-    shared: dict[str, Any] = {
-        "outcomes": outcomes,
-        "margin": spec.margin,
-        "strata": spec.strata,
-        "allowed_to_differ": spec.allowed_to_differ,
-    }
-    found = judge(asked, factor=spec.factor, baseline=spec.baseline, primary=spec.primary, all_pairs=spec.all_pairs, **shared)
+    shared: dict[str, Any] = {"outcomes": outcomes, "margin": spec.margin, "strata": spec.strata}
+    found = judge(
+        asked,
+        factor=asked_of.factor,
+        baseline=asked_of.baseline,
+        primary=spec.primary,
+        all_pairs=spec.all_pairs,
+        allowed_to_differ=asked_of.allowed_to_differ,
+        **shared,
+    )
     return replace(
         found,
-        controls=controls.judged(runs, **shared),
-        frontier=memory_limits.edges(asked, factor=spec.factor, strata=spec.strata),
+        controls=controls.judged(runs, allowed_to_differ=spec.allowed_to_differ, **shared),
+        frontier=memory_limits.edges(pairing.without_controls(runs), factor=spec.factor, strata=spec.strata),
     )
+
+
+def _against_itself(spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[ComparisonSpec, pd.DataFrame]:
+    """What a verdict is asked of: the runs without controls; but where these have a single level, that against its controls."""
+    asked = pairing.without_controls(runs)
+    cells = asked[pairing.are_cells(asked)]
+    levels = set(cells[spec.factor]) if spec.factor in cells else set()
+    if len(asked) == len(runs) or len(levels) != 1 or spec.baseline not in {None, *levels}:
+        return spec, asked
+    own = replace(
+        spec,
+        factor=controls.TREATMENT,
+        baseline=str(cells[controls.TREATMENT].iloc[0]),
+        allowed_to_differ=(*spec.allowed_to_differ, "inject_delay"),
+    )
+    return own, runs.assign(**{pairing.CONTROL: ""})
 
 
 def steps_or_why(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[list[RawRun], list[str]]:

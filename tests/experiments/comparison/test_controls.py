@@ -65,6 +65,20 @@ def test_an_injected_delay_is_found_and_a_second_self_is_not() -> None:
     assert not again.different
 
 
+def test_a_single_framework_is_compared_with_its_controls() -> None:
+    alone = with_controls()
+    alone = alone[alone["framework"] == "pytorch"]
+    found = compare(alone, outcomes=[STEP])
+    rows = {row.b: row for row in found.rows}
+    assert {row.a for row in found.rows} == {"pytorch"}
+    assert set(rows) == {"pytorch A/A", "pytorch injected 5 %"}
+    assert rows["pytorch injected 5 %"].verdict == "slower"
+    assert rows["pytorch A/A"].verdict != "slower"
+    assert {one.name for one in found.controls} == {"A/A", "injected 5 %"}
+    with pytest.raises(WrongCall, match="no run has framework=tensorflow"):
+        compare(alone, baseline="tensorflow", outcomes=[STEP])
+
+
 @pytest.mark.parametrize("study", studies.available())
 @pytest.mark.parametrize("given", [{"aa": "true"}, {"inject_delay": "5%"}])
 def test_every_study_has_the_controls_that_are_asked_for_or_refuses(study: str, given: dict[str, str]) -> None:
