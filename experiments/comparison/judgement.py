@@ -178,7 +178,7 @@ def _against_itself(spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[Compariso
         return spec, asked
     own = replace(
         spec,
-        factor=controls.TREATMENT,
+        factor=pairing.plain_name(controls.TREATMENT),
         baseline=str(cells[controls.TREATMENT].iloc[0]),
         allowed_to_differ=(*spec.allowed_to_differ, "inject_delay"),
     )
