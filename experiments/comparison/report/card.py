@@ -40,7 +40,7 @@ class AnswerCard:
     """What is asked, and `answer`: a sentence to be read aloud, and a second one where something would settle it.
 
     caution: how many warnings there are.
-    facts: what → text: machine, versions, date, duration, precision; without what the runs do not say.
+    facts: what → text: model, data, machine, versions, date, duration, precision; without what the runs do not say.
     advice: the command that measures what would settle it, where there is one.
     outcomes: settled ones first. figures: `verdict/…` metrics of the campaign's run.
     """
@@ -164,7 +164,7 @@ def _whom(finding: Finding, comparison: Comparison) -> str:
 def _facts(comparison: Comparison, limits: Sequence[Precision], span: Span | None) -> dict[str, str]:
     told = {
         name: wording.joined(list(dict.fromkeys(facts[name] for facts in comparison.environment.values() if name in facts)))
-        for name in ("cpu", "gpu")
+        for name in ("model", "dataset", "cpu", "gpu")
     }
     versions = {
         f"{name.removeprefix('version.')} {text}"
@@ -175,6 +175,8 @@ def _facts(comparison: Comparison, limits: Sequence[Precision], span: Span | Non
     blocks = sorted({one.row.n_blocks for one in comparison.findings})
     counted = wording.blocks(blocks[-1]) if len(blocks) == 1 else f"{blocks[0]} to {wording.blocks(blocks[-1])}" if blocks else ""
     return {
+        "Model": told["model"],
+        "Data": told["dataset"],
         "CPU": told["cpu"],
         "GPU": told["gpu"] or ("none recorded" if told["cpu"] else ""),
         "Versions": ", ".join(sorted(versions)),

@@ -134,6 +134,7 @@ def verdicts(comparison: Comparison) -> Section:
     caption = (
         f"Every line compares {wording.joined(comparison.levels[1:])} with the baseline {comparison.baseline}{whom}. "
         f"Values are {whose}: geometric means over blocks for ratios, means for differences. "
+        "“b > a in a block”: the share of blocks in which the level (b) has the greater value than the baseline (a), ties half. "
         f"Error rates: {TWO_FAMILIES if comparison.primary else ONE_FAMILY}{PROMISE}"
     )
     return Section("Verdicts", caption, header, rows)
@@ -487,7 +488,7 @@ def _paper_row(one: PaperRow) -> tuple[str, ...]:
 
 
 def published(rows: Sequence[Sequence[str]], source: str) -> list[Section]:
-    caption = "Other hardware, other versions: compare directions and ratios, not absolute figures."
+    caption = "Other hardware, other versions, often other data: compare directions and ratios, not absolute figures."
     caption = f"Source: {source}. {caption}" if source else caption
     return [Section("Published figures beside ours", caption, ("what", "published", "here"), rows)] if rows else []
 

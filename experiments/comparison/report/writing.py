@@ -69,7 +69,7 @@ def write(
 
     runs: the table that was compared, for published figures of metrics that were not judged.
     notes are told quietly, at the end.
-    published: mappings with `what`, `published` and `metric` (may be empty).
+    published: mappings with `what`, `published` and `metric` (may be empty); with `model` where it is that model's alone.
     raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
     limits: how small a difference the runs could tell, and why.
     card: what stands at the top, made here where it is not given. learning: whether the levels learn alike, told before speed.
@@ -192,7 +192,7 @@ def as_csv(comparison: Comparison) -> str:
 
 
 def _beside(comparison: Comparison, one: Mapping[str, str], runs: pd.DataFrame | None) -> tuple[str, str, str]:
-    """A published figure and ours beside it, level by level."""
+    """A published figure and ours beside it, level by level; ours of another network are not put beside it."""
     metric = one.get("metric", "")
     ours: dict[str, float | None] = {}
     for finding in comparison.findings:
@@ -200,8 +200,14 @@ def _beside(comparison: Comparison, one: Mapping[str, str], runs: pd.DataFrame |
             ours |= {finding.row.a: finding.a_value, finding.row.b: finding.b_value}
     if not ours and metric and runs is not None:
         ours = dict(medians(runs, factor=comparison.factor, metric=metric))
-    told = [f"{level}: {wording.quantity(value, outcome_of(metric))}" for level, value in ours.items() if value is not None]
-    otherwise = "not measured here" if metric else "see the verdicts above"
+    wanted = one.get("model", "")
+    same = {level for level in ours if wanted in ("", comparison.environment.get(level, {}).get("model", wanted))}
+    told = [
+        f"{level}: {wording.quantity(value, outcome_of(metric))}"
+        for level, value in ours.items()
+        if value is not None and level in same
+    ]
+    otherwise = ("not measured here" if same or not ours else "another model here") if metric else "see the verdicts above"
     return one["what"], one["published"], "; ".join(told) or otherwise
 
 

@@ -66,7 +66,8 @@ def test_every_format_shows_the_same_answer_and_facts(result: ComparisonResult) 
         "description": rendering.description_card(card),
         "terminal": shown.get(),
     }
-    assert list(card.facts) == ["CPU", "GPU", "Versions", "Date", "Duration", "Runs", "Precision"]
+    assert list(card.facts) == ["Model", "Data", "CPU", "GPU", "Versions", "Date", "Duration", "Runs", "Precision"]
+    assert (card.facts["Model"], card.facts["Data"]) == ("m", "d")
     for form, text in texts.items():
         for told in (card.answer, card.question, *card.facts.values()):
             assert told in text, (form, told)

@@ -330,6 +330,17 @@ def test_several_environments_inside_blocks_are_counted(column):
     assert any("inside 2 of 8 blocks there are several" in line for line in compare(table).warnings)
 
 
+@pytest.mark.parametrize(("model", "here"), [("m", "pytorch: 32.2 ms; tensorflow: 32.1 ms"), ("resnet18", "another model here")])
+def test_a_published_figure_of_one_model_has_only_that_models_beside_it(tmp_path, model, here):
+    table = frame()
+    comparison = compare(table, baseline="pytorch", outcomes=[STEP])
+    one = {"what": "step", "published": "9 ms", "metric": STEP, "model": model}
+    writing.write(comparison, tmp_path, title="A study", runs=table, published=[one], with_figures=False)
+    (row,) = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| step | 9 ms")]
+    assert here in row
+    assert ("pytorch:" in row) == (model == "m")
+
+
 def test_why_there_is_nothing_to_judge():
     """A campaign without a usable run ends with a report that says so; `compare` refuses its runs."""
     failed, unpaired = frame(), frame()
