@@ -44,7 +44,11 @@ def check(settings: Steps, examples: int, what: str, data: str) -> None:
         )
     steps = settings.epochs * (settings.steps_per_epoch or possible)
     if settings.warmup_steps >= steps:
-        raise WrongCall(f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured; give fewer")
+        raise WrongCall(
+            f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured "
+            f"({examples} {what} in batches of {settings.batch_size}, epochs={settings.epochs}); "
+            f"{f'at most {steps - 1}, or ' if steps > 1 else ''}more epochs or a smaller batch_size"
+        )
     measured = min(settings.steps_per_epoch or possible, steps - settings.warmup_steps)
     check_windows(settings, measured, f"{measured} measured steps of an epoch")
 
