@@ -41,6 +41,7 @@ from tracking.records import (
 POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
 NAMED = 8
+ELSEWHERE = "call it in the folder of your campaigns, or set MLFLOW_TRACKING_URI to where they are"
 # Metrics of a run that are properties of its network, and so of the model.
 OF_MODELS = ("val/", "train/loss", "model/")
 NOTE = "mlflow.note.content"  # the tag that the UI shows as a description (Markdown)
@@ -133,8 +134,16 @@ class Store:
                     "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN)"
                 ) from None
             raise WrongCall(
-                f"tracking store {self.uri} cannot be used: {error}; set MLFLOW_TRACKING_URI to one that can"
+                f"tracking store {self.uri} cannot be used: {self._reason(error)}; set MLFLOW_TRACKING_URI to one that can"
             ) from None
+
+    def _reason(self, error: EvenhandError) -> str:
+        """Of a server that does not answer, what the system says, not what three libraries have wrapped around it."""
+        inner: BaseException = error
+        while beneath := inner.__cause__ or inner.__context__:
+            inner = beneath
+        remote = self.uri.startswith(("http://", "https://"))
+        return str(inner) if remote and isinstance(inner, OSError) and inner.strerror else str(error)
 
     def experiment_id(self, name: str) -> str:
         """The id of the experiment, made if it is not there yet."""
@@ -433,7 +442,8 @@ class Store:
             close = difflib.get_close_matches(name, have, n=1)
             told = ", ".join(have[:NAMED]) + (f" and {len(have) - NAMED} more" if len(have) > NAMED else "")
             hint = f"did you mean '{close[0]}'? " if close else ""
-            raise WrongCall(f"no experiment '{name}' on {self.uri}; {hint}have {told or 'none at all'}")
+            right = f"{hint}have {told}" if set(have) - {"Default"} else f"nothing was recorded there; {ELSEWHERE}"
+            raise WrongCall(f"no experiment '{name}' on {self.uri}; {right}")
         return [str(experiment.experiment_id) for experiment in found.values()]
 
     def _experiment_named(self, name: str) -> Any:

@@ -129,6 +129,7 @@ KNOWN = (
     _difference("gpu/temperature_celsius_max", "maximum GPU temperature", "°C", "lower", 1.0),
     _difference("cpu/utilization_percent_mean", "mean CPU utilisation", "%", "neither", 3.0),
     _difference("gpu/utilization_percent_mean", "mean GPU utilisation", "%", "neither", 3.0),
+    _difference("input/share_percent", "share of training time spent waiting for batches", "%", "neither", 3.0),
 )
 BY_SUFFIX = (
     _ratio("*_per_second", "", "1/s", "higher"),

@@ -40,6 +40,6 @@ def load(name: str) -> ModuleType:
     """The study's module. Raises WrongCall naming what there is."""
     if name not in available():
         close = difflib.get_close_matches(name, available(), n=1)
-        right = f"did you mean {close[0]}" if close else f"have {', '.join(available())}"
+        right = f"did you mean {close[0]}?" if close else f"have {', '.join(available())}"
         raise WrongCall(f"no experiment '{plain.short(name)}'; {right}")
     return importlib.import_module(f"{__name__}.{name}")

@@ -311,6 +311,8 @@ def test_a_server_and_its_database_tell_the_same_runs(server: Server, tmp_path: 
 
 
 def test_an_experiment_that_is_not_there_is_told_with_those_that_are(store: Store) -> None:
+    with pytest.raises(WrongCall, match=r"no experiment 'lenet' on sqlite.*; nothing was recorded there; .*MLFLOW_TRACKING_URI"):
+        store.experiment_ids(["lenet"])
     ids = [store.experiment_id(name) for name in ("captioning", "lenet")]
     assert store.experiment_ids(["captioning", "lenet"]) == ids
     with pytest.raises(WrongCall, match=r"no experiment 'captoining' on sqlite.*did you mean 'captioning'\?"):

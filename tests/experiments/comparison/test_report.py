@@ -341,6 +341,10 @@ def test_a_published_figure_of_one_model_has_only_that_models_beside_it(tmp_path
     assert ("pytorch:" in row) == (model == "m")
 
 
+def test_the_share_of_waiting_has_a_name_in_words():
+    assert outcome("input/share_percent").label == "share of training time spent waiting for batches"
+
+
 def test_why_there_is_nothing_to_judge():
     """A campaign without a usable run ends with a report that says so; `compare` refuses its runs."""
     failed, unpaired = frame(), frame()

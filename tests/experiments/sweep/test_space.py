@@ -100,7 +100,7 @@ def test_a_wrong_search_is_refused_in_one_line(text: str) -> None:
         ({"sampler": "grid", "search": "dropout=0..0.5"}, "give it steps"),
         ({"find": "max_batch", "search": "dropout=0..0.5"}, "find=max_batch looks along the batch size"),
         ({"find": "best_batch", "search": "dropout=0..0.5"}, "find=best_batch looks along the batch size"),
-        ({"experiment": "captoning"}, "no experiment 'captoning'; did you mean captioning"),
+        ({"experiment": "captoning"}, "no experiment 'captoning'; did you mean captioning?"),
         ({"experiment": "grid"}, "a trial is one cell, and experiment=grid makes 2 of these settings"),
     ],
 )
