@@ -5,7 +5,6 @@ MLflow is not imported here unless its own autologging is asked for; whatever th
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import os
@@ -22,6 +21,7 @@ from experiments.cell.lifetime import die_with_parent
 from experiments.cell.turns import Turns
 from experiments.config import memory
 from models import frameworks
+from models.contract import Framework
 from models.errors import ModelError, NoDevice
 from tracking.errors import EvenhandError
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOutcome, to_line
@@ -100,15 +100,7 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
     """Does the stage; every way it can end becomes an outcome with its reason."""
     try:
         memory.bound(memory.size(spec.settings.get("memory_limit", "none")))
-        with frameworks.lean_import(spec.framework):
-            framework = frameworks.open_framework(
-                spec.framework,
-                device=spec.device,
-                threads=spec.threads,
-                precision=spec.settings["precision"],
-                seed=spec.settings["seed"] * 1_000 + spec.block,
-                conv_algorithm=spec.settings["conv_algorithm"],
-            )
+        framework = opened(spec)
         stage = importlib.import_module(f"experiments.workloads.{spec.workload}.{spec.stage}")
         with _autologging(spec):
             stage.run(spec, framework, output)
@@ -124,6 +116,19 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         traceback.print_exc()
         outcome, reason = _classify(error, memory.size(spec.settings.get("memory_limit", "none")))
     return RunClosed(spec.run, int(time.time() * 1_000), outcome, " ".join(reason.split())[:1_000])
+
+
+def opened(spec: CellSpec) -> Framework:
+    """The framework as the cell's settings ask for it."""
+    with frameworks.lean_import(spec.framework):
+        return frameworks.open_framework(
+            spec.framework,
+            device=spec.device,
+            threads=spec.threads,
+            precision=spec.settings["precision"],
+            seed=spec.settings["seed"] * 1_000 + spec.block,
+            conv_algorithm=spec.settings["conv_algorithm"],
+        )
 
 
 def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
@@ -153,8 +158,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     records = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    fields = json.loads(sys.stdin.readline())
-    spec = CellSpec(**{field.name: fields[field.name] for field in dataclasses.fields(CellSpec)})
+    spec = CellSpec.of(json.loads(sys.stdin.readline()))
     if spec.cpus:  # before the framework counts them and starts its threads
         os.sched_setaffinity(0, spec.cpus)
     output = Emitter(spec, records, sys.stdin)

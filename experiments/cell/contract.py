@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -82,6 +82,11 @@ class CellSpec:
     in_turns: bool = False
     nodes: tuple[tuple[str, ...], ...] = ()
     address: str = ""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> CellSpec:
+        """From JSON, where more may be told than a cell knows."""
+        return cls(**{known.name: told[known.name] for known in fields(cls)})
 
     @property
     def path(self) -> Path:

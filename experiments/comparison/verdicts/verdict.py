@@ -74,10 +74,7 @@ def judge(
                 findings += compared.findings
                 excluded += compared.excluded
                 orders += [compared.order] if compared.order else []
-    at = {level: number for number, level in enumerate(levels)}
-    findings = [replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in first else one for one in findings]
-    findings = reasons.decided(findings, reasons.ROWS, outlook.of_row)
-    findings.sort(key=lambda f: (natural(f.row.stratum), not f.primary, place(f.row.metric), at[f.row.a], at[f.row.b]))
+    findings = _decided(findings, first, levels)
     return Comparison(
         factor=factor,
         baseline=chosen,
@@ -102,6 +99,14 @@ def judge(
         profiled=environment.values(runs.frame, [name for name in runs.frame.columns if name.startswith(PROFILED)]),
         checks=environment.values(runs.frame, [name for name in runs.frame.columns if name.startswith(CHECKS)]),
     )
+
+
+def _decided(findings: Iterable[Finding], primary: Sequence[str], levels: Sequence[str]) -> list[Finding]:
+    """With the verdict of each, in the order of a report: strata, primary outcomes first, levels as they were given."""
+    at = {level: number for number, level in enumerate(levels)}
+    named = [replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in primary else one for one in findings]
+    decided = reasons.decided(named, reasons.ROWS, outlook.of_row)
+    return sorted(decided, key=lambda f: (natural(f.row.stratum), not f.primary, place(f.row.metric), at[f.row.a], at[f.row.b]))
 
 
 def _baseline(wanted: str | None, levels: Sequence[str], factor: str) -> str:

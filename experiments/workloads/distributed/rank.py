@@ -6,7 +6,6 @@ being frozen, it is killed, so that the cell ends. With torchrun the first is on
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -21,12 +20,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from experiments.cell import peak_memory
-from experiments.cell.__main__ import Emitter
+from experiments.cell.__main__ import Emitter, opened
 from experiments.cell.contract import CellSpec
 from experiments.cell.lifetime import die_with_parent
 from experiments.workloads.distributed import elastic, measure, meeting, training
 from experiments.workloads.distributed.training import Place
-from models import frameworks
 from models.contract import Framework
 from tracking.errors import EvenhandError
 
@@ -40,7 +38,7 @@ def main() -> int:
         die_with_input()
     else:
         die_with_parent(signal.SIGKILL)
-    spec = CellSpec(**{field.name: told["spec"][field.name] for field in dataclasses.fields(CellSpec)})
+    spec = CellSpec.of(told["spec"])
     records = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
@@ -74,15 +72,7 @@ def die_with_input() -> None:
 
 def work(spec: CellSpec, told: Mapping[str, Any], records: TextIO) -> None:
     """Opens the framework, meets the others, trains."""
-    with frameworks.lean_import(spec.framework):
-        framework = frameworks.open_framework(
-            spec.framework,
-            device=spec.device,
-            threads=spec.threads,
-            precision=spec.settings["precision"],
-            seed=spec.settings["seed"] * 1_000 + spec.block,
-            conv_algorithm=spec.settings["conv_algorithm"],
-        )
+    framework = opened(spec)
     if "meeting" in told:
         addresses = meeting.join(told["meeting"], spec.framework, told["rank"])
         place = Place(told["rank"], addresses, told.get("replicas", 1))
