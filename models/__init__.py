@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from models import frameworks, own
-from models.errors import ModelError
+from models.errors import ModelError, choices
 
 
 def available() -> dict[str, tuple[str, ...]]:
@@ -28,8 +28,8 @@ def load(model: str, architecture: str) -> ModuleType:
     """The module `models.<model>.<architecture>`, whose `build(spec)` makes the network; of a package, its `<model>`."""
     found = available()
     if architecture not in found.get(model, ()):
-        have = ", ".join(name for name, architectures in found.items() if architecture in architectures)
-        raise ModelError(f"no {architecture} model {model!r}; have {have or 'none'}")
+        have = [name for name, architectures in found.items() if architecture in architectures]
+        raise ModelError(f"no {architecture} model {model!r}; {choices(model, have)}")
     return _module(model, f"{architecture}.{model}" if "." in architecture else f"{__name__}.{model}.{architecture}")
 
 
@@ -37,7 +37,7 @@ def spec(model: str) -> ModuleType:
     """The module `models.<model>.spec`: sizes, shapes, expected counts, initial weights. NumPy only."""
     found = available()
     if model not in found:
-        raise ModelError(f"no model {model!r}; have {', '.join(found)}")
+        raise ModelError(f"no model {model!r}; {choices(model, found)}")
     return _module(model, f"{__name__}.{model}.spec")
 
 

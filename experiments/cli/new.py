@@ -18,6 +18,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 def write(settings: New) -> list[Path]:
     """Writes the files and returns their paths. Raises WrongCall for a name that cannot be, or a folder that is there."""
     name = settings.name
+    if not name:
+        raise WrongCall(f"name is missing: {shell.command('new', settings.kind, 'my_net')}")
     if not _NAME.fullmatch(name):
         raise WrongCall(f"name={ascii(name)[:60]}: small letters, digits and _, as in my_net")
     if settings.kind == "model" and ((own.OURS / name).exists() or (own.OURS / f"{name}.py").exists()):

@@ -10,14 +10,13 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from models.errors import ModelError
+from models.errors import ModelError, choices
 
 GROUP = "evenhand.frameworks"
 
@@ -46,9 +45,7 @@ def check(name: str) -> None:
     """Raises ModelError, with the nearest names, for a name that no framework has."""
     names = available()
     if name not in names:
-        near = get_close_matches(name, names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ModelError(f"no framework {name!r}; {hint}have {', '.join(names)}")
+        raise ModelError(f"no framework {name!r}; {choices(name, names)}")
 
 
 def check_device(device: str) -> None:

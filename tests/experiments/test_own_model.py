@@ -80,7 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["new", "model", "lenet"], "evenhand has a 'lenet' of its own"),
         (["new", "model", "My-Net"], "small letters, digits and _"),
-        (["new", "model"], "small letters, digits and _"),
+        (["new", "model"], "name is missing: "),
         (["new", "models", "a"], "kind=models is not known; choose model, dataset"),
         (["new", "model", "there"], "there is there already"),
         (["classification", "--model=./nowhere/"], "there is no spec.py; `evenhand new model NAME` writes"),

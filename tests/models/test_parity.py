@@ -150,7 +150,7 @@ def test_the_gate_runs_each_side_in_a_process() -> None:
 
 
 def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(ModelError, match=r"no model 'captions'; have bert, caption_decoder, .*densenet201"):
+    with pytest.raises(ModelError, match=r"no model 'captions'; did you mean caption_decoder.*\? have bert, .*densenet201"):
         parity.gate(ParityRequest("captions"), ["pytorch"])
     with pytest.raises(ModelError, match="no framework 'pytorhc'; did you mean pytorch"):
         parity.gate(ParityRequest("caption_decoder"), ["pytorhc"])

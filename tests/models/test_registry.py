@@ -30,9 +30,8 @@ def test_models_are_folders() -> None:
 
 @pytest.mark.parametrize("architecture", ["keras", "pytorch"])
 def test_no_such_model(architecture: str) -> None:
-    with pytest.raises(
-        ModelError, match=f"^no {architecture} model 'lenett'; have bert, caption_decoder, .*densenet201, .*, resnet18, .*"
-    ):
+    have = "have bert, caption_decoder, .*densenet201, .*, resnet18, .*"
+    with pytest.raises(ModelError, match=rf"^no {architecture} model 'lenett'; did you mean lenet.*\? {have}"):
         models.load("lenett", architecture)
     with pytest.raises(ModelError, match=r"^no model '\.\./models'"):
         models.spec("../models")
@@ -52,6 +51,10 @@ def test_no_such_framework(wrong: str) -> None:
 def test_near_names_are_suggested() -> None:
     with pytest.raises(ModelError, match="did you mean tensorflow\\+xla"):
         frameworks.check("tensorflow+xl")
+    with pytest.raises(ModelError, match=r"^no model 'resnet81'; did you mean resnet18.*\? have bert, "):
+        models.spec("resnet81")
+    with pytest.raises(ModelError, match=r"^no model 'zzz'; have bert, "):
+        models.spec("zzz")
 
 
 def test_a_missing_package_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
