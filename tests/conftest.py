@@ -41,6 +41,8 @@ PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "toy_framework" / 
 
 # Small enough for seconds a cell, large enough that every phase does something.
 QUICK = {
+    "pairing": "sequential",  # what comes first and whole times are looked at; tests/experiments/test_turns.py takes turns
+    "malloc": "system",
     "threads": "1",  # several tests run at a time, and threads that wait for each other wait longest where cores are short
     "formulation": "sequence",
     "images": "40",

@@ -55,6 +55,13 @@ def check(uri: str) -> None:
         raise WrongCall(f"tracking store {uri} {problem}; set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db")
 
 
+def require(uri: str) -> None:
+    """Raises WrongCall for an SQLite store that is not there yet: who only reads shall not make one."""
+    path = _path(uri)
+    if path is not None and not path.is_file():
+        raise WrongCall(f"no runs here: {path.absolute()} does not exist; run a campaign first, or set MLFLOW_TRACKING_URI")
+
+
 def folder_of(uri: str) -> Path | None:
     """Where an SQLite store lies; None for any other."""
     path = _path(uri)

@@ -110,11 +110,16 @@ class Rejected(EvenhandError):
 class Store:
     """One tracking server (or file) seen through records. Every method may raise Unreachable."""
 
-    def __init__(self, uri: str | None = None) -> None:
-        """uri: MLFLOW_TRACKING_URI where it is None. Raises WrongCall for an SQLite store that no file can hold."""
+    def __init__(self, uri: str | None = None, *, to_read: bool = False) -> None:
+        """uri: MLFLOW_TRACKING_URI where it is None. to_read: an SQLite store has to be there already.
+
+        Raises WrongCall for one that is not, or that no file can hold.
+        """
         if uri:
             mlflow.set_tracking_uri(uri)
         self.uri = mlflow.get_tracking_uri()
+        if to_read:
+            first_use.require(self.uri)
         first_use.check(self.uri)
         with first_use.alone(self.uri):
             self._client = mlflow.MlflowClient(self.uri)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -25,14 +26,14 @@ from experiments.calibration.simulation import (
     simulate,
 )
 from experiments.comparison import compare
-from experiments.comparison.statistics import power
 from experiments.comparison.statistics.sequential import schedule
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.config.settings import MAX_BLOCKS
 
 FIRST_LOOK = 6
-MOST_FIXED_POWER = 0.99
+# Blocks up to which the fixed design is looked for.
+MOST_FIXED = 96
 MOST_MISSED = 0.05
 
 
@@ -61,8 +62,8 @@ TRUTHS = (
 class Stops:
     """How campaigns ended whose one primary outcome is the median training step, over the rows of all twelve outcomes.
 
-    settled: campaigns whose primary outcome has a verdict. blocks: their mean number; fixed: how many a campaign of a fixed
-    number needs to show the true effect beyond the margin as often, at most in 99 %; None where it does not lie beyond.
+    settled: campaigns whose primary outcome has a verdict. blocks: their mean number; fixed: the least number with which the same
+    campaigns, had it been fixed, have a verdict as often; None where the true effect does not lie beyond the margin.
     primary_false_alarms, exploratory_false_alarms: reports with any difference in the family; false only where there is none.
     equivalent, beyond: rows called so; wrong at the margin. missed: intervals of the primary outcome that leave the truth out.
     """
@@ -85,19 +86,19 @@ def calibrate(truths: Sequence[Truth] = TRUTHS, *, campaigns: int = 100, seed: i
 
 
 def _stops(truth: Truth, campaigns: int, rng: np.random.Generator) -> Stops:
-    reports = [_stopped(truth, rng) for _ in range(campaigns)]
+    most = MOST_FIXED if _beyond(truth.ratio) else MAX_BLOCKS
+    machines = [simulate(truth.noise, blocks=most, steps=80, ratio=truth.ratio, rng=rng) for _ in range(campaigns)]
+    reports = [_stopped(runs) for runs in machines]
     mains = [next(one for one in report.findings if one.row.metric == MAIN) for report in reports]
     settled = share([one.judged for one in mains])
-    # chance makes the order of one campaign in a thousand so uneven that nothing in it is comparable
-    spread = math.sqrt(float(np.mean([one.shifts.var(ddof=1) for one in mains if one.row.n_blocks])))
     intervals = [(one.row.ci_low or 0.0, one.row.ci_high or math.inf) for one in mains]
     inside = {Decision.EQUIVALENT, Decision.WITHIN_MARGIN}
     return Stops(
         truth,
         campaigns,
         settled,
-        blocks=float(np.mean([one.row.n_blocks or MAX_BLOCKS for one in mains])),
-        fixed=_fixed(truth.ratio, spread, min(settled.value, MOST_FIXED_POWER)),
+        blocks=float(np.mean([one.row.n_blocks for one in mains])),
+        fixed=_fixed(machines, settled.value) if _beyond(truth.ratio) else None,
         primary_false_alarms=share([_any_different(report, primary=True) for report in reports]),
         exploratory_false_alarms=share([_any_different(report, primary=False) for report in reports]),
         equivalent=share([_rows(report, inside) for report in reports]),
@@ -106,16 +107,23 @@ def _stops(truth: Truth, campaigns: int, rng: np.random.Generator) -> Stops:
     )
 
 
-def _stopped(truth: Truth, rng: np.random.Generator) -> Comparison:
+def _stopped(runs: pd.DataFrame) -> Comparison:
     """The report of a campaign at the look at which its primary outcome was settled, or at the last."""
-    runs = simulate(truth.noise, blocks=MAX_BLOCKS, steps=80, ratio=truth.ratio, rng=rng)
     asked = {"until": "settled", "blocks": str(FIRST_LOOK), "max_blocks": str(MAX_BLOCKS)}
     runs = runs.assign(**{f"params.{name}": text for name, text in asked.items()})
-    block = pd.to_numeric(runs["block"])
     looks = schedule(FIRST_LOOK, MAX_BLOCKS)
-    judged = (compare(runs[block <= look], baseline=BASELINE, margin=MARGIN, outcomes=[MAIN], primary=[MAIN]) for look in looks)
-    last = next((look for look, one in zip(looks, judged, strict=True) if one.findings[0].judged), MAX_BLOCKS)
-    return compare(runs[block <= last], baseline=BASELINE, margin=MARGIN, primary=[MAIN])
+    last = next((look for look in looks if _judged(runs, look)), MAX_BLOCKS)
+    return compare(_first(runs, last), baseline=BASELINE, margin=MARGIN, primary=[MAIN])
+
+
+def _judged(runs: pd.DataFrame, blocks: int) -> bool:
+    """Whether the primary outcome has a verdict after so many blocks."""
+    found = compare(_first(runs, blocks), baseline=BASELINE, margin=MARGIN, outcomes=[MAIN], primary=[MAIN])
+    return found.findings[0].judged
+
+
+def _first(runs: pd.DataFrame, blocks: int) -> pd.DataFrame:
+    return runs[pd.to_numeric(runs["block"]) <= blocks]
 
 
 def _rows(report: Comparison, decisions: Set[Decision]) -> float:
@@ -127,13 +135,18 @@ def _any_different(report: Comparison, *, primary: bool) -> bool:
     return any(one.different for one in report.findings if one.primary is primary)
 
 
-def _fixed(ratio: float, spread: float, wanted: float) -> int | None:
-    """The least fixed number of blocks that shows an effect of this size beyond the margin with this power."""
-    bound, effect = math.log1p(MARGIN), abs(math.log(ratio))
-    if effect <= bound * 1.001 or wanted <= 0:
-        return None
-    enough = (n for n in range(FIRST_LOOK, 2_000) if power.minimum_for_verdict(bound, spread, n, power=wanted) <= effect)
-    return next(enough, None)
+def _beyond(ratio: float) -> bool:
+    return abs(math.log(ratio)) > math.log1p(MARGIN) * 1.001
+
+
+def _fixed(machines: Sequence[pd.DataFrame], wanted: float) -> int | None:
+    """The least fixed number of blocks after which this share of campaigns has a verdict, by the same code; None beyond most."""
+
+    def enough(blocks: int) -> bool:
+        return float(np.mean([_judged(runs, blocks) for runs in machines])) >= wanted
+
+    least = bisect.bisect_left(range(MOST_FIXED + 1), True, lo=FIRST_LOOK, key=enough)
+    return least if least <= MOST_FIXED else None
 
 
 def meets(stops: Sequence[Stops]) -> list[Claim]:

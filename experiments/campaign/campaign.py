@@ -141,8 +141,9 @@ class Campaign:
                     parts[part] = whole
                 whole = self._frontier.alone(whole)
         for part, treatment in parts.items():
-            self._display.expect_another()
-            results.append(self._try(part, treatment, repeats=self._disturbed[part.key].disturbed))
+            why = self._disturbed[part.key].disturbed
+            self._display.expect_more(1, f"{part.treatment} · block {part.block} runs once more: {why}")
+            results.append(self._try(part, treatment, repeats=why))
         return results
 
     # ---- cells that take turns
@@ -165,10 +166,10 @@ class Campaign:
         for group in groups:
             disturbed = {cell.key: end for cell in group if (end := self._disturbed.get(cell.key)) and not end.repeat}
             if disturbed:
-                for _ in group:
-                    self._display.expect_another()
+                why = next(iter(disturbed.values())).disturbed
+                self._display.expect_more(len(group), f"block {group[0].block} runs once more: {why}")
                 again = [dataclasses.replace(cell, order_in_block=len(cells) + cell.order_in_block) for cell in group]
-                results.append(self._together(again, repeats=next(iter(disturbed.values())).disturbed))
+                results.append(self._together(again, repeats=why))
         return results
 
     def _together(self, group: list[Cell], repeats: str = "") -> bool:
@@ -198,7 +199,7 @@ class Campaign:
         if alone := self._frontier.alone(whole):
             part = dataclasses.replace(cell, treatment=alone.name)
             if part.key not in self._done:
-                self._display.expect_another()
+                self._display.expect_more(1, f"{part.treatment} · block {part.block}, since the whole ran out of memory")
                 well = self._try(part, alone) and well
         return well
 

@@ -142,14 +142,14 @@ def _extended(run_id: str, blocks: int, root: Path) -> Advice:
     )
 
 
-def advice_of_ended(campaigns: Sequence[str], root: Path, blocks: int, stratum: str) -> Advice | None:
+def advice_of_ended(campaigns: Mapping[str, str], root: Path, blocks: int, stratum: str) -> Advice | None:
     """How so many more blocks are measured by one of several campaigns that have ended: that of the stratum.
 
-    campaigns: by their run ids. None where it is not known which, or where `extend` would refuse: its journal is not here, its
+    campaigns: run id → what it is called in the report. None where it is not known which, or where `extend` would refuse: its journal is not here, its
     looks have spent the error rate, or machine, packages or code are others by now.
     """
     name = next((part.partition("=")[2] for part in stratum.split(", ") if part.startswith("campaign=")), "")
-    meant = [one for one in campaigns if one.startswith(name)]
+    meant = [one for one, called in campaigns.items() if called == name] or [one for one in campaigns if one.startswith(name)]
     if len(meant) != 1 or not (root / meant[0]).is_dir():
         return None
     try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scipy import special
@@ -16,6 +17,7 @@ from experiments.campaign import finished, launch
 from experiments.campaign.campaign import cells_of
 from experiments.campaign.conclude import question
 from experiments.campaign.runner import device_of, logged_settings, settings_hash
+from experiments.cell.contract import DatasetInfo
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
@@ -25,6 +27,7 @@ from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.findings import Finding
 from experiments.config import settings as settings_
+from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.planning import plan as plan_
 from experiments.planning.design import Cell
@@ -60,12 +63,15 @@ class Detectable:
 class Forecast:
     """cells: in their order. seconds, bytes: treatment -> what each of its earlier cells took, and left in the journal.
 
-    checked: what is looked at before the first cell, a line each. free_bytes: on the disk of the journal.
+    data: what was found of the data; prepared: what would be warned of. checked: what is looked at before the first cell, a
+    line each. free_bytes: on the disk of the journal.
     """
 
     settings: CampaignSettings
     plan: Plan
     cells: Sequence[Cell]
+    data: str
+    warnings: Sequence[str]
     checked: Sequence[str]
     free_bytes: int
     machine: str
@@ -96,13 +102,19 @@ class Forecast:
         return blocks * sum(statistics.median(left) for left in self.bytes.values() if left)
 
 
-def forecast(study: str, settings: CampaignSettings) -> Forecast:
-    """Of a campaign that begins with these settings, from the journals of earlier ones. Raises WrongCall; writes nothing."""
+def forecast(study: str, settings: CampaignSettings, display: Display) -> Forecast:
+    """Of a campaign that begins with these settings, from the journals of earlier ones. Raises WrongCall; nothing stays.
+
+    The data are prepared as for a campaign, in a folder that is removed.
+    """
     if settings.resume:
         raise WrongCall("dry_run forecasts a campaign that begins; leave resume out")
     launch.check(study, settings)
     module, root = studies.load(study), Path(settings.journal).resolve()
     plan = plan_.of_study(module, settings)
+    with tempfile.TemporaryDirectory(prefix="evenhand-dry-run-") as cache:
+        prepared = launch.prepared_data(study, replace(settings, cache=cache), display)
+    display.rest()
     earlier = _earlier(study, settings, plan, root)
     seconds: dict[str, list[float]] = {one.name: [] for one in plan.treatments}
     sizes: dict[str, list[float]] = {one.name: [] for one in plan.treatments}
@@ -114,6 +126,8 @@ def forecast(study: str, settings: CampaignSettings) -> Forecast:
         settings,
         plan,
         cells_of(plan, settings),
+        _of_data(prepared.dataset),
+        [*filter(None, [plan.nothing_to_compare]), *prepared.warnings],
         _checked(study, settings, plan),
         shutil.disk_usage(_existing(root)).free,
         provenance.fingerprint(),
@@ -155,10 +169,15 @@ def _existing(path: Path) -> Path:
     return next(one for one in (path, *path.parents) if one.exists())
 
 
+def _of_data(data: DatasetInfo) -> str:
+    counts = (f"{count:,} {name.replace('_', ' ')}" for name, count in data.counts.items() if count)
+    return f"{data.name}: {', '.join(counts)}"
+
+
 def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
     """What is looked at before the first cell and at every one, a line each."""
     names, opened = ", ".join(settings.frameworks), dict.fromkeys(device_of(settings, one) for one in plan.treatments)
-    found = ["the data and the folders, and whether the tracking server answers", f"{names} start on {', '.join(opened)}"]
+    found = ["whether the folders can be written and the tracking server answers", f"{names} start on {', '.join(opened)}"]
     if models := launch.models_to_prove(study, settings):
         found.append(f"the parity gate: {', '.join(models)} computes the same in {names}, or the campaign does not begin")
     refused = "; a busy machine is refused" if settings.require_idle_machine else "; a busy machine is warned of"

@@ -56,6 +56,8 @@ def start(study: str, settings: CampaignSettings, display: Display, plan: Plan |
 
     plan: what is compared where that is not the study's own design. within: id of the run whose work the campaign is part of.
     """
+    if alone := (plan or plan_.of_study(studies.load(study), settings)).nothing_to_compare:
+        display.say(f"! {alone}", style="bold yellow")
     ready = make_ready(study, settings, display, plan)
     kept = {"plan": plan_.to_values(plan)} if plan else {}
     tags = {**ready.plan.tags, "kind": RunKind.CAMPAIGN}
@@ -207,9 +209,14 @@ def check(study: str, settings: CampaignSettings) -> None:
 
 def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepared:
     check(study, settings)
-    module = studies.load(study)
     for folder in (settings.journal, settings.cache):
         settings_.require_writable(Path(folder), "journal=DIR, cache=DIR")
+    return prepared_data(study, settings, display)
+
+
+def prepared_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
+    """The data, read or made in the cache, and checked against the settings. Raises WrongCall."""
+    module = studies.load(study)
     workload = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare")
     prepared: Prepared = workload.prepare(settings, display.step)
     treatments.of(module, settings)  # raises for what it does not know

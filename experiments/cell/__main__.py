@@ -120,6 +120,8 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
 
 def opened(spec: CellSpec) -> Framework:
     """The framework as the cell's settings ask for it."""
+    if spec.settings["malloc"] == "keep":
+        memory.keep_freed()
     with frameworks.lean_import(spec.framework):
         return frameworks.open_framework(
             spec.framework,

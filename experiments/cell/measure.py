@@ -16,6 +16,7 @@ from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output, Task
 from experiments.cell.profile import profile
 from experiments.cell.timing import Pace, PhaseValues, Stopwatch
+from experiments.config import memory
 from models.contract import Framework, OptimizerConfig
 from models.frameworks import distributions
 from tracking import provenance, tables
@@ -52,6 +53,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     on_device = timing.of_device(state.on_device_seconds, task.examples_a_step)
     summary = as_timed(spec, summary, windows, on_device, output, held_up=state.held_up)
     summary |= task.derived(summary, state) | memory_peaks(framework, state.peak_rss_bytes)
+    summary["check/page_faults_per_step"] = float(np.median(state.page_faults)) / task.steps_per_epoch
     output.metrics(summary, step=state.steps)
 
     answers = _infer(task, spec, framework, network, output)
@@ -163,9 +165,10 @@ def _epoch(
     watch = Stopwatch(on_step, delay, pace, output.turn)
     feed = timing.Feed(task.training(epoch, framework))
     with compiling.epoch():
-        began = time.perf_counter()
+        faults, began = memory.page_faults(), time.perf_counter()
         framework.train_epoch(network, optimizer, feed, watch)
         seconds = time.perf_counter() - began - watch.telling_seconds
+    state.page_faults.append(memory.page_faults() - faults)
     state.seconds.extend(watch.seconds)
     state.ended.extend(watch.ended)
     state.windows.extend(watch.windows)

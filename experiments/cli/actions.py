@@ -15,7 +15,7 @@ from experiments.cli import own
 from experiments.cli.codes import DONE, FAILED, NO_VERDICT
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.config.commands import COMMANDS, Admin, Compare, Export, Extend, Moved, New, Parity, Replay, Sweep
+from experiments.config.commands import COMMANDS, Admin, Campaigns, Compare, Export, Extend, Moved, New, Parity, Replay, Sweep
 from experiments.config.stopping import STOP
 from tracking import plain
 from tracking.errors import EvenhandError, WrongCall
@@ -37,6 +37,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
     rest = settings_.current(settings_.CampaignSettings, rest)
     work: dict[str, Callable[..., int]] = {
         "admin": _admin,
+        "campaigns": _campaigns,
         "compare": _compare,
         "export": _export,
         "extend": _extend,
@@ -75,7 +76,7 @@ def _forecast(name: str, settings: settings_.CampaignSettings) -> int:
     from experiments.config.console import Display
 
     with Display() as display:
-        for line in dry_run.lines(forecast(name, settings)):
+        for line in dry_run.lines(forecast(name, settings, display)):
             display.say(line)
     return DONE
 
@@ -89,6 +90,20 @@ def _admin(settings: Admin) -> int:
         if table:
             display.console.print(table)
         _tell_found(told, [], display)
+    return DONE
+
+
+def _campaigns(settings: Campaigns) -> int:
+    from experiments.cli import campaigns
+    from experiments.config.console import Display
+
+    found = campaigns.campaigns(settings)
+    with Display() as display:
+        if found:
+            display.console.print(campaigns.as_table(found))
+            display.say(campaigns.next_step(found))
+        else:
+            display.say("no campaigns yet")
     return DONE
 
 

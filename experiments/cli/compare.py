@@ -6,10 +6,10 @@ import importlib
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,10 @@ from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKin
 from tracking.store import Rejected, Store, Unreachable, note, source
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from experiments.comparison.judgement import ComparisonResult
+    from experiments.comparison.report.sections import Section
     from experiments.comparison.runs.sets import Choice, Kind
 
 # Kinds of campaigns whose commands are printed.
@@ -64,7 +67,7 @@ class Compared:
 def compare(settings: Compare, progress: Progress) -> Compared:
     """Raises WrongCall for a call or a selection that cannot be compared, Unreachable if the server goes away."""
     began_ms = int(time.time() * 1_000)
-    store = Store()
+    store = Store(to_read=True)
     store.check()
     selection = select(store, settings)
     with ThreadPoolExecutor(1) as beside:
@@ -101,13 +104,12 @@ def _judged(
     settings: Compare, store: Store, selection: Selection, runs: Sequence[StoredRun], told: Sequence[str], progress: Progress
 ) -> tuple[ComparisonResult, tuple[str, ...]]:
     """The answer, and what is said of the runs that it does not rest on."""
-    from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-    from experiments.comparison.runs import raw, sets
+    from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
+    from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
 
     spec = ComparisonSpec(
         factor=settings.factor,
-        baseline=settings.baseline or None,
         outcomes=settings.outcomes or None,
         primary=settings.primary,
         margin=settings.margin,
@@ -121,18 +123,37 @@ def _judged(
         free = spec.allowed_to_differ
         chosen = sets.newest(chosen.table, factor=spec.factor, strata=spec.strata, allowed_to_differ=free)
     notes = (*told, *_other_kinds(settings, chosen))
-    campaigns = [] if "campaign" not in chosen.table.columns else sorted(set(chosen.table["campaign"].dropna()) - {""})
+    asked_of = names.added(chosen.table, _names(store, selection, chosen.table))
+    campaigns = names.in_table(asked_of)
+    spec = replace(spec, baseline=campaigns.get(settings.baseline, settings.baseline) or None)
     journals = Path(CampaignSettings.journal).resolve()
     options = ReportOptions(
         f"Comparison: {_title(settings)}",
         figures=settings.figures,
         notes=notes,
+        also=lambda _: Extra([], sections=_of_campaigns(campaigns, store.address)),
         more_blocks=partial(extending.advice_of_ended, campaigns, journals),
         link=store.address,
     )
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
     steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
-    return answer(spec, chosen.table, folder, options, steps), notes
+    return answer(spec, asked_of, folder, options, steps), notes
+
+
+def _names(store: Store, selection: Selection, runs: pd.DataFrame) -> dict[str, str]:
+    """Run id → name of the campaigns, where the runs are of several."""
+    if "campaign" not in runs.columns or runs["campaign"].nunique() < 2:
+        return {}
+    found = store.runs(selection.experiments, f"tags.kind = '{RunKind.CAMPAIGN}'")
+    return {run.run_id: run.name for run in found}
+
+
+def _of_campaigns(called: Mapping[str, str], link: Callable[[str], str]) -> list[Section]:
+    """Which run each campaign is, where several are compared or summarised."""
+    from experiments.comparison.report.sections import Cell, Section
+
+    rows = [(name, Cell(run_id, link=link(run_id))) for run_id, name in sorted(called.items(), key=lambda one: one[1])]
+    return [Section("Campaigns", "What stands for which run in MLflow.", ("campaign", "run"), rows)] if len(rows) > 1 else []
 
 
 def _other_kinds(settings: Compare, chosen: Choice) -> list[str]:

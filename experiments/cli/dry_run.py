@@ -14,8 +14,9 @@ MOST_BLOCKS_SHOWN = 12
 
 
 def lines(found: Forecast) -> list[str]:
-    """Cells and order, time, disk, checks, and the detectable differences."""
-    groups = (_cells(found), _time(found), _disk(found), _checks(found), _detectable(found))
+    """Warnings, cells and order, data, time, disk, checks, and the detectable differences."""
+    warned = (f"! {line}" for line in found.warnings)
+    groups = (warned, _cells(found), _data(found), _time(found), _disk(found), _checks(found), _detectable(found))
     return [*itertools.chain.from_iterable(groups), "Nothing was measured, nothing was written."]
 
 
@@ -28,6 +29,10 @@ def _cells(found: Forecast) -> Iterator[str]:
         yield f"  block {number}: {', '.join(cell.treatment for cell in block)}"
     if most > MOST_BLOCKS_SHOWN:
         yield f"  and so on, {most - MOST_BLOCKS_SHOWN:,} more"
+
+
+def _data(found: Forecast) -> Iterator[str]:
+    yield f"data       {found.data}; the settings fit them"
 
 
 def _time(found: Forecast) -> Iterator[str]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from experiments.config.settings import MOST_BLOCKS, MOST_SEED, CampaignSettings, setting
 
+MOST_LISTED = 10_000
+
 
 @dataclass(frozen=True)
 class Compare:
@@ -42,6 +44,14 @@ class Compare:
     figures: bool = setting(True, "draw the report's figures; without them the report is ready sooner", group="output")
     team: str = setting("", "whose comparison this is (tag team)", group="output")
     output: str = setting(".evenhand/comparisons", "folder that gets the report, beside MLflow", path=True, group="output")
+
+
+@dataclass(frozen=True)
+class Campaigns:
+    """Which campaigns are listed."""
+
+    experiment: tuple[str, ...] = setting((), "experiments by name, several with commas; none: all", group="runs")
+    limit: int = setting(20, "at most so many, the newest", least=1, most=MOST_LISTED, group="output")
 
 
 @dataclass(frozen=True)
@@ -197,6 +207,7 @@ class Command:
 
 COMMANDS = {
     "admin": Command("Teams, users and permissions of a shared tracking server", Admin),
+    "campaigns": Command("List the campaigns of a tracking server, the newest first, with their answers", Campaigns),
     "compare": Command("Judge finished runs of a tracking server, whoever made them", Compare),
     "extend": Command("Measure more blocks of a campaign that has ended", Extend, bare=("run",)),
     "export": Command("Export runs of a server as a journal, for another server", Export),

@@ -89,9 +89,10 @@ class Display:
             self._progress.remove_task(self._all)
         self._all = self._progress.add_task("all cells", total=total)
 
-    def expect_another(self) -> None:
-        """Adds one cell to those that the progress bar expects."""
-        self._total = (self._total or 0) + 1
+    def expect_more(self, cells: int, why: str) -> None:
+        """Adds cells to those that the progress bar expects, and says why there are more than it began with."""
+        self._total = (self._total or 0) + cells
+        self.say(f"    {cells} more cell{'s' * (cells > 1)}: {why}")
         if self._all is not None:
             self._progress.update(self._all, total=self._total)
 

@@ -1,7 +1,8 @@
-"""A bound on a cell's memory, and every way in which running out of it shows."""
+"""A cell's memory: its bound, what becomes of what is freed, and every way in which running out of it shows."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import re
@@ -16,6 +17,8 @@ UNCLEAR = "could not create a primitive"
 # A crash with more than this share of the bound taken is put down to it: the next large array would not have fitted.
 NEAR = 0.5
 MOST_BYTES = 2**63
+# Options of mallopt(3) with their values: M_TRIM_THRESHOLD, M_MMAP_MAX.
+NEVER_TRIM, NEVER_MAP = (-1, -1), (-4, 0)
 UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SIGNS = (
     *("out of memory", "resource_exhausted", "resourceexhausted", "bad_alloc", "memoryerror"),
@@ -46,6 +49,25 @@ def bound(limit_bytes: int) -> None:
     """Bounds what this process can allocate from here on; 0 does not. By RLIMIT_DATA: CUDA reserves addresses without end."""
     if limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def keep_freed() -> None:
+    """Freed memory stays with this process from here on, in all its threads. Raises WrongCall where the C library is another.
+
+    glibc gives large blocks back to the kernel and maps them anew, page by page. Whether a process does so in every step or
+    never depends on the order of its first allocations (mallopt(3): M_MMAP_THRESHOLD is adjusted, M_TRIM_THRESHOLD follows).
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        raise WrongCall("malloc=keep needs the GNU C library (glibc), which this Python does not use; take system") from None
+    if not all(mallopt(*option) for option in (NEVER_TRIM, NEVER_MAP)):
+        raise WrongCall("malloc=keep: the C library refuses it; take system")
+
+
+def page_faults() -> int:
+    """Pages that this process has had mapped so far without reading a disk; a step that gets its memory anew has thousands."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def allocated(pid: int) -> int:

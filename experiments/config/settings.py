@@ -256,6 +256,12 @@ class CampaignSettings:
         searchable=False,
     )
     sensor_seconds: float = setting(0.5, "period of the sensors", least=0.05, most=3_600, group="machine", searchable=False)
+    malloc: str = setting(
+        "system",
+        "freed memory: system: the C library decides, in some processes anew in every step; keep: it stays with the process",
+        choices=("system", "keep"),
+        group="machine",
+    )
     memory_limit: str = setting("none", "what a cell may allocate on the host, such as 2GiB; none: no limit", group="machine")
     aa: bool = setting(
         False,

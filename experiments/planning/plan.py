@@ -32,6 +32,14 @@ class Plan:
     along: str = ""
     rates_only: str = ""
 
+    @property
+    def nothing_to_compare(self) -> str:
+        """That a single treatment has nothing beside it, and what would be right; empty where there are several."""
+        if len(self.treatments) > 1:
+            return ""
+        name = self.treatments[0].name
+        return f"nothing to compare: {name} is measured alone, without a verdict; name two frameworks, or add aa=true"
+
 
 def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
     """The study's design. The baseline is the study's, or the first treatment, or its framework where there are groups."""

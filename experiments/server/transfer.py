@@ -26,7 +26,7 @@ OWN = ("mlflow.runName", "origin", "outcome", "outcome_reason", "heartbeat")
 
 def export(settings: Export, progress: Progress) -> tuple[Path, int]:
     """Writes runs of experiments into a new folder; returns it with their number. Raises WrongCall, Unreachable."""
-    store = Store()
+    store = Store(to_read=True)
     store.check()
     store.experiment_ids(settings.experiment)
     target = Path(settings.output).resolve()

@@ -112,7 +112,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": 0.2,
         "bleu_images": 32,
         "validation_captions": 128,
-        "inference_requests": 80,
+        "inference_requests": 200,
+        # What spreads on a small or busy machine: threads that wait for each other, memory that is asked for anew, a neighbour.
+        "threads": 1,
+        "malloc": "keep",
+        "pairing": "interleaved",
     },
     "flickr8k-paper": {"data": "", "split": "random", "vocabulary": 8_485, "length": 34},
     "flickr30k-paper": {"data": "", "split": "random", "vocabulary": 18_313, "length": 74},

@@ -99,7 +99,8 @@ def _journal(given: Mapping[str, str]) -> Path:
 def understood(sweep: Sweep, given: Mapping[str, str]) -> SweepRequest:
     """The call, checked as far as that goes without a server. given: the experiment's settings as text. Raises WrongCall."""
     module = studies.load(sweep.experiment)
-    base: CampaignSettings = settings_.parse(module.Settings, module.PRESETS, given)
+    # a preset's cells may take turns, a trial is alone
+    base: CampaignSettings = settings_.parse(module.Settings, module.PRESETS, {"pairing": "sequential", **given})
     if base.aa or base.inject_delay:
         raise WrongCall("aa, inject_delay: a trial is one cell and has no controls; ask for them in a campaign of the experiment")
     if base.pairing != "sequential":

@@ -7,21 +7,28 @@ from types import ModuleType
 
 import models
 from models import frameworks
+from models.errors import choices
 from models.layers.images import ImageSpec
+from tracking import plain
 from tracking.errors import WrongCall
 
 
 def of_images(name: str, asked: Sequence[str], setting: str) -> ModuleType:
     """The model's `spec` module. asked: frameworks; setting: what the user calls the model by. Raises WrongCall, ModelError."""
+    if name not in models.available():
+        raise WrongCall(f"{setting}={plain.short(name)}: no such model of images; {choices(name, _of_images())}")
     module = models.spec(name)
     if not takes_images(module):
-        have = [one for one in models.available() if takes_images(models.spec(one))]
-        raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(have)}")
+        raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(_of_images())}")
     written = models.available()[name]
     for framework in asked:
         if (architecture := frameworks.described(framework).architecture) not in written:
             raise WrongCall(f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); have {', '.join(written)}")
     return module
+
+
+def _of_images() -> list[str]:
+    return [name for name in models.available() if takes_images(models.spec(name))]
 
 
 def takes_images(module: ModuleType) -> bool:

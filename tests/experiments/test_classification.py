@@ -204,7 +204,7 @@ def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("study", "given", "said"),
     [
-        ("classification", {"model": "resnet19"}, "no model 'resnet19'"),
+        ("classification", {"model": "resnet19"}, "model=resnet19: no such model of images; did you mean resnet18"),
         ("classification", {"model": "caption_decoder"}, "model=caption_decoder: it takes no images"),
         ("classification", {"model": "inception_v3"}, "image_size=32: inception_v3 needs images of at least 75 × 75"),
         ("classification", {"data": "/nowhere"}, "data=/nowhere: there is no such file or folder"),

@@ -51,7 +51,7 @@ def test_a_dry_run_tells_what_earlier_cells_took_and_writes_nothing(place: Place
     shown = {int(number): names.split(", ") for number, names in re.findall(r"^  block (\d+): (.*)$", told, re.MULTILINE)}
     assert {number: shown[number] for number in ran} == ran, "the order that was announced is the order that was run"
     assert len(shown) == 12
-    assert told.startswith("cells      24: 2 in each of 12 blocks")
+    assert "\ncells      24: 2 in each of 12 blocks" in told
     by_level: dict[str, list[float]] = {}
     for run in cells:
         assert run.end_ms is not None
@@ -79,6 +79,38 @@ def test_nothing_is_known_in_an_empty_folder_and_nothing_is_made(
     assert "time       not known" in told
     assert "disk       not known" in told
     assert list(tmp_path.iterdir()) == []
+    assert re.search(r"^data       scenes: 320 images, .* training captions, .*; the settings fit them$", told, re.MULTILINE)
+    assert "! DenseNet-201 has RANDOM weights" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps_per_epoch=9999"], "steps_per_epoch=9999 is more than scenes has at this batch size; at most"),
+        (["--batch_size=5000"], "batch_size=5000 is more than the"),
+        (["--data=nowhere"], "nowhere"),
+    ],
+)
+def test_what_a_campaign_would_refuse_is_refused(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["captioning", "--dry_run", "--images=40", "--image_size=32", *words]) == WRONG_CALL
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "alone"), [(["--frameworks=pytorch"], True), (["--frameworks=pytorch", "--aa"], False), ([], False)]
+)
+def test_a_single_treatment_is_told_that_nothing_is_compared(
+    words: list[str], alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["lenet", "--dry_run", *words]) == DONE
+    line = "! nothing to compare: pytorch is measured alone, without a verdict; name two frameworks, or add aa=true"
+    assert (line in capsys.readouterr().out) is alone
 
 
 @pytest.mark.parametrize(
@@ -127,6 +159,8 @@ def test_a_part_is_a_bound_and_never_more() -> None:
         replace(CampaignSettings(), blocks=3),
         forecast.plan_.of_study(forecast.studies.load("lenet"), forecast.studies.load("lenet").Settings(blocks=3)),
         (),
+        "digits: 1,437 training images",
+        ("nothing to compare",),
         (),
         10**9,
         "box",

@@ -158,7 +158,7 @@ def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
         ({"image_sizes": "16", "models": "vgg16"}, "vgg16 needs images of at least 32 × 32"),
         ({"image_sizes": "64", "models": "inception_v3"}, "inception_v3 needs images of at least 75 × 75"),
         ({"models": "lenet"}, "lenet takes images of 28 × 28 alone"),
-        ({"models": "resnet19"}, "no model 'resnet19'"),
+        ({"models": "resnet19"}, "models=resnet19: no such model of images; did you mean resnet18"),
         ({"models": "caption_decoder"}, "models=caption_decoder: it takes no images; have densenet201"),
         ({"image_sizes": "32", "batch_sizes": "8,1"}, "mobilenet_v2 cannot train on 1 image of 32 × 32"),
         ({"batch_sizes": "0"}, "batch_sizes=0 is too small"),

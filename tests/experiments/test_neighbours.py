@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,7 @@ def test_cells_beside_busy_neighbours_are_repeated_once_and_not_judged(place: Pl
         done = place.run(**TOYS, blocks="1", others_limit_percent="10")
     assert done.returncode == 3, done.stderr + done.stdout
     assert BUSY in done.stdout
+    assert len(re.findall(r"^ +1 more cell: toy(\+twin)? · block 1 runs once more: others used ", done.stdout, re.MULTILINE)) == 2
     found = cells(place)
     assert set(found) == {"toy · block 1", "toy+twin · block 1"}
     for first, again in found.values():  # each once more, although the machine is as busy then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -76,14 +77,44 @@ def test_every_setting_becomes_text_and_comes_back() -> None:
     assert settings_.parse(captioning.Settings, captioning.PRESETS, text) == settings
 
 
-def test_every_block_holds_every_treatment_once_and_orders_differ() -> None:
-    treatments = ["a", "b", "c"]
-    cells = design.blocks([treatments], 40, np.random.default_rng(3))
-    orders = [tuple(cell.treatment for cell in cells if cell.block == block) for block in range(1, 41)]
-    assert all(sorted(order) == treatments for order in orders)
-    assert len(set(orders)) == 6  # 40 draws miss one of 6 orders with probability 6·(5/6)^40 = 0.4 %; the seed is fixed
-    assert cells == design.blocks([treatments], 40, np.random.default_rng(3))
+def orders(groups: list[list[str]], count: int, seed: int = 3) -> list[str]:
+    """The treatments of every block as one text, in their order."""
+    cells = design.blocks(groups, count, np.random.default_rng(seed))
     assert len({cell.key for cell in cells}) == len(cells)
+    return ["".join(cell.treatment for cell in cells if cell.block == block) for block in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("treatments", ["a", "ab", "abc", "abcde"])
+def test_orders_are_balanced(treatments: str) -> None:
+    """In n blocks of n treatments each has every place once; in 2 n each is as often before any other as after it."""
+    n = len(treatments)
+    found = orders([list(treatments)], 6 * n)
+    for start in range(0, 6 * n, n):
+        assert all(sorted(places) == list(treatments) for places in zip(*found[start : start + n], strict=True))
+    for start, (one, other) in itertools.product(range(0, 6 * n, 2 * n), itertools.combinations(treatments, 2)):
+        assert sum(order.index(one) < order.index(other) for order in found[start : start + 2 * n]) == n
+
+
+def test_orders_are_random_and_the_seeds() -> None:
+    """Whoever comes first in a block is a fair coin, and the next block's follows from it in half of the cases."""
+    first = [orders([["a", "b"]], 2, seed) for seed in range(400)]
+    for wanted in ("ab", "ba"):
+        assert sum(order[0] == wanted for order in first) in range(150, 250)  # 400 fair coins leave it once in a million
+    assert all(set(order) == {"ab", "ba"} for order in first)
+    every = {order for seed in range(40) for order in orders([["a", "b", "c"]], 3, seed)}
+    assert every == {"abc", "acb", "bac", "bca", "cab", "cba"}
+    assert orders([["a", "b", "c"]], 9, 5) == orders([["a", "b", "c"]], 9, 5) != orders([["a", "b", "c"]], 9, 6)
+
+
+def test_more_blocks_leave_the_first_as_they_were_and_groups_together() -> None:
+    groups = [["a", "b"], ["c", "d", "e"], ["f"]]
+    found = orders(groups, 24)
+    assert found[:7] == orders(groups, 7)
+    assert all("".join(sorted(order)) == "abcdef" for order in found)
+    for order, group in itertools.product(found, groups):
+        places = sorted(map(order.index, group))
+        assert places == list(range(places[0], places[0] + len(group)))
+    assert [sum(order.startswith("f") for order in found[at : at + 3]) for at in range(0, 24, 3)] == [1] * 8
 
 
 def test_the_first_step_is_apart_and_throughput_is_total_over_total() -> None:

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -60,6 +61,26 @@ def test_nothing_is_wider_than_the_page(page: Page, width: int) -> None:
     assert _cut_off(page, ".answer, .card, .warning, .lead, .scroll:has(table)") == []
     edge = _pixels(page.screenshot(full_page=True))[:, -6:]
     assert edge.min() > 250, "something is drawn up to the right edge"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_a_figure_shows_that_more_of_it_lies_aside(page: Page, scheme: Literal["light", "dark"]) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 390, "height": 900})
+    figure = page.locator("figure").first
+    box = figure.locator(".scroll")
+    assert figure.locator("figcaption").evaluate("one => getComputedStyle(one, '::after').content") == '" · swipe sideways"'
+
+    def shades() -> list[float]:
+        """How far the left and the right edge, where nothing is drawn in most rows, are from the ground."""
+        seen = _pixels(box.screenshot())
+        return [abs(float(np.median(seen[:, at])) - float(np.median(seen))) for at in (0, -1)]
+
+    at_first = shades()
+    box.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
+    at_the_end = shades()
+    assert at_first[0] < 5 < at_first[1]
+    assert at_the_end[1] < 5 < at_the_end[0]
 
 
 def test_on_a_phone_a_row_is_a_card_that_names_its_values(page: Page) -> None:

@@ -294,6 +294,8 @@ _PROPER = {"pytorch": "PyTorch", "torch": "PyTorch", "tensorflow": "TensorFlow",
 
 def spoken(level: str, comparison: Comparison) -> str:
     """A framework as it is written in prose: `keras-torch` is Keras on PyTorch; any other level as it is."""
+    if comparison.factor.rpartition(".")[2] == "campaign":
+        return f"“{level}”"
     if comparison.factor != "framework":
         return level
     name, plus, variant = level.partition("+")
@@ -461,7 +463,7 @@ def heterogeneity(summary: Finding, before: str = "") -> str:
 def rests_on(comparison: Comparison) -> str:
     """Rests on 2 machines (box, other) and 1 team (red); empty where the runs say neither."""
     told = [
-        f"{len(names)} {what[:-1] if len(names) == 1 else what} ({', '.join(names)})"
+        f"{len(names)} {what[:-1] if len(names) == 1 else what}" + ("" if what == "campaigns" else f" ({', '.join(names)})")
         for what, names in comparison.rests_on.items()
         if names
     ]

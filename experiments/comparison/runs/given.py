@@ -92,7 +92,7 @@ def _asked_for(run_id: str) -> Iterator[StoredRun]:
     """The run of that id; of a campaign its cells."""
     from tracking.store import Store
 
-    store = Store()
+    store = Store(to_read=True)
     run = store.run(run_id)
     if run is None:
         raise WrongCall(f"compare: no run {plain.short(run_id)} on {store.uri}; {TAKEN}")

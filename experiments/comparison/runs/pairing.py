@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.comparison.runs import names as names_
 from experiments.comparison.runs import nature
 from experiments.config import settings as settings_
 from tracking.errors import WrongCall
@@ -121,7 +122,7 @@ def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
     held = frame.groupby(["stratum", campaigns])["level"].nunique() > 1
     several = held.groupby(level=0).sum() > 1
     split = frame["stratum"].map(several)
-    names = "campaign=" + _shortened(campaigns).where(campaigns != "", "none")
+    names = "campaign=" + names_.of_campaigns(frame, _shortened(campaigns).where(campaigns != "", "none"))
     before = frame["stratum"].where(frame["stratum"] == "", frame["stratum"] + ", ")
     return frame.assign(stratum=frame["stratum"].where(~split, before + names))
 
@@ -136,9 +137,9 @@ def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[
     stratum = nothing
     for name in strata:
         stratum = (
-            stratum + ("" if name == strata[0] else ", ") + f"{name.split('.')[-1]}=" + as_text(frame[column_of(frame, name)])
+            stratum + ("" if name == strata[0] else ", ") + f"{name.split('.')[-1]}=" + _called(frame, column_of(frame, name))
         )
-    level = as_text(frame[column_of(frame, factor)])
+    level = _called(frame, column_of(frame, factor))
     pair = campaigns + "·" + blocks
     apart = nature.is_apart(factor) and _levels_have_campaigns_of_their_own(campaigns, level)
     if apart:
@@ -152,6 +153,12 @@ def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[
         "block_label": (_shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks).where(blocks != "", ""),
         "sequence": _sequence(frame.assign(**names), block),
     }
+
+
+def _called(frame: pd.DataFrame, column: str) -> pd.Series:
+    """A column as texts; campaigns by their names."""
+    texts = as_text(frame[column])
+    return names_.of_campaigns(frame, texts) if column == "campaign" else texts
 
 
 def _shortened(names: pd.Series) -> pd.Series:

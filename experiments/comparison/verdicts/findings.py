@@ -285,8 +285,9 @@ class Comparison:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether any row could be judged."""
-        return any(finding.judged for finding in self.findings)
+        """Whether any primary outcome could be judged; where none is declared, any outcome."""
+        asked = [finding for finding in self.findings if finding.primary] or self.findings
+        return any(finding.judged for finding in asked)
 
 
 @dataclass(frozen=True)

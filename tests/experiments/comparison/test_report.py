@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -275,6 +276,18 @@ def test_the_terminal_table_has_a_line_an_outcome(written):
     for finding in comparison.findings:
         assert finding.outcome.label in text
         assert finding.row.verdict in text
+
+
+def test_of_many_rows_the_terminal_shows_the_headlines_and_says_so():
+    table = frame(blocks=7)
+    parts = [table.assign(**{"team": f"team {at}", "run_id": table["run_id"] + str(at)}) for at in range(30)]
+    comparison = compare(pd.concat(parts, ignore_index=True), strata=("team",), primary=(STEP,))
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(writing.terminal(comparison))
+    text = console.export_text()
+    assert len(comparison.findings) > writing.MOST_TERMINAL_ROWS
+    assert f"(30 of {len(comparison.findings)} rows; all are in the report)" in text
+    assert text.count("median training step") == 30
 
 
 def test_sentences_say_b_against_a():

@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from experiments.calibration import stopping
-from experiments.calibration.simulation import MARGIN, Share
+from experiments.calibration.simulation import MAIN, MARGIN, Share
 from experiments.calibration.stopping import TRUTHS, Stops, Truth, calibrate, meets
 
 
@@ -33,24 +34,27 @@ def test_a_true_difference_takes_fewer_blocks_than_a_fixed_design() -> None:
     assert found.blocks < found.fixed
 
 
-@pytest.mark.parametrize(("ratio", "spread", "wanted"), [(1.1, 0.1, 0.9), (1.2, 0.2, 0.8)])
-def test_a_fixed_design_has_the_power_it_is_said_to_have(ratio: float, spread: float, wanted: float) -> None:
-    """Against 40,000 simulated campaigns of that many blocks, and of one less: shares are known to 0.6 %."""
-    blocks = stopping._fixed(ratio, spread, wanted)
-    assert blocks is not None
+def test_the_fixed_design_is_the_least_that_has_a_verdict_as_often() -> None:
+    """Against the number before, and a plain loop with a t interval of its own, which knows no second opinions."""
+    truth, rng = few(TRUTHS[-1]), np.random.default_rng(4)
+    campaigns = [stopping.simulate(truth.noise, blocks=40, steps=80, ratio=truth.ratio, rng=rng) for _ in range(8)]
+    found = stopping._fixed(campaigns, 0.5)
+    assert found is not None
+    judged = [np.mean([stopping._judged(runs, blocks) for runs in campaigns]) for blocks in (found - 1, found)]
+    assert judged[0] < 0.5 <= judged[1]
 
-    def shown(count: int) -> float:
-        drawn = np.random.default_rng(0).normal(math.log(ratio), spread, (40_000, count))
-        half = stats.t.isf(0.025, count - 1) * stats.sem(drawn, axis=1)
-        return float((drawn.mean(axis=1) - half > math.log1p(MARGIN)).mean())
+    def beyond(runs: pd.DataFrame, blocks: int) -> bool:
+        times = runs.assign(block=pd.to_numeric(runs["block"])).pivot(index="block", columns="framework", values=MAIN)
+        drawn = np.log(times["b"] / times["a"]).loc[:blocks]
+        return bool(drawn.mean() - stats.t.isf(0.025, blocks - 1) * stats.sem(drawn) > math.log1p(MARGIN))
 
-    assert shown(blocks) >= wanted - 0.006
-    assert shown(blocks - 1) <= wanted + 0.006
+    plainly = next(n for n in range(6, 40) if np.mean([beyond(runs, n) for runs in campaigns]) >= 0.5)
+    assert plainly <= found <= 2 * plainly
 
 
-def test_no_fixed_design_shows_what_is_not_there() -> None:
-    assert stopping._fixed(1.0, 0.1, 0.9) is None
-    assert stopping._fixed(1 + MARGIN, 0.1, 0.9) is None
+def test_no_fixed_design_is_looked_for_where_nothing_lies_beyond_the_margin() -> None:
+    (found,) = calibrate([few(TRUTHS[1])], campaigns=2)
+    assert found.fixed is None
 
 
 def test_promises_can_break() -> None:

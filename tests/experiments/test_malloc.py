@@ -1,0 +1,62 @@
+"""With malloc=keep, memory that was freed stays with the process of a cell, in all its threads."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from experiments.config import memory
+from tests.conftest import ROOT
+from tests.models.children import run_python
+from tracking.errors import WrongCall
+
+TOY = str(ROOT / "tests" / "toy_framework" / "installed")
+TIMES, BYTES = 20, 40_000_000
+PAGES = BYTES // 4_096
+# Blocks above 32 MiB, the most that glibc's threshold adjusts itself to, are always mapped anew. Each is written.
+SCRIPT = f"""
+import sys, threading
+sys.path.insert(0, sys.argv[2])
+from types import SimpleNamespace
+from experiments.cell.__main__ import opened
+from experiments.config import memory
+
+settings = {{"malloc": sys.argv[1], "precision": "float32", "seed": 0, "conv_algorithm": "profiled"}}
+opened(SimpleNamespace(framework="toy", device="cpu", threads=1, block=1, settings=settings))
+
+def faults():
+    bytes([1]) * {BYTES}
+    before = memory.page_faults()
+    for _ in range({TIMES}):
+        bytes([1]) * {BYTES}
+    found.append(memory.page_faults() - before)
+
+found = []
+faults()
+worker = threading.Thread(target=faults)
+worker.start()
+worker.join()
+print(*found)
+"""
+
+
+@pytest.mark.parametrize("malloc", ["system", "keep"])
+def test_freed_memory_stays_where_that_is_asked_for(malloc: str) -> None:
+    for faults in map(int, run_python("-c", SCRIPT, malloc, TOY).stdout.split()):
+        if malloc == "keep":
+            assert faults < 0.01 * TIMES * PAGES
+        else:  # huge pages would leave a 512th of the faults
+            assert faults > TIMES * PAGES / 512
+
+
+class OtherLibrary:
+    """A C library without that function."""
+
+    def __init__(self, _: object) -> None: ...
+
+
+def test_another_c_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", OtherLibrary)
+    with pytest.raises(WrongCall, match=r"malloc=keep needs the GNU C library \(glibc\)"):
+        memory.keep_freed()
