@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,8 +145,8 @@ def _extended(run_id: str, blocks: int, root: Path) -> Advice:
 def advice_of_ended(campaigns: Mapping[str, str], root: Path, blocks: int, stratum: str) -> Advice | None:
     """How so many more blocks are measured by one of several campaigns that have ended: that of the stratum.
 
-    campaigns: run id → what it is called in the report. None where it is not known which, or where `extend` would refuse: its journal is not here, its
-    looks have spent the error rate, or machine, packages or code are others by now.
+    campaigns: run id → what it is called in the report. None where it is not known which, or where `extend` would refuse: its
+    journal is not here, its looks have spent the error rate, or machine, packages or code are others by now.
     """
     name = next((part.partition("=")[2] for part in stratum.split(", ") if part.startswith("campaign=")), "")
     meant = [one for one, called in campaigns.items() if called == name] or [one for one in campaigns if one.startswith(name)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterable
 
@@ -55,4 +56,4 @@ def _blocks(run: StoredRun) -> str:
 
 
 def _answer(run: StoredRun) -> str:
-    return plain.short(run.tags.get("answer", ""), ANSWER_CHARACTERS)
+    return textwrap.shorten(run.tags.get("answer", ""), ANSWER_CHARACTERS, placeholder=" …")

@@ -232,12 +232,13 @@ def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Pa
     campaign_folder(tmp_path, "beef")
 
     def printed(campaigns: list[str], stratum: str = "", blocks: int = 20) -> list[str]:
-        found = extending.advice_of_ended(campaigns, tmp_path, blocks, stratum)
+        called = {one: f"night of {one}" for one in campaigns}
+        found = extending.advice_of_ended(called, tmp_path, blocks, stratum)
         words = shlex.split(found.pasted.partition("&& ")[2]) if found else []
         return words[words.index("extend") :] if found else []
 
     assert printed(["f00d"]) == ["extend", "f00d", "--blocks=20", f"--journal={tmp_path}"]
-    assert printed(["beef", "f00d"], "machine=m, campaign=f0") == printed(["f00d"]), "the campaign of the stratum"
+    assert printed(["beef", "f00d"], "machine=m, campaign=night of f00d") == printed(["f00d"]), "the campaign of the stratum"
     assert printed(["beef", "f00d"]) == [], "nobody knows which"
     assert printed(["cafe"]) == [], "its journal is elsewhere"
     assert printed(["f00d"], blocks=20_000) == [], "more than a campaign may have"

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from experiments.comparison import compare
 from experiments.comparison.report import figures
-from experiments.comparison.report.figures.canvas import STYLE, WIDTH_INCHES, Drawing, tick
+from experiments.comparison.report.figures.canvas import STYLE, WIDTH_INCHES, Drawing, colours_of, tick
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts import batch_sizes
 from experiments.comparison.verdicts.findings import Comparison
@@ -68,7 +68,8 @@ def wide() -> list[Rich]:
 def painted(found: Rich, *, laid_out: bool = False) -> Iterator[tuple[Drawing, Figure]]:
     comparison, raw, size = found
     with mpl.rc_context(STYLE):
-        for drawing in figures._drawings(comparison, raw, batch_sizes.curves(comparison, size)):
+        scene = figures.Scene(comparison, colours_of(comparison.levels), raw, batch_sizes.curves(comparison, size))
+        for drawing in figures._drawings(scene):
             canvas = Figure(figsize=(WIDTH_INCHES, drawing.height_inches), layout="constrained")
             FigureCanvasAgg(canvas)
             drawing.paint(canvas)
