@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from models import frameworks
-from tests import forks, warm
+from tests import warm
 from tests.tracking.postgres import MISSING, Postgres, running
 
 if TYPE_CHECKING:
@@ -87,8 +88,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServe
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scenes, features and proofs are made once for the whole test run, whichever process needs them first."""
+    return of_the_run(tmp_path_factory, "cache")
+
+
+def of_the_run(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder that all processes of a test run share."""
     own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -131,7 +137,7 @@ class Place:
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A module of ours or MLflow's own, in a process that need not import everything first."""
         if command[:2] == (sys.executable, "-m"):
-            return warm.run(command, self.environment, self.folder, forks=forks.server() if self.forks else "")
+            return warm.run(command, self.environment, self.folder, share=self.forks)
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
 
     def start(self, **given: str) -> warm.Process:
@@ -161,9 +167,15 @@ def toy_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with MLflow's tables and nothing in them, to be copied: making them takes seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    done = warm.run([sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}"], os.environ, path.parent)
-    assert done.returncode == 0, done.stderr
+    folder = of_the_run(tmp_path_factory, "store")
+    path = folder / "mlflow.db"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            making = folder / "making.db"
+            done = warm.run([sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{making}"], os.environ, folder)
+            assert done.returncode == 0, done.stderr
+            making.rename(path)
     return path
 
 

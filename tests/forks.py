@@ -1,12 +1,14 @@
-"""Processes that begin with a framework imported, as forks of one that has imported it: for tests that do not test the start.
+"""Processes that begin with everything imported, as forks of one that has imported it: for tests that do not test the start.
 
 Importing a framework takes seconds of a CPU, what these tests compute with it tenths. `python -m tests.forks ADDRESS PID` answers
-at that address as long as process PID lives; for each framework that is asked for it keeps one process that has imported it.
+at that address as long as process PID lives; for each framework that is asked for it keeps one process that has imported it, and
+one for commands. All tests of a run share it.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import json
 import os
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from experiments.cell.contract import CellSpec
 
 ROOT = Path(__file__).resolve().parents[1]
+# In the place of a framework: what `python -m experiments` imports.
+COMMANDS = "commands"
 MESSAGE_BYTES = 2**17  # a request is one message, with its environment
 FILES = 3
 # What every cell and proof imports beside its framework; nothing of MLflow, and nothing that a framework is not to find.
@@ -152,15 +156,24 @@ def possible(framework: str, device: str, settings: Mapping[str, object]) -> boo
 
 @cache
 def server() -> str:
-    """The address of this process's server, which the first call starts."""
+    """The address of this test run's server, which the first who asks for it begins."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    address = os.path.join(tempfile.gettempdir(), f"forks-{run or os.getpid()}")
+    with open(f"{address}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(address):
+            begin(address, os.getppid() if run else os.getpid())  # the workers' parent outlives them
+    return address
+
+
+def begin(address: str, keeper: int) -> None:
+    """A server at this address, for as long as the process with this number lives."""
     from tests.conftest import PYTHONPATH, wait_for
 
-    address = tempfile.mktemp(prefix="forks-")
     kept = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
-    command = [sys.executable, "-P", "-m", "tests.forks", address, str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "tests.forks", address, str(keeper)]
     subprocess.Popen(command, env={**kept, "PYTHONPATH": PYTHONPATH}, cwd=ROOT, start_new_session=True)
     wait_for(lambda: os.path.exists(address), 60)
-    return address
 
 
 # ---- the server
@@ -179,7 +192,7 @@ def serve(address: str, keeper: int) -> Work | None:
         if not request:
             continue
         framework = json.loads(request)["framework"]
-        packages = frameworks.described(framework).packages
+        packages = _packages(framework)
         if packages in imported and os.waitpid(imported[packages][0], os.WNOHANG)[0]:
             del imported[packages]  # something has killed it
         if packages not in imported:
@@ -193,8 +206,13 @@ def serve(address: str, keeper: int) -> Work | None:
             imported[packages] = pid, ours
         socket.send_fds(imported[packages][1], [request], [line.detach(), *files])
         _close(*files)
-    os.unlink(address)
+    for path in (address, f"{address}.lock"):
+        Path(path).unlink(missing_ok=True)
     return None
+
+
+def _packages(framework: str) -> tuple[str, ...]:
+    return (COMMANDS,) if framework == COMMANDS else frameworks.described(framework).packages
 
 
 def _request(line: socket.socket) -> tuple[bytes, list[int]]:
@@ -240,13 +258,20 @@ def fork_on_request(requests: socket.socket) -> Work | None:
 
 
 def _import(framework: str) -> None:
+    if framework == COMMANDS:
+        import_module("tests.warm_imports")
+    else:
+        _import_framework(framework)
+    frameworks._variants.cache_clear()  # a process may have another path than this one
+    gc.freeze()  # a fork that looks for garbage among all this would copy it
+
+
+def _import_framework(framework: str) -> None:
     packages = frameworks.described(framework).packages
     os.environ |= {"KERAS_BACKEND": packages[-1], "KERAS_TORCH_DEVICE": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with frameworks.lean_import(framework):
         for name in (*packages, *(later for package in packages for later in LATER.get(package, ())), *COMMON):
             import_module(name)
-    frameworks._variants.cache_clear()  # a process may have another path than this one
-    gc.freeze()  # a fork that looks for garbage among all this would copy it
 
 
 def _tell(line: socket.socket, number: int) -> None:
@@ -262,13 +287,15 @@ def _close(*files: int) -> None:
 
 
 def _run(files: Sequence[int], framework: str, arguments: list[str], environment: dict[str, str], folder: str) -> None:
-    del framework
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
-    sys.stdin, sys.stdout = (os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rw"))
+    sys.stdin, sys.stdout = (os.fdopen(number, mode, encoding="utf-8", closefd=False) for number, mode in enumerate("rw"))
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     imports = {name: text for name, text in os.environ.items() if name.startswith(("KERAS_", "TF_"))}
+    if framework == COMMANDS:
+        imports = import_module("tests.warm_imports").SET_BY_IMPORTS
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background has Ctrl-C ignored
     os.environ.clear()
     os.environ |= {**imports, **environment}
     os.chdir(folder)

@@ -26,13 +26,18 @@ sys.exit(7)
 WAITS = "import sys, time; sys.stdout.write('begun\\n'); sys.stdout.flush(); time.sleep(600)"
 
 
-def begun(code: str, *arguments: str, folder: Path, **environment: str) -> tuple[forks.Fork, int, Path]:
+def begun(code: str, *arguments: str, folder: Path, address: str = "", **environment: str) -> tuple[forks.Fork, int, Path]:
     """A fork, the end of a pipe that it reads, and the file with what it says."""
     theirs, ours = os.pipe()
     said = folder / "said"
     with said.open("wb") as file:
         fork = forks.Fork(
-            forks.server(), "pytorch", ["-c", code, *arguments], environment, folder, (theirs, file.fileno(), file.fileno())
+            address or forks.server(),
+            "pytorch",
+            ["-c", code, *arguments],
+            environment,
+            folder,
+            (theirs, file.fileno(), file.fileno()),
         )
     os.close(theirs)
     return fork, ours, said
@@ -91,24 +96,29 @@ sys.stdin.read()
     wait_for(lambda: gone(fork.pid), 60)
 
 
-def test_the_server_ends_with_the_process_that_it_serves() -> None:
+def test_the_server_ends_with_the_process_that_it_serves(tmp_path: Path) -> None:
     asks = """
-import psutil, sys
+import os, psutil, sys
 from pathlib import Path
 from tests import forks
-done = forks.run(forks.server(), "toy", ["-c", "import os; print(os.getppid())"], Path.cwd())
+address = sys.argv[1]
+forks.begin(address, os.getpid())
+done = forks.run(address, "toy", ["-c", "import os; print(os.getppid())"], Path.cwd())
 print(done.stdout, psutil.Process(int(done.stdout)).ppid())
 """
-    done = subprocess.run([sys.executable, "-c", asks], cwd=forks.ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", asks, str(tmp_path / "server")], cwd=forks.ROOT, capture_output=True, text=True, check=True
+    )
     for pid in map(int, done.stdout.split()):
         wait_for(lambda pid=pid: gone(pid), 60)
 
 
 def test_who_ends_before_asking_and_a_killed_framework_leave_the_server_at_work(tmp_path: Path) -> None:
-    address = forks.server()
+    address = str(tmp_path / "server")  # others use that of the run
+    forks.begin(address, os.getpid())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         line.connect(address)
-    fork, line_of_fork, _ = begun(WAITS, folder=tmp_path)
+    fork, line_of_fork, _ = begun(WAITS, folder=tmp_path, address=address)
     keeper = psutil.Process(fork.pid).parent()
     assert keeper is not None
     fork.kill()

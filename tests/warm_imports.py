@@ -1,8 +1,7 @@
-"""What `warm` imports once, in a process of its own, and what the imports set in its environment."""
+"""What commands import (tests/forks.py imports it once, in a process of its own), and what that sets in the environment."""
 
 from __future__ import annotations
 
-import gc
 import os
 from importlib import import_module
 
@@ -28,4 +27,3 @@ for _name in (
     import_module(_name)
 configure_mappers()  # MLflow's tables, which its store would work out anew in every process
 SET_BY_IMPORTS = {name: text for name, text in os.environ.items() if name not in _BEFORE}
-gc.freeze()  # a fork that looks for garbage among all this would copy it

@@ -54,7 +54,7 @@ TRUTHS = (
     *(Truth(_noise("run-to-run spread", 0.03), ratio) for ratio in (1.0, 1 + MARGIN, 1.05)),
     *(Truth(_noise("heavy tails", 0.03, "student-t"), ratio) for ratio in (1.0, 1 + MARGIN)),
     Truth(_noise("run-to-run spread", 0.07), 1.1, gain=0.7),
-    Truth(_noise("run-to-run spread", 0.14), 1.2, gain=0.7),
+    Truth(_noise("run-to-run spread", 0.14), 1.2, gain=0.6),
 )
 
 

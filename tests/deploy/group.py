@@ -17,7 +17,7 @@ from pathlib import Path
 
 import requests
 
-from tests import forks, warm
+from tests import warm
 from tests.conftest import PYTHONPATH, ROOT
 
 
@@ -62,7 +62,7 @@ class Group:
 
     def call(self, user: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "experiments", *arguments]
-        return warm.run(command, self.environment(user), cwd or self.accounts, forks=forks.server())
+        return warm.run(command, self.environment(user), cwd or self.accounts, share=True)
 
     def admin(self, **given: str) -> subprocess.CompletedProcess[str]:
         return self.call("admin", "admin", f"--output={self.accounts}", *(f"--{name}={text}" for name, text in given.items()))
