@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from models import frameworks, own
 
@@ -61,7 +61,7 @@ class Fork:
     ) -> None:
         self.args = [sys.executable, *arguments]
         self.returncode: int | None = None
-        self.stdin: BinaryIO | None = None
+        self.stdin: IO[Any] | None = None
         self.stdout: BinaryIO | None = None
         asked = {"framework": framework, "arguments": list(arguments), "environment": dict(environment), "folder": str(folder)}
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,7 +95,7 @@ class Fork:
 
 
 class Subprocess:
-    """The module `subprocess` as the gate, the contract suite and the campaign use it: what they begin are forks."""
+    """The module `subprocess` as the gate, the contract suite, campaigns and workers use it: what they begin are forks."""
 
     def __init__(self, address: str, framework: str = "") -> None:
         self._address, self._framework = address, framework
@@ -103,14 +103,27 @@ class Subprocess:
     def __getattr__(self, name: str) -> Any:
         return getattr(subprocess, name)
 
-    def Popen(self, command: Sequence[str], *, env: Mapping[str, str], stderr: BinaryIO, **pipes: Any) -> Fork:  # noqa: N802
-        """`python -P -m experiments.cell`, whose framework nobody has told yet."""
-        assert pipes == {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-        (given, ours), (heard, said) = os.pipe(), os.pipe()
-        files = given, said, stderr.fileno()
-        fork = Fork(self._address, self._framework, command[2:], env, Path.cwd(), files)
+    def Popen(  # noqa: N802
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int,
+        stdout: int | IO[Any],
+        stderr: IO[Any],
+        env: Mapping[str, str] = os.environ,
+        text: bool = False,
+        start_new_session: bool = True,
+    ) -> Fork:
+        """`python -P …`, a cell or one of its workers."""
+        assert command[1] == "-P"
+        assert stdin == subprocess.PIPE
+        del start_new_session  # every fork has a group of its own
+        given, ours = os.pipe()
+        heard, said = os.pipe() if isinstance(stdout, int) else (-1, os.dup(stdout.fileno()))
+        fork = Fork(self._address, self._framework, command[2:], env, Path.cwd(), (given, said, stderr.fileno()))
         _close(given, said)
-        fork.stdin, fork.stdout = os.fdopen(ours, "wb"), os.fdopen(heard, "rb")
+        fork.stdin = os.fdopen(ours, "w" if text else "wb")
+        fork.stdout = os.fdopen(heard, "rb") if heard >= 0 else None
         return fork
 
     def run(self, command: Sequence[str], *, cwd: Path, **given: Any) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import pandas as pd
 from experiments.comparison import judgement
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions
 from experiments.comparison.report import rendering, tables, wording, writing
-from experiments.comparison.runs import given, raw
+from experiments.comparison.runs import given, names, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts import batch_sizes
 from experiments.comparison.verdicts.findings import Comparison
@@ -91,6 +91,8 @@ class Result(Comparison):
 def result(spec: ComparisonSpec, runs: Any) -> Result:
     """Judges what was given. Raises WrongCall where the call is at fault, or no run can be used."""
     table = given.table(runs)
+    called = names.in_table(table)
+    spec = replace(spec, baseline=called.get(spec.baseline or "", spec.baseline))
     found = judgement.judged(spec, table)
     if not found.n_runs:
         raise WrongCall(f"compare: none of the {len(table):,} runs can be used: {_reasons(found)}")

@@ -97,7 +97,13 @@ def test_three_teams_on_two_machines_are_compared_on_one_server(  # type: ignore
         for machine in ("m1", "m2"):
             assert store.apply(campaign(team, user, machine, 1.2 if machine == "m1" else 1.25, seed=at), tmp_path) == []
     places = ",".join(f"{team}/captioning" for team in ("vision", "speech", "text"))
-    common = (f"--experiment={places}", "--filter=tags.model = 'drawn'", "--format=json", f"--output={tmp_path}")
+    common = (
+        f"--experiment={places}",
+        "--filter=tags.model = 'drawn'",
+        "--format=json",
+        "--figures=false",
+        f"--output={tmp_path}",
+    )
 
     by_framework = group.call("carol", "compare", *common, "--strata=machine,team", "--outcomes=train/examples_per_second")
     assert by_framework.returncode == 0, by_framework.stderr

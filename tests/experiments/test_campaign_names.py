@@ -15,6 +15,7 @@ import pytest
 
 from experiments.cli.codes import DONE, FAILED, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
+from experiments.comparison import compare
 from experiments.comparison.runs import names
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
@@ -83,7 +84,13 @@ def two_nights(store: Store) -> dict[str, str]:
 
 def test_campaigns_as_levels_are_told_by_their_names(store: Store, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     ids = two_nights(store)
-    call = ["compare", "--factor=campaign", "--filter=params.framework = 'pytorch'", f"--output={place.folder}/out"]
+    call = [
+        "compare",
+        "--factor=campaign",
+        "--figures=false",
+        "--filter=params.framework = 'pytorch'",
+        f"--output={place.folder}/out",
+    ]
     assert main([*call, "--outcomes", STEP, f"--baseline={ids['c1']}", "--format=json"]) == DONE
     row = json.loads(capsys.readouterr().out)["rows"][0]
     assert (row["a"], row["b"], row["verdict"]) == ("demo · first night", "demo · second night", "slower")
@@ -102,10 +109,21 @@ def test_campaigns_as_levels_are_told_by_their_names(store: Store, place: Place,
 
 def test_strata_of_campaigns_are_told_by_their_names(store: Store, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     two_nights(store)
-    assert main(["compare", f"--output={place.folder}/out"]) == NO_VERDICT, "two strata are too few to be summarised"
+    assert main(["compare", "--figures=false", f"--output={place.folder}/out"]) == NO_VERDICT, (
+        "two strata are too few to be summarised"
+    )
     capsys.readouterr()
     (page,) = (path.read_text() for path in (place.folder / "out").glob("*/report.md"))
     assert "campaign=demo · first night" in page
+
+
+def test_a_notebook_has_the_names_too(store: Store) -> None:
+    ids = list(two_nights(store).values())
+    found = mlflow.search_runs(experiment_names=["captioning"])
+    for given in (ids, found):
+        result = compare(given, factor="campaign", baseline=ids[1], strata=["framework"], outcomes=[STEP])
+        assert {(row.a, row.b) for row in result.rows} == {("demo · second night", "demo · first night")}
+        assert [row.stratum for row in result.rows if row.verdict == "faster"] == ["framework=pytorch"]
 
 
 def test_the_campaigns_of_a_server_are_listed_the_newest_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,6 +153,7 @@ def test_where_batches_come_from_is_a_factor(place: Place, tmp_path: Path) -> No
     assert found["memory"]["input/seconds_mean"] < 0.1 * found["memory"]["train/step_seconds"]
     assert found["memory"]["input/seconds_mean"] < found["stream"]["input/seconds_mean"]
     options = [f"--experiment={cells(place)[0].data.tags['campaign']}", "--factor=input", "--baseline=memory", "--format=csv"]
+    options += ["--figures=false"]
     compared = place.call(sys.executable, "-m", "experiments", "compare", *options)
     assert compared.returncode == 3, compared.stderr  # one block
     levels = {(row["a"], row["b"]) for row in csv.DictReader(compared.stdout.splitlines())}

@@ -52,11 +52,11 @@ def store(place: Place, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def call(store: Store, place: Place) -> Call:
-    """`python -m experiments compare` in this process."""
+    """`python -m experiments compare` in this process, without the figures, which take most of its time."""
 
     def compare(**given: str) -> int:
         mlflow.set_tracking_uri(store.uri)
-        settings = {"output": f"{place.folder}/out", **given}
+        settings = {"output": f"{place.folder}/out", "figures": "false", **given}
         return main(["compare", *(f"--{name}={value}" for name, value in settings.items())])
 
     return compare
@@ -72,7 +72,7 @@ def slower(**more: object) -> Iterator[StoredRun]:
 
 def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     tell(store, slower())
-    assert call() == DONE
+    assert call(figures="true") == DONE
     said = capsys.readouterr().out
     assert "tensorflow trains" in said
     assert "slower than pytorch" in said
@@ -119,7 +119,7 @@ def test_comparisons_lie_beside_what_they_compare_and_only_a_verdict_is_news_the
 
 def test_the_output_of_a_pipe_is_nothing_but_the_answer(store: Store, place: Place) -> None:
     tell(store, slower())
-    command = [sys.executable, "-m", "experiments", "compare", "--format=json", f"--output={place.folder}/out"]
+    command = [sys.executable, "-m", "experiments", "compare", "--format=json", "--figures=false", f"--output={place.folder}/out"]
     done = place.call(*command)
     assert done.returncode == DONE, done.stderr
     rows = {row["metric"]: row for row in json.loads(done.stdout)["rows"]}
@@ -189,7 +189,7 @@ def hostile(store: Store) -> None:
 @pytest.mark.usefixtures("hostile")
 def test_what_others_named_their_runs_reaches_no_terminal(place: Place) -> None:
     """Nor what libraries warn of, as letters that a figure's font does not have."""
-    done = place.call(sys.executable, "-m", "experiments", "compare", "--baseline=pytorch")
+    done = place.call(sys.executable, "-m", "experiments", "compare", "--baseline=pytorch", "--figures=false")
     assert done.returncode == DONE, done.stderr
     assert not UNSEEN.search(done.stdout + done.stderr)
     assert "tensor\\x1b" in done.stdout

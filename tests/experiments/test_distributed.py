@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlflow
 import numpy as np
@@ -23,10 +24,10 @@ from mlflow.entities import Run
 from experiments.campaign.process import Child
 from experiments.cell.contract import CellSpec
 from experiments.studies import distributed
-from experiments.workloads.distributed import check, proof, training
-from tests import warm
+from experiments.workloads.distributed import check, group, proof, training
+from tests import forks, warm
 from tests.conftest import Place
-from tests.models.children import run_python
+from tests.models.children import run_in
 from tracking import provenance, tables
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import RunClosed, RunOutcome
@@ -51,6 +52,18 @@ def cell(folder: Path, framework: str, **given: object) -> CellSpec:
     return spec
 
 
+@pytest.fixture
+def framework() -> str:
+    return "pytorch"
+
+
+@pytest.fixture
+def forked(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers that prove themselves do not import their framework anew."""
+    monkeypatch.setattr(group, "subprocess", forks.Subprocess(forks.server(), framework))
+
+
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 @pytest.mark.parametrize("scaling", ["strong", pytest.param("weak", marks=pytest.mark.slow)])
 def test_two_workers_train_as_one_with_all_images(tmp_path: Path, framework: str, scaling: str) -> None:
@@ -75,6 +88,7 @@ sys.exit(rank.main())
 """
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("hook", LOSSY)
 def test_compression_loses_something_and_no_more_than_it_may(tmp_path: Path, hook: str) -> None:
     found = check.proven(proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook))
@@ -85,9 +99,11 @@ def test_compression_loses_something_and_no_more_than_it_may(tmp_path: Path, hoo
 
 @pytest.mark.parametrize("hook", LOSSY)
 def test_a_hook_that_forgets_to_divide_is_refused(tmp_path: Path, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, start = tmp_path / "forgetful.py", subprocess.Popen
-    script.write_text(FORGETFUL)
-    monkeypatch.setattr(subprocess, "Popen", lambda _, **given: start([sys.executable, "-P", str(script)], **given))
+    start = forks.Subprocess(forks.server(), "pytorch").Popen
+    forgetful = [sys.executable, "-P", "-c", FORGETFUL]
+    monkeypatch.setattr(
+        group, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": lambda _, **given: start(forgetful, **given)})
+    )
     found = proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook)
     assert found.error == pytest.approx(1, rel=0.01), "twice the steps: off by as much as one worker has moved"
     with pytest.raises(EvenhandError, match=f"compression={hook} do not train as one does"):
@@ -220,7 +236,7 @@ def test_variants_for_gpus_are_refused_in_one_line_where_there_is_none(place: Pl
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_replicas_in_one_process_make_the_steps_of_one_worker(framework: str) -> None:
     # TensorFlow on two devices of one CPU; DataParallel calls the network as it is where no GPU is
-    done = run_python("-m", "tests.experiments.replicas", framework)
+    done = run_in(framework, "-m", "tests.experiments.replicas", framework)
     error, alone = json.loads(done.stdout.splitlines()[-1])
     assert error <= 1e-12
     assert alone > 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.comparison.runs import query
+from experiments.comparison.runs import names, query
 from tracking import plain, technical
 from tracking.errors import WrongCall
 from tracking.records import RunKind, StoredRun
@@ -26,7 +26,7 @@ def table(given: Any) -> pd.DataFrame:
         found = _from_each(list(given))
     else:
         raise WrongCall(f"compare: {type(given).__name__} holds no runs; {TAKEN}")
-    return _checked(found)
+    return _checked(_with_names(found))
 
 
 def has_runs_of_mlflow(given: Any) -> bool:
@@ -43,8 +43,7 @@ def _is_of_mlflow(frame: pd.DataFrame) -> bool:
 def _from_search(frame: pd.DataFrame) -> pd.DataFrame:
     """MLflow names metrics and tags by their kind, and tells times as such."""
     frame = _with_technical(frame)
-    names = {str(name): _plain(str(name)) for name in frame.columns}
-    found = frame.rename(columns=names)
+    found = frame.rename(columns={str(name): _plain(str(name)) for name in frame.columns})
     for name in ("start_ms", "end_ms"):
         if name in found.columns and pd.api.types.is_datetime64_any_dtype(found[name]):
             found[name] = (found[name] - pd.Timestamp(0, tz=found[name].dt.tz)) / pd.Timedelta(milliseconds=1)
@@ -89,17 +88,16 @@ def _from_each(given: list[Any]) -> pd.DataFrame:
 
 
 def _asked_for(run_id: str) -> Iterator[StoredRun]:
-    """The run of that id; of a campaign its cells."""
+    """The run of that id; of a campaign its cells too."""
     from tracking.store import Store
 
     store = Store(to_read=True)
     run = store.run(run_id)
     if run is None:
         raise WrongCall(f"compare: no run {plain.short(run_id)} on {store.uri}; {TAKEN}")
+    yield run
     if run.tags.get("kind") == RunKind.CAMPAIGN:
         yield from store.children(run_id, store.experiment_name(run_id))
-    else:
-        yield run
 
 
 def _stored(run: Any) -> StoredRun:
@@ -110,6 +108,14 @@ def _stored(run: Any) -> StoredRun:
         *(info.run_id, info.run_name, info.status, info.start_time, info.end_time),
         *(data.params, data.metrics, technical.unpacked(data.tags)),
     )
+
+
+def _with_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """With what the campaigns are called whose own runs are among those given."""
+    if not {"run_id", "name", "kind"} <= {str(name) for name in frame.columns}:
+        return frame
+    campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
+    return names.added(frame, dict(zip(campaigns["run_id"], campaigns["name"], strict=True)))
 
 
 def _checked(frame: pd.DataFrame) -> pd.DataFrame:

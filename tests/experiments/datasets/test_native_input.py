@@ -20,7 +20,7 @@ from experiments.datasets.labelled.data import Labelled, prepare
 from experiments.studies import classification
 from experiments.workloads.classification.prepare import prepare as looked_at
 from tests.conftest import ROOT, wait_for
-from tests.models.children import run_python
+from tests.models.children import run_in
 from tracking.errors import WrongCall
 
 RNG = np.random.default_rng(3)
@@ -171,7 +171,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         for name, one, channels in (("plain", data, 3), ("grey", grey, 1))
     }
     given = (request.param, str(data.folder), str(grey.folder), str(place / "found.npz"))
-    told = json.loads(run_python("-c", READ, *given).stdout.splitlines()[-1])
+    told = json.loads(run_in(request.param, "-c", READ, *given).stdout.splitlines()[-1])
     return Found(request.param, told, dict(np.load(place / "found.npz")), expected, files, plain)
 
 
