@@ -172,7 +172,8 @@ def _facts(comparison: Comparison, limits: Sequence[Precision], span: Span | Non
         for name, text in facts.items()
         if name.startswith("version.")
     }
-    blocks = sorted({one.row.n_blocks for one in comparison.findings})
+    of_rows = {one.row.n_blocks for one in comparison.findings}
+    blocks = sorted(of_rows - {0} or of_rows)  # an outcome that cannot be compared says so in its row
     counted = wording.blocks(blocks[-1]) if len(blocks) == 1 else f"{blocks[0]} to {wording.blocks(blocks[-1])}" if blocks else ""
     return {
         "Model": told["model"],

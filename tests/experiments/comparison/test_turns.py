@@ -6,6 +6,9 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
+from experiments.comparison.judgement import ComparisonSpec, judged
+from experiments.comparison.report import card as cards
+from experiments.comparison.runs import environment
 from experiments.comparison.runs.environment import seconds_of_a_block
 from experiments.comparison.verdicts.turns import REASON
 from tests.experiments.comparison.campaigns import STEP, frame
@@ -27,6 +30,12 @@ def test_the_beginning_and_whole_times_are_not_judged_of_cells_that_took_turns()
         assert alone[metric].verdict == "slower"
     assert together[STEP].verdict == alone[STEP].verdict == "slower"
     assert together[STEP].estimate == alone[STEP].estimate
+
+
+def test_what_is_not_judged_does_not_make_the_blocks_of_the_card_fewer() -> None:
+    table = in_turns()
+    card = cards.of(judged(ComparisonSpec(baseline="pytorch"), table), "A study", span=environment.span(table))
+    assert card.facts["Runs"] == "16 usable, 8 blocks"
 
 
 def test_runs_that_were_paired_in_different_ways_are_not_compared() -> None:
