@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
-from experiments.campaign import extending
 from experiments.campaign.opening import ABOUT_COMPARISONS, announce, keep
 from experiments.config import settings as settings_
 from experiments.config import shell
@@ -104,6 +103,7 @@ def _judged(
     settings: Compare, store: Store, selection: Selection, runs: Sequence[StoredRun], told: Sequence[str], progress: Progress
 ) -> tuple[ComparisonResult, tuple[str, ...]]:
     """The answer, and what is said of the runs that it does not rest on."""
+    from experiments.campaign import extending
     from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
@@ -187,8 +187,9 @@ def _title(settings: Compare) -> str:
 
 
 def _import_tools() -> None:
-    for name in ("judgement", "verdicts.verdict", "verdicts.controls", "verdicts.steadiness", "report.figures"):
-        importlib.import_module(f"experiments.comparison.{name}")
+    comparison = ("judgement", "verdicts.verdict", "verdicts.controls", "verdicts.steadiness", "report.figures")
+    for name in (*(f"comparison.{room}" for room in comparison), "campaign.extending"):
+        importlib.import_module(f"experiments.{name}")
 
 
 def select(store: Store, settings: Compare) -> Selection:

@@ -89,11 +89,7 @@ def test_the_neighbour_works_and_rests_and_ends_with_what_it_was_started_for() -
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_in_turns_a_neighbour_cancels(monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> None:
-    """Three campaigns of each pairing on one CPU that a neighbour burns at random seconds.
-
-    On a machine that other programs kept busy the ratio of the SDs was 0.43 over four campaigns, from 0.21 to 0.55: what they do
-    changes within a turn, and that does not cancel. It takes a machine on which nothing else runs.
-    """
+    """Three campaigns of each pairing on one CPU that a neighbour burns at random seconds, on a machine idle otherwise."""
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"work": 150}}))
     began = time.monotonic()
