@@ -144,8 +144,10 @@ class Place:
         """The same, at work."""
         return self.begin(*self.command("captioning", **given))
 
-    def begin(self, *command: str) -> warm.Process:
-        return warm.Process(command, self.environment, self.folder, self.folder / f"said-{uuid.uuid4().hex[:8]}.txt")
+    def begin(self, *command: str, share: bool = False) -> warm.Process:
+        """Any command of ours, at work. share: its cells, proofs and their workers are forks."""
+        said = self.folder / f"said-{uuid.uuid4().hex[:8]}.txt"
+        return warm.Process(command, self.environment, self.folder, said, share=share)
 
 
 def toy_costs(**seconds: float) -> dict[str, str]:

@@ -42,6 +42,7 @@ COMMON = ("numpy", "pyarrow.parquet", "PIL.Image", "models.parity", "experiments
 # What PyTorch's first optimizer and our networks import.
 LATER = {"torch": ("torch._dynamo", "torchvision")}
 Work = Callable[[], None]
+_address = ""  # in a server and its forks
 
 
 class Fork:
@@ -127,8 +128,8 @@ class Subprocess:
         return fork
 
     def run(self, command: Sequence[str], *, cwd: Path, **given: Any) -> subprocess.CompletedProcess[str]:
-        """`python -m models.parity MODEL FRAMEWORK …`, `python -m models.testing FRAMEWORK …`"""
-        framework = next(word for word in command if word in frameworks.available())
+        """`python -m models.parity MODEL FRAMEWORK …`, `python -m models.testing FRAMEWORK …`, or a module of one framework."""
+        framework = self._framework or next(word for word in command if word in frameworks.available())
         if not possible(framework, "cpu", {}):
             return subprocess.run(command, cwd=cwd, **given)
         return run(self._address, framework, command[1:], cwd)
@@ -142,7 +143,7 @@ def run(
         files = nothing.fileno(), output.fileno(), errors.fileno()
         fork = Fork(address, framework, arguments, os.environ, folder, files)
         code = fork.wait(seconds)
-        told = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (output, errors)]
+        told = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace") for file in (output, errors)]
     return subprocess.CompletedProcess(fork.args, code, *told)
 
 
@@ -194,6 +195,8 @@ def begin(address: str, keeper: int) -> None:
 
 def serve(address: str, keeper: int) -> Work | None:
     """Hands every request to the process that has imported its framework. Returns in a fork, with its work; or at the end."""
+    global _address
+    _address = address
     listening, end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), os.pidfd_open(keeper)
     listening.bind(f"{address}.new")
     listening.listen()
@@ -245,9 +248,10 @@ def fork_on_request(requests: socket.socket) -> Work | None:
         ready = set(select.select([requests, *at_work, *lines], [], [])[0])
         for file in at_work.keys() & ready:
             pid, line = at_work.pop(file)
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             del lines[line.fileno()]
-            _tell(line, code)
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            _tell(line, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+            os.waitpid(pid, 0)  # only now its number leads to nothing, as that of a child which nobody has waited for
             line.close()
             os.close(file)
         for file in lines.keys() & ready:
@@ -316,6 +320,10 @@ def _run(files: Sequence[int], framework: str, arguments: list[str], environment
     sys.path += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
     what, code, *given = arguments
     sys.argv = [what, *given]
+    if (what, code) == ("-m", "experiments.cell"):
+        from experiments.workloads.distributed import group
+
+        group.subprocess = Subprocess(_address, framework)  # type: ignore[assignment]
     if what == "-c":
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
     else:

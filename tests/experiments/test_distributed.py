@@ -259,8 +259,8 @@ class Hit:
         return next(self.place.journal.glob(f"*/report/{name}")).read_text()
 
 
-def hit(place: Place, framework: str, blow: signal.Signals, **given: str) -> Hit:
-    begun = place.begin(*command(place, frameworks=framework, blocks="2", steps="300", **given))
+def hit(place: Place, framework: str, blow: signal.Signals, *, share: bool = False, **given: str) -> Hit:
+    begun = place.begin(*command(place, frameworks=framework, blocks="2", steps="300", **given), share=share)
     worker = _worker_that_trains(place.journal, begun)
     worker.send_signal(blow)
     return Hit(place, begun.wait(900), begun.said, worker)
@@ -268,11 +268,12 @@ def hit(place: Place, framework: str, blow: signal.Signals, **given: str) -> Hit
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path) -> Hit:
-    """In PyTorch, by SIGKILL, which is noticed at once whatever the patience."""
+    """In PyTorch, by SIGKILL, which is noticed at once whatever the patience. Nobody imports the framework anew."""
     folder = tmp_path_factory.mktemp("killed")
     shutil.copy(empty_store, folder / "mlflow.db")
     place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
-    return hit(place, "pytorch", signal.SIGKILL, compression="none,fp16", sensor_seconds="0.1", patience_seconds="300")
+    given = {"compression": "none,fp16", "sensor_seconds": "0.1", "patience_seconds": "300"}
+    return hit(place, "pytorch", signal.SIGKILL, share=True, **given)
 
 
 @two_cpus
@@ -352,11 +353,11 @@ def _worker_that_trains(journal: Path, campaign: warm.Process) -> psutil.Process
     """The second worker of the first cell that has two, once it is connected to the first."""
     until = time.monotonic() + 600
     while time.monotonic() < until and campaign.poll() is None:
-        if list(journal.glob("*/cells/*/*/worker_1_of_2.log")):  # no longer those of the proof
-            for one in psutil.Process(campaign.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    of_cell = "experiments.workloads.distributed.rank" in one.cmdline()
-                    if of_cell and len([at for at in one.net_connections() if at.status == "ESTABLISHED"]) > 1:
+        for log in journal.glob("*/cells/*/*/worker_1_of_2.log"):  # no longer those of the proof
+            for one in psutil.process_iter():
+                with contextlib.suppress(psutil.Error, OSError):
+                    writes_it = Path(f"/proc/{one.pid}/fd/2").readlink() == log.resolve()
+                    if writes_it and len([at for at in one.net_connections() if at.status == "ESTABLISHED"]) > 1:
                         return one
         time.sleep(0.02)
     pytest.fail(f"no second worker came: {campaign.said}")

@@ -158,9 +158,10 @@ def outcome(read: Callable[[Case], object], cases: Iterable[Case], refusals: tup
 
 
 def bounded(work: Callable[..., Any], *arguments: Any, data_bytes: int = 1 << 30) -> Any:
-    """`work(*arguments)` in a fresh process that cannot allocate more than `data_bytes`; work is a function of a module."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_limit, initargs=(data_bytes,)) as pool:
+    """`work(*arguments)` in a process that cannot allocate more than `data_bytes`: a fork of one that has imported its module."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([work.__module__])
+    with ProcessPoolExecutor(1, mp_context=forks, initializer=_limit, initargs=(data_bytes,)) as pool:
         return pool.submit(work, *arguments).result()
 
 
