@@ -1,6 +1,6 @@
 """Nothing is lost: ten campaigns write while processes are killed, the disk fills up and connections break.
 
-pytest -n 0 -s -m slow tests/faults/test_storm.py                        # 200 kills, a quarter of an hour
+pytest -n 0 -s -m slow tests/faults/test_storm.py                        # 200 kills, half an hour
 pytest -n 0 -s -m slow tests/faults/test_storm.py --kills=2000 --report=FILE
 """
 
