@@ -162,6 +162,13 @@ def use(address: str) -> None:
     parity.subprocess = Subprocess(address)
 
 
+def _use_in_cell(framework: str) -> None:
+    """From here on the workers that this cell starts on its own machine are forks."""
+    from experiments.workloads.distributed import group
+
+    group.subprocess = Subprocess(_address, framework)  # type: ignore[assignment]
+
+
 def possible(framework: str, device: str, settings: Mapping[str, object]) -> bool:
     """Whether a process of it needs nothing that is set before the framework is imported."""
     usual = device == "cpu" and settings.get("conv_algorithm", "profiled") == "profiled"
@@ -321,9 +328,7 @@ def _run(files: Sequence[int], framework: str, arguments: list[str], environment
     what, code, *given = arguments
     sys.argv = [what, *given]
     if (what, code) == ("-m", "experiments.cell"):
-        from experiments.workloads.distributed import group
-
-        group.subprocess = Subprocess(_address, framework)  # type: ignore[assignment]
+        _use_in_cell(framework)
     if what == "-c":
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
     else:

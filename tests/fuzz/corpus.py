@@ -158,9 +158,9 @@ def outcome(read: Callable[[Case], object], cases: Iterable[Case], refusals: tup
 
 
 def bounded(work: Callable[..., Any], *arguments: Any, data_bytes: int = 1 << 30) -> Any:
-    """`work(*arguments)` in a process that cannot allocate more than `data_bytes`: a fork of one that has imported its module."""
+    """`work(*arguments)` in a process that cannot allocate more than `data_bytes`, a fork of one that imported these tests."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([work.__module__])
+    forks.set_forkserver_preload([f"{__package__}.{path.stem}" for path in Path(__file__).parent.glob("test_*.py")])
     with ProcessPoolExecutor(1, mp_context=forks, initializer=_limit, initargs=(data_bytes,)) as pool:
         return pool.submit(work, *arguments).result()
 

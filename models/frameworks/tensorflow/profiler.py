@@ -126,7 +126,7 @@ def _events(plane: Any) -> Iterator[tuple[Event, bool]]:
     for line in plane.lines:
         for event in line.events:
             start = line.timestamp_ns * NANOSECOND + event.offset_ps * PICOSECOND
-            is_xla = bool(marks) and any(stat.metadata_id in marks for stat in event.stats)  # of a million events
+            is_xla = bool(marks) and any(stat.metadata_id in marks for stat in event.stats)  # there can be a million
             yield Event(names[event.metadata_id], start, start + event.duration_ps * PICOSECOND, line.id), is_xla
 
 
