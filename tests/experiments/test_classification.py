@@ -99,14 +99,14 @@ def _check_confusion(place: Place, cell: mlflow.entities.Run) -> None:
 
 def test_a_logged_classifier_labels_what_clients_send(place: Place) -> None:
     """Its held-out pictures as often right as its run says, by bytes and by path; one line for what is no picture."""
-    done = run(place, epochs="12", blocks="1")
+    done = run(place, epochs="8", blocks="1", frameworks="pytorch")
     assert done.returncode == 3, done.stdout + done.stderr
     client = mlflow.MlflowClient(place.uri)
-    cell = next(cell for cell in cells(place) if cell.data.tags["framework"] == "pytorch")
+    (cell,) = cells(place)
     (logged,) = (client.get_logged_model(one.model_id) for one in cell.outputs.model_outputs)
     assert logged.name == "lenet-pytorch-block1"
     data = Labelled.open(next((place.cache / "labelled").glob("digits-*")))
-    rows = data.validation.tolist()[:200]
+    rows = data.validation.tolist()[:100]
     files = [place.folder / f"{row}.png" for row in rows]
     for row, file in zip(rows, files, strict=True):
         Image.fromarray(np.asarray(data.images[row, :, :, 0])).save(file)
@@ -117,7 +117,7 @@ def test_a_logged_classifier_labels_what_clients_send(place: Place) -> None:
     assert done.returncode == 0, done.stderr[-2_000:]
     labels = json.loads(done.stdout.splitlines()[-1])
     right = np.mean([label == data.classes[data.labels[row]] for label, row in zip(labels, rows, strict=True)])
-    assert right == pytest.approx(cell.data.metrics["val/accuracy"], abs=0.1)  # of 200 of its held-out pictures
+    assert right == pytest.approx(cell.data.metrics["val/accuracy"], abs=0.13)  # of 100 of its held-out pictures
     assert right > 0.3  # of ten classes: it has learned something
 
 

@@ -12,15 +12,17 @@ import numpy as np
 import psutil
 import pytest
 
+from experiments.campaign import process
 from experiments.campaign.process import Child
 from experiments.cell.contract import CellSpec
 from experiments.studies import distributed
 from models import frameworks
+from tests import forks
 from tests.experiments.test_distributed import cell
 from tracking.errors import WrongCall
 from tracking.records import Metrics, RunClosed, RunOutcome, Tags
 
-STEPS, WARMUP, EVERY = 300, 10, 20
+STEPS, WARMUP, EVERY = 120, 10, 10
 
 
 @dataclass
@@ -73,12 +75,14 @@ def measured(spec: CellSpec, *blows: Callable[[psutil.Process], None]) -> Measur
 
 
 def test_workers_go_on_from_the_last_checkpoint_after_a_kill_and_end_with_the_weights_of_an_undisturbed_run(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"steps": STEPS, "batch_size": 32, "warmup_steps": WARMUP, "patience_seconds": 20.0}
     for name in ("calm", "hit"):
         (tmp_path / name).mkdir()
-    calm = measured(cell(tmp_path / "calm", "pytorch", **given))
+    with monkeypatch.context() as patched:  # without torchrun its workers need not import PyTorch anew
+        patched.setattr(process, "subprocess", forks.Subprocess(forks.server(), "pytorch"))
+        calm = measured(cell(tmp_path / "calm", "pytorch", **given))
     hit = measured(
         cell(tmp_path / "hit", "pytorch", **given, max_restarts=2, checkpoint_steps=EVERY), lambda worker: worker.kill()
     )
