@@ -127,6 +127,7 @@ class Store:
         # Of each journal's run its experiment and, where it has one, its user.
         self._homes: dict[str, tuple[str, str | None]] = {}
         self._experiment = ""
+        self._places: dict[str, str] = {}  # experiments that were found: their ids by name
 
     def check(self) -> None:
         """Raises WrongCall if nothing usable answers at the tracking URI."""
@@ -230,11 +231,13 @@ class Store:
         name, user = self._homes.get(origin, (self._experiment, None))
         if not (name and limits.is_origin(origin)):
             return []
-        experiment = self._ask(self._client.get_experiment_by_name, name)
-        if experiment is None:
-            return []
+        if name not in self._places:
+            experiment = self._ask(self._client.get_experiment_by_name, name)
+            if experiment is None:
+                return []
+            self._places[name] = experiment.experiment_id
         for tag in (technical.ALONE["origin"], "origin"):  # the second of earlier versions
-            found = self._ask(self._client.search_runs, [experiment.experiment_id], f"tags.`{tag}` = '{origin}'")
+            found = self._ask(self._client.search_runs, [self._places[name]], f"tags.`{tag}` = '{origin}'")
             if mine := [run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user]:
                 return mine
         return []
@@ -321,22 +324,27 @@ class Store:
 
     def _open(self, record: RunOpened) -> None:
         self.expect([record])
-        run_id = _again(lambda: self.run_id(record.run) or self._create(record))
-        known = self._ask(self._client.get_run, run_id).data
-        self.tag(run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)}, known.tags)
+        begun = _again(lambda: self._begun(record.run) or self._create(record))
+        run_id = begun.info.run_id
+        self.tag(run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)}, begun.data.tags)
         # MLflow's project runner has logged its own -P values, as typed, and params cannot be changed.
-        new = [Param(key, value) for key, value in record.params.items() if key not in known.params]
+        new = [Param(key, value) for key, value in record.params.items() if key not in begun.data.params]
         for chunk in _chunks(new, ENTRIES_A_CALL):
             self._ask(self._client.log_batch, run_id, params=chunk)
 
-    def _create(self, record: RunOpened) -> str:
+    def _begun(self, origin: str) -> Any | None:
+        """The run made for a journal's run, with what is in it."""
+        run_id = self.run_id(origin)
+        return self._ask(self._client.get_run, run_id) if run_id else None
+
+    def _create(self, record: RunOpened) -> Any:
         """A run with only its origin, user and process: should the answer be lost, the next try finds it or it says nothing."""
         kept = (*whereabouts.WHEREABOUTS, MLFLOW_USER)
         tags = {"origin": record.run, **{key: record.tags[key] for key in kept if key in record.tags}}
         told = {"start_time": record.time_ms, "tags": technical.packed(tags), "run_name": record.name}
         made = self._ask_once(self._client.create_run, self.experiment_id(record.experiment), **told)
         self._run_ids[record.run] = str(made.info.run_id)
-        return self._run_ids[record.run]
+        return made
 
     def _resolved(self, tags: Mapping[str, str]) -> dict[str, str]:
         """`run:ORIGIN` in a tag stands for the id that the run of that origin has on this server."""
