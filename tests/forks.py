@@ -171,8 +171,10 @@ def _use_in_cell(framework: str) -> None:
 
 def possible(framework: str, device: str, settings: Mapping[str, object]) -> bool:
     """Whether a process of it needs nothing that is set before the framework is imported."""
-    usual = device == "cpu" and settings.get("conv_algorithm", "profiled") == "profiled"
-    return usual and "jax" not in frameworks.described(framework).packages
+    packages = frameworks.described(framework).packages
+    # TensorFlow is told of its convolutions before the import, PyTorch's switch is read at each call
+    usual = settings.get("conv_algorithm", "profiled") == "profiled" or packages == ("torch",)
+    return device == "cpu" and usual and "jax" not in packages
 
 
 @cache

@@ -26,14 +26,16 @@ sys.exit(7)
 WAITS = "import sys, time; sys.stdout.write('begun\\n'); sys.stdout.flush(); time.sleep(600)"
 
 
-def begun(code: str, *arguments: str, folder: Path, address: str = "", **environment: str) -> tuple[forks.Fork, int, Path]:
+def begun(
+    code: str, *arguments: str, folder: Path, address: str = "", framework: str = "pytorch", **environment: str
+) -> tuple[forks.Fork, int, Path]:
     """A fork, the end of a pipe that it reads, and the file with what it says."""
     theirs, ours = os.pipe()
     said = folder / "said"
     with said.open("wb") as file:
         fork = forks.Fork(
             address or forks.server(),
-            "pytorch",
+            framework,
             ["-c", code, *arguments],
             environment,
             folder,
@@ -118,7 +120,7 @@ def test_who_ends_before_asking_and_a_killed_framework_leave_the_server_at_work(
     forks.begin(address, os.getpid())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         line.connect(address)
-    fork, line_of_fork, _ = begun(WAITS, folder=tmp_path, address=address)
+    fork, line_of_fork, _ = begun(WAITS, folder=tmp_path, address=address, framework="toy")
     keeper = psutil.Process(fork.pid).parent()
     assert keeper is not None
     fork.kill()
@@ -126,7 +128,7 @@ def test_who_ends_before_asking_and_a_killed_framework_leave_the_server_at_work(
     end = os.pidfd_open(keeper.pid)
     keeper.kill()
     assert select.select([end], [], [], 60)[0], "with all of its threads"
-    again = forks.run(address, "pytorch", ["-c", "print('at work')"], tmp_path)
+    again = forks.run(address, "toy", ["-c", "print('at work')"], tmp_path)
     assert again.stdout == "at work\n"
     os.close(line_of_fork)
     os.close(end)
