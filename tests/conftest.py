@@ -65,7 +65,7 @@ QUICK = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=200, help="how many processes the test of faults kills")
     parser.addoption("--report", type=Path, help="where the test of faults writes its report (Markdown)")
-    parser.addoption("--screenshots", metavar="FOLDER", help="where tests/ui leaves what it saw; otherwise a temporary folder")
+    parser.addoption("--screenshots", type=Path, metavar="FOLDER", help="where tests/ui leaves pictures of what it saw")
 
 
 class ByServer(LoadFileScheduling):
@@ -202,6 +202,7 @@ class Server:
         self._folder = folder
         self._options = options
         self._workers = workers
+        self._several = workers > 1 or "--app-name" in options  # processes, or packages, that only its own command brings
         self.backend = backend or f"sqlite:///{folder}/server.db"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -210,16 +211,21 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--workers", str(self._workers), "--artifacts-destination", str(self._folder / "kept")]
-        command += self._options
+        command = [sys.executable, "-m", *(("mlflow", "server") if self._several else ("tests.mlflow_server",))]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--workers", str(self._workers)]
+        command += ["--artifacts-destination", str(self._folder / "kept"), *self._options]
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         environment |= {"MLFLOW_BACKEND_STORE_URI": self.backend, "MLFLOW_FLASK_SERVER_SECRET_KEY": uuid.uuid4().hex}
         environment["MLFLOW_AUTH_ADMIN_PASSWORD"] = uuid.uuid4().hex  # asked for by `--app-name basic-auth` alone
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
-            )
+        log = self._folder / "server.log"
+        self._process: subprocess.Popen[bytes] | warm.Process
+        if self._several:
+            with log.open("ab") as file:
+                self._process = subprocess.Popen(
+                    command, env=environment, stdout=file, stderr=file, cwd=self._folder, start_new_session=True
+                )
+        else:
+            self._process = warm.Process(command, environment, self._folder, log)
         wait_for(self._healthy, 60)
 
     def kill(self) -> None:

@@ -9,7 +9,6 @@ import math
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -401,9 +400,7 @@ def test_a_server_that_asks_for_a_password(place: Place, tmp_path: Path) -> None
     folder.mkdir()
     server = Server(folder, options=("--app-name", "basic-auth"))
     try:
-        command = [sys.executable, "-m", "experiments", "compare"]
-        environment = {**place.environment, "MLFLOW_TRACKING_URI": server.uri}
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = replace(place, uri=server.uri).call(sys.executable, "-m", "experiments", "compare")
     finally:
         server.kill()
     assert done.returncode == WRONG_CALL, done.stderr

@@ -75,15 +75,16 @@ def page(as_dana: BrowserContext) -> Iterator[Page]:
 
 
 @pytest.fixture(scope="module")
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Page, str], None]:
-    """Leaves a screenshot, in few colours; fails where the page shows an error."""
-    asked = request.config.getoption("screenshots")
-    folder = Path(asked) if asked else tmp_path_factory.mktemp("screenshots")
-    folder.mkdir(parents=True, exist_ok=True)
+def seen(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
+    """Fails where the page shows an error; leaves a screenshot, in few colours, where those are asked for."""
+    folder: Path | None = request.config.getoption("screenshots")
 
     def look(page: Page, name: str) -> None:
         assert page.get_by_text("Something went wrong").count() == 0
         assert page.get_by_text("Page Not Found").count() == 0
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
         page.mouse.move(SIZE["width"] / 2, 2)  # away from whatever it would highlight
         page.wait_for_timeout(1_000)  # charts unfold
         picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")

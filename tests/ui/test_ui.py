@@ -81,6 +81,7 @@ def unfold_description(page: Page) -> None:
     page.locator("[data-component-id='mlflow.experiment.metadata_editor.expand_button']").click()
 
 
+@pytest.mark.slow
 def test_the_list_of_runs(page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
     one, other = frameworks
@@ -118,6 +119,7 @@ def test_a_run_tells_what_it_was_and_found(page: Page, campaign: Campaign, frame
     expect(page.get_by_text("batch_size", exact=True)).to_be_attached()
 
 
+@pytest.mark.slow
 def test_tabs_of_metrics_are_filled(page: Page, campaign: Campaign, seen: Seen) -> None:
     page.goto(run_page(campaign.experiment, campaign.cell, "/model-metrics"))
     page.get_by_placeholder("Search metric charts").fill("loss")
@@ -131,6 +133,7 @@ def test_tabs_of_metrics_are_filled(page: Page, campaign: Campaign, seen: Seen) 
     seen(page, "system-metrics")
 
 
+@pytest.mark.slow
 def test_the_models_of_an_experiment(page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/models?{MODEL_TRAINING}")
     expect(page.get_by_role("link", name="captioner")).to_have_count(2)
