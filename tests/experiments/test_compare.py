@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from experiments.cli.codes import DONE, FAILED, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from tests.conftest import Place, Server
 from tests.experiments.comparison.campaigns import RATE, STEP, runs
+from tests.tracking.fill_server import fill
 from tracking.records import Metrics, Point, Record, RunClosed, RunOpened, RunOutcome, StoredRun
 from tracking.store import NOTE, Store
 
@@ -28,7 +30,26 @@ Call = Callable[..., int]
 
 
 def tell(store: Store, found: Iterable[StoredRun], experiment: str = "captioning") -> None:
-    """Runs as a campaign would have logged them."""
+    """Runs as a campaign would have logged them (see `log`), but straight into the database."""
+
+    def id_of(run: str) -> str:
+        return uuid.uuid5(uuid.NAMESPACE_OID, run).hex
+
+    told = []
+    for run in found:
+        tags = {key: id_of(text.removeprefix("run:")) if text.startswith("run:") else text for key, text in run.tags.items()}
+        tags |= {"mlflow.runName": run.name, "origin": run.run_id}
+        ended = {"FINISHED": RunOutcome.OK, "FAILED": RunOutcome.FAILED}[run.status] if run.end_ms else None
+        tags |= {"outcome": ended} if ended else {}
+        status = ended.status if ended else "RUNNING"
+        told.append(replace(run, run_id=id_of(run.run_id), status=status, tags=tags))
+    store.experiment_id(experiment)
+    fill(store.uri, told, experiment)
+    store.expect([], experiment, {run.tags["origin"]: run.run_id for run in told})
+
+
+def log(store: Store, found: Iterable[StoredRun], experiment: str) -> None:
+    """Runs as a campaign logs them."""
     records: list[Record] = []
     for run in found:
         records.append(RunOpened(run.run_id, run.start_ms, experiment, run.name, run.tags, run.params))
@@ -67,6 +88,23 @@ def changed(found: Iterable[StoredRun], change: Callable[[StoredRun], StoredRun 
 
 def slower(**more: object) -> Iterator[StoredRun]:
     return runs(factors={"tensorflow": 1.2}, **more)  # type: ignore[arg-type]
+
+
+def test_runs_in_the_database_are_read_as_those_that_a_campaign_logs(store: Store) -> None:
+    broken = {"a": math.nan, "b": math.inf, "c": -math.inf}
+    found = [
+        replace(run, metrics={**run.metrics, **broken}, tags={**run.tags, "campaign": "run:c1"})
+        for run in with_campaign("c1", 1.2)
+    ]
+    read = []
+    for experiment, into in (("logged", log), ("told", tell)):
+        into(store, found, experiment)
+        kept = {run.tags["origin"]: run for run in store.runs(experiment)}
+        assert {run.tags["campaign"] for run in kept.values()} == {kept["c1"].run_id}
+        read.append(
+            {name: replace(run, run_id="", tags=dict(sorted({**run.tags, "campaign": ""}.items()))) for name, run in kept.items()}
+        )
+    assert repr(read[0]) == repr(read[1])  # nan is not equal to itself
 
 
 def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ def fill(database: str, runs: Iterable[StoredRun], experiment: str = EXPERIMENT)
 
 def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, list[dict[str, Any]]]:
     points = [
-        {"run_uuid": run.run_id, "key": key, "value": value, "timestamp": run.end_ms, "step": 0, "is_nan": False}
+        {"run_uuid": run.run_id, "key": key, "timestamp": run.end_ms or run.start_ms, "step": 0, **_kept(value)}
         for run in runs
         for key, value in run.metrics.items()
     ]
@@ -169,6 +169,12 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
         SqlMetric.__table__: points,
         SqlLatestMetric.__table__: points,
     }
+
+
+def _kept(value: float) -> dict[str, Any]:
+    """As MLflow keeps it: what is no number is marked, and infinity the largest number that there is."""
+    largest = np.finfo(float).max
+    return {"value": 0.0 if np.isnan(value) else float(np.clip(value, -largest, largest)), "is_nan": bool(np.isnan(value))}
 
 
 def main() -> None:
