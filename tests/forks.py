@@ -37,8 +37,15 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = "commands"
 MESSAGE_BYTES = 2**17  # a request is one message, with its environment
 FILES = 3
-# What every cell and proof imports beside its framework; nothing of MLflow, and nothing that a framework is not to find.
-COMMON = ("numpy", "pyarrow.parquet", "PIL.Image", "models.parity", "experiments.cell.__main__", "experiments.cell.measure")
+# What cells and proofs import beside their framework, sooner or later; nothing of MLflow, and nothing that a framework is not to
+# find. pyarrow brings pandas when it writes the first table.
+_OF_WORKLOADS = {"captioning": "check extract train captioner", "classification": "check train classifier"}
+_OF_WORKLOADS |= dict.fromkeys(("grid", "training_speed", "graphs", "convolutions", "distributed"), "check measure")
+COMMON = (
+    *("numpy.ma", "numpy.random", "pandas", "psutil", "pyarrow.compute", "pyarrow.parquet", "sacrebleu"),
+    *("models.parity", "tracking.sensors", "experiments.cell.__main__", "experiments.cell.measure"),
+    *(f"experiments.workloads.{name}.{module}" for name, modules in _OF_WORKLOADS.items() for module in modules.split()),
+)
 # What PyTorch's first optimizer and our networks import.
 LATER = {"torch": ("torch._dynamo", "torchvision")}
 Work = Callable[[], None]

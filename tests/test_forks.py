@@ -66,7 +66,7 @@ def test_it_has_arguments_folder_environment_input_and_an_end_of_its_own(tmp_pat
 
 
 def test_it_has_the_framework_and_nothing_of_the_campaign() -> None:
-    asked = "import sys; print(*({'torch', 'tensorflow', 'keras', 'mlflow', 'pandas', 'pytest'} & sys.modules.keys()))"
+    asked = "import sys; print(*({'torch', 'tensorflow', 'keras', 'mlflow', 'sqlalchemy', 'pytest'} & sys.modules.keys()))"
     done = forks.run(forks.server(), "pytorch", ["-c", asked], Path.cwd())
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["torch"], "")
 

@@ -23,6 +23,12 @@ for _name in (
     "mlflow.store.model_registry.sqlalchemy_store",
     "mlflow.store.tracking.sqlalchemy_store",
     "pyarrow.parquet",
+    "sqlalchemy.dialects.sqlite",
+    "alembic.command",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "experiments.comparison.report.figures",
+    "experiments.workloads.captioning.prepare",
 ):
     import_module(_name)
 configure_mappers()  # MLflow's tables, which its store would work out anew in every process
