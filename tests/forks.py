@@ -37,14 +37,14 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = "commands"
 MESSAGE_BYTES = 2**17  # a request is one message, with its environment
 FILES = 3
-# What cells and proofs import beside their framework, sooner or later; nothing of MLflow, and nothing that a framework is not to
-# find. pyarrow brings pandas when it writes the first table.
-_OF_WORKLOADS = {"captioning": "check extract train captioner", "classification": "check train classifier"}
-_OF_WORKLOADS |= dict.fromkeys(("grid", "training_speed", "graphs", "convolutions", "distributed"), "check measure")
-COMMON = (
-    *("numpy.ma", "numpy.random", "pandas", "psutil", "pyarrow.compute", "pyarrow.parquet", "sacrebleu"),
-    *("models.parity", "tracking.sensors", "experiments.cell.__main__", "experiments.cell.measure"),
-    *(f"experiments.workloads.{name}.{module}" for name, modules in _OF_WORKLOADS.items() for module in modules.split()),
+# What every cell and proof imports beside its framework; nothing of MLflow, and nothing that a framework is not to find.
+COMMON = ("numpy", "pyarrow.parquet", "PIL.Image", "models.parity", "experiments.cell.__main__", "experiments.cell.measure")
+# What they import later, some of it a framework would look for: pyarrow brings pandas when it writes the first table.
+_WORKLOADS = {"captioning": "check extract train captioner", "classification": "check train classifier"}
+_WORKLOADS |= dict.fromkeys(("grid", "training_speed", "graphs", "convolutions", "distributed"), "check measure")
+AFTERWARDS = (
+    *("numpy.ma", "numpy.random", "pandas", "psutil", "pyarrow.compute", "sacrebleu", "tracking.sensors"),
+    *(f"experiments.workloads.{name}.{module}" for name, modules in _WORKLOADS.items() for module in modules.split()),
 )
 # What PyTorch's first optimizer and our networks import.
 LATER = {"torch": ("torch._dynamo", "torchvision")}
@@ -305,6 +305,8 @@ def _import_framework(framework: str) -> None:
     with frameworks.lean_import(framework):
         for name in (*packages, *(later for package in packages for later in LATER.get(package, ())), *COMMON):
             import_module(name)
+    for name in AFTERWARDS:
+        import_module(name)
 
 
 def _tell(line: socket.socket, number: int) -> None:
