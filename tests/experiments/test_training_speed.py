@@ -263,21 +263,23 @@ def test_data_that_cannot_serve_are_refused_in_one_line(given: dict[str, str], t
     assert isinstance(caught.value, WrongCall)  # exit code 2
 
 
-def test_both_frameworks_train_on_the_same_recordings(place: Place) -> None:
+@pytest.mark.parametrize(("other", "ctc"), [("keras-torch", "scan"), pytest.param("tensorflow", "", marks=pytest.mark.slow)])
+def test_both_frameworks_train_on_the_same_recordings(place: Place, other: str, ctc: str) -> None:
     folder = ljspeech(place.folder / "speech")
     settings = QUICK | {"steps": "2", "warmup_steps": "1", "data": str(folder), "others_limit_percent": "100"}
-    settings |= {"cache": str(place.cache), "journal": str(place.journal), "frameworks": "pytorch,tensorflow"}
+    settings |= {"cache": str(place.cache), "journal": str(place.journal), "frameworks": f"pytorch,{other}"}
+    settings |= {"ctc": ctc} if ctc else {}
     called = place.call(sys.executable, "-m", "experiments", "training_speed", *(f"--{k}={v}" for k, v in settings.items()))
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
-    assert {run.data.tags["framework"] for run in cells} == {"pytorch", "tensorflow"}
+    assert {run.data.tags["framework"] for run in cells} == {"pytorch", other}
     for run in cells:
         (used,) = [one.dataset for one in run.inputs.dataset_inputs]
         assert run.data.tags["dataset"] == used.name
         assert used.name.startswith("speech-")
         assert json.loads(used.profile)["examples of deepspeech2"] == 8
         assert used.source == str(folder)
-        assert run.data.params["ctc"] == "sparse"
+        assert run.data.params["ctc"] == (ctc or "sparse")
         assert run.data.metrics["model/trainable_parameters"] == 27_457
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert "trained on the sequences of speech, each cut or padded to their median length" in report
