@@ -61,8 +61,9 @@ def raw(cell: mlflow.entities.Run, phase: str) -> list[float]:
     return [seconds for of, seconds in zip(found["phase"], found["seconds"], strict=True) if of == phase]
 
 
-def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place) -> None:
-    done = run(place, frameworks="pytorch,tensorflow", models="lenet", image_sizes="28", figures="true")
+@pytest.mark.parametrize("other", ["keras-torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place, other: str) -> None:
+    done = run(place, frameworks=f"pytorch,{other}", models="lenet", image_sizes="28", figures="true")
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
     found = cells(place)
     assert len(found) == 4

@@ -35,7 +35,6 @@ def every_framework(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.mark.usefixtures("forked")
 class TestFramework(FrameworkContract):
     @pytest.fixture(autouse=True)
     def _named(self, every_framework: str) -> None:
