@@ -106,7 +106,7 @@ def test_a_logged_classifier_labels_what_clients_send(place: Place) -> None:
     (logged,) = (client.get_logged_model(one.model_id) for one in cell.outputs.model_outputs)
     assert logged.name == "lenet-pytorch-block1"
     data = Labelled.open(next((place.cache / "labelled").glob("digits-*")))
-    rows = data.validation.tolist()[:100]
+    rows = data.validation.tolist()[:200]
     files = [place.folder / f"{row}.png" for row in rows]
     for row, file in zip(rows, files, strict=True):
         Image.fromarray(np.asarray(data.images[row, :, :, 0])).save(file)
@@ -117,7 +117,7 @@ def test_a_logged_classifier_labels_what_clients_send(place: Place) -> None:
     assert done.returncode == 0, done.stderr[-2_000:]
     labels = json.loads(done.stdout.splitlines()[-1])
     right = np.mean([label == data.classes[data.labels[row]] for label, row in zip(labels, rows, strict=True)])
-    assert right == pytest.approx(cell.data.metrics["val/accuracy"], abs=0.13)  # of 100 of its held-out pictures
+    assert right == pytest.approx(cell.data.metrics["val/accuracy"], abs=0.1)  # of 200 of its held-out pictures
     assert right > 0.3  # of ten classes: it has learned something
 
 

@@ -82,11 +82,11 @@ def seen(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
     def look(page: Page, name: str) -> None:
         assert page.get_by_text("Something went wrong").count() == 0
         assert page.get_by_text("Page Not Found").count() == 0
+        page.mouse.move(SIZE["width"] / 2, 2)  # away from whatever it would highlight
+        page.wait_for_timeout(1_000)  # charts unfold, and what they ask for is answered
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        page.mouse.move(SIZE["width"] / 2, 2)  # away from whatever it would highlight
-        page.wait_for_timeout(1_000)  # charts unfold
         picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
         picture.quantize(128).save(folder / f"{name}.png", optimize=True)
 

@@ -190,9 +190,9 @@ def test_progress_is_told_campaign_by_campaign():
 
 
 def test_promises_hold_in_the_small():
-    """12 campaigns: at a rate of 5 %, 4 or more alarms come once in 400; the 12 intervals of one report count as two or three."""
-    (found,) = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=12)
-    assert found.false_alarms.value <= 3 / 12
+    """20 campaigns: at a rate of 5 %, 5 or more alarms come once in 400; the 12 intervals of one report count as two or three."""
+    (found,) = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=20)
+    assert found.false_alarms.value <= 4 / 20
     assert 0.88 <= found.coverage.value <= 0.995
     assert found.power.value >= 0.8
     assert found.power_in_report.value <= found.power.value
@@ -200,13 +200,13 @@ def test_promises_hold_in_the_small():
     assert found.false_alarm_rows.value <= found.false_alarms.value
     # one primary metric is tested as if it were alone, but for the campaigns whose blocks are in doubt by chance
     assert found.power_in_report.value <= found.primary_power.value <= found.power.value
-    assert max(found.primary_false_alarms.value, found.exploratory_false_alarms.value) <= 3 / 12
+    assert max(found.primary_false_alarms.value, found.exploratory_false_alarms.value) <= 4 / 20
     assert all(verdicts([found]).values())
 
 
 def test_errors_at_the_margin_are_promised_row_by_row_and_told_by_report_too():
-    """8 reports of 12 unrelated rows: 5 and 2.5 % of rows; of reports 1 - .95¹² = 46 % and 26 %."""
-    (found,) = calibrate([BY_NAME["12 unrelated metrics"]], campaigns=8)
+    """15 reports of 12 unrelated rows: 5 and 2.5 % of rows; of reports 1 - .95¹² = 46 % and 26 %."""
+    (found,) = calibrate([BY_NAME["12 unrelated metrics"]], campaigns=15)
     assert 0.01 <= found.wrong_equivalent_rows.value <= 0.09
     assert found.wrong_beyond_rows.value <= 0.06
     assert found.wrong_equivalent.value >= 0.2
