@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import os
 import re
@@ -156,13 +157,17 @@ def test_every_setting_is_a_param_of_every_cell(runs: dict[str, StoredRun]) -> N
 def test_both_frameworks_log_the_same_keys(runs: dict[str, StoredRun]) -> None:
     """What both log, apart from what names one of them, is the same; and what the reader is promised is among it."""
     a, b = runs["pytorch · block 1"], runs["tensorflow · block 1"]
-    # Told every few seconds, or sampled: a training or a few requests that end sooner have none.
-    now_and_then = re.compile(r"live/|^inference/(cpu|memory)/")
-    assert {name for name in a.metrics if not now_and_then.search(name)} == {
-        name for name in b.metrics if not now_and_then.search(name)
+    # What ends between two readings of the sensors has none, and says so.
+    windows = {f"not_available.{prefix}sensors": f"{prefix}cpu/" for prefix in ("", "inference/")}
+    unread = {tag: sensed for tag, sensed in windows.items() if tag in a.tags or tag in b.tags}
+    now_and_then = ("live/", "inference/memory/", *unread.values())
+    assert {name for name in a.metrics if not name.startswith(now_and_then)} == {
+        name for name in b.metrics if not name.startswith(now_and_then)
     }
+    for run, (tag, sensed) in itertools.product((a, b), windows.items()):
+        assert (tag in run.tags) != any(name.startswith(sensed) for name in run.metrics), "read, or said that it was not"
     assert set(a.params) == set(b.params)
-    assert set(a.tags) == set(b.tags)
+    assert set(a.tags) - set(unread) == set(b.tags) - set(unread)
     wanted = {
         "model/trainable_parameters",
         "train/step_seconds",
@@ -178,7 +183,6 @@ def test_both_frameworks_log_the_same_keys(runs: dict[str, StoredRun]) -> None:
         "inference/first_call_seconds",
         "inference/batch_8/latency_seconds_p50",
         "memory/peak_rss_bytes",
-        "cpu/utilization_percent_mean",
         "system/cpu_utilization_percentage",
         "system/process_rss_megabytes",
     }

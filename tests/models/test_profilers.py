@@ -57,11 +57,14 @@ def profile_of(framework: str, script: str, call: str = "told(profiled)") -> dic
     return found
 
 
-def check_parts(found: dict[str, Any]) -> None:
-    """Whatever else they are, they add up to the steps, and Python's sleep is in none of the others."""
+def check_parts(found: dict[str, Any], *, recorded: bool = True) -> None:
+    """Whatever else they are, they add up to the steps, and Python's sleep is in none of the others.
+
+    recorded: whether the runtime is sure to show an operator.
+    """
     assert found["steps"] == STEPS
     assert sum(found["parts"].values()) == pytest.approx(found["wall"])
-    assert found["parts"]["op"] > 0
+    assert found["parts"]["op"] > 0 or not recorded
     assert found["parts"]["python"] > STEPS * SLEEP
 
 
@@ -105,10 +108,10 @@ TURNS = 50
 
 
 def tensorflows(mode: str, call: str = "told(profiled)", before: int = 1) -> dict[str, Any]:
-    """before: steps without a profiler."""
+    """before: steps without a profiler. After many the runtime shows hardly an operator, and sometimes none."""
     script = f"MODE, LOOPS = {mode!r}, {TURNS}\n{TENSORFLOW}\nfor _ in range({before}):\n    step()"
     found = profile_of("tensorflow", script, call)
-    check_parts(found)
+    check_parts(found, recorded=before == 1)
     return found
 
 

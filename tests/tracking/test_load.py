@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 from tests import neighbours
+from tests.conftest import ROOT
 from tracking.records import OTHERS_CPU
 from tracking.sensors import load
 from tracking.sensors.load import Load, Moment, between, look, together
@@ -29,22 +32,33 @@ time.sleep(60)
 STEP_SECONDS = 0.01  # of the kernel's counters
 
 
+# In a process of its own: what else a test's process has started, such as servers, would be its own too.
+OTHERS_SHARE = """
+import json, os, time
+import psutil
+from tracking.sensors.load import between, look
+first, before, ours = look(), psutil.cpu_times(), sum(os.times()[:4])
+until = time.monotonic() + 0.8
+while time.monotonic() < until:  # this process computes as well, which is no other's work
+    sum(range(1_000))
+mine, after, last = sum(os.times()[:4]) - ours, psutil.cpu_times(), look()
+found = between(first, last)
+idle = sum(getattr(after, name) - getattr(before, name) for name in ("idle", "iowait"))
+counted = sum(after) - sum(before)
+print(json.dumps([found.foreign, found.seconds, found.metrics, [pid for pid, _ in found.used], counted, counted - idle - mine]))
+"""
+
+
 def test_others_share_is_what_psutil_counts_without_this_process() -> None:
     with neighbours.busy(1) as (pid,):
-        first, before, ours = look(), psutil.cpu_times(), sum(os.times()[:4])
-        until = time.monotonic() + 0.8
-        while time.monotonic() < until:  # this process computes as well, which is no other's work
-            sum(range(1_000))
-        mine, after, last = sum(os.times()[:4]) - ours, psutil.cpu_times(), look()
-    found = between(first, last)
-    idle = sum(getattr(after, name) - getattr(before, name) for name in ("idle", "iowait"))
-    counted = sum(after) - sum(before)
+        told = subprocess.run([sys.executable, "-c", OTHERS_SHARE], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    foreign, seconds, metrics, used, counted, others = json.loads(told)
     cpus = os.cpu_count() or 1
     # `look` reads for some 0.02 s at either end, longer where it has to wait for a CPU, in which others compute
-    looking = found.seconds - counted / cpus
-    assert found.foreign == pytest.approx(counted - idle - mine, abs=cpus * (abs(looking) + 5 * STEP_SECONDS))
-    assert found.metrics[OTHERS_CPU] == pytest.approx(100 * found.foreign / (cpus * found.seconds), abs=1e-6)
-    assert {one for one, _ in found.used} >= {pid}
+    looking = seconds - counted / cpus
+    assert foreign == pytest.approx(others, abs=cpus * (abs(looking) + 5 * STEP_SECONDS))
+    assert metrics[OTHERS_CPU] == pytest.approx(100 * foreign / (cpus * seconds), abs=1e-6)
+    assert pid in used
 
 
 def test_what_this_process_starts_is_its_own_also_when_it_has_ended() -> None:
@@ -54,12 +68,22 @@ def test_what_this_process_starts_is_its_own_also_when_it_has_ended() -> None:
     assert look().ours - first.ours >= rise - 5 * STEP_SECONDS > 0.25
 
 
+def members(session: int) -> dict[int, int]:
+    """Its processes, and the parents of each. What ends while it is looked at is none of them."""
+    found = {}
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(pid) == session:
+                found[pid] = psutil.Process(pid).ppid()
+    return found
+
+
 def test_a_child_that_lost_its_parent_inside_the_cells_session_is_ours() -> None:
     cell = subprocess.Popen([sys.executable, "-c", LEAVES_AN_ORPHAN], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert cell.stdout is not None
     cell.stdout.readline()
     others = {pid for pid, _ in look().others}
-    session = {one.pid: one.ppid() for one in psutil.process_iter() if os.getsid(one.pid) == cell.pid}
+    session = members(cell.pid)
     cell.kill()
     cell.wait()
     cell.stdout.close()

@@ -12,6 +12,7 @@ from tracking.sensors.nvml import throttles
 from tracking.sensors.sampler import Sample
 
 RISES = 3
+UNREAD = "no reading of the sensors fell into it; choose a shorter sensor_seconds"
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,16 @@ class Summary:
 def summarise(samples: Sequence[Sample], window: Window, *, gpu: str = "", ranges_joules: Mapping[str, float]) -> Summary:
     """gpu: the prefix of the device's keys. Energy is the counters' rise over the window, read off between samples.
 
-    Counters are invalid, and that is said, where one was seen to move fewer than three times inside the window.
+    Counters are invalid, and that is said, where one was seen to move fewer than three times inside the window; it is also said
+    where no sample was taken in the window.
     """
     inside = [one for one in samples if window.holds(one.time_seconds)]
     joules, trouble = _joules(samples, window, ranges_joules)
     metrics = _values(inside, gpu) | ({} if joules is None else _energy(joules, window))
+    missing = {name: reason for name, reason in {"energy": trouble, "sensors": "" if inside else UNREAD}.items() if reason}
     return Summary(
         {f"{window.prefix}{key}": value for key, value in metrics.items()},
-        {f"{window.prefix}energy": trouble} if trouble else {},
+        {f"{window.prefix}{name}": reason for name, reason in missing.items()},
         _throttled(inside, gpu),
     )
 
