@@ -37,7 +37,8 @@ class PhaseValues:
 
     @property
     def is_warmup(self) -> tuple[bool, ...]:
-        return tuple(any(start <= step < start + self.warmup for start in self.starts) for step in range(len(self.seconds)))
+        warm = {step for start in self.starts for step in range(start, min(start + self.warmup, len(self.seconds)))}
+        return tuple(step in warm for step in range(len(self.seconds)))
 
     @property
     def steady(self) -> tuple[list[float], list[int]]:

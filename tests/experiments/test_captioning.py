@@ -258,7 +258,16 @@ def test_the_dataset_is_an_mlflow_input(
     assert used[0].tags[0].value == "training"
 
 
-@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def with_packages_called_as_ours(place: Place, folder: Path) -> dict[str, str]:
+    """The environment of an application that has them, and nothing of this checkout."""
+    for package in ("models", "experiments"):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").write_text("MINE = True\n")
+    return {**place.environment, "PYTHONPATH": str(folder)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_the_captioner_loads_in_a_fresh_process_and_captions_a_picture(
     finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun], framework: str, tmp_path: Path
 ) -> None:
@@ -269,10 +278,7 @@ def test_the_captioner_loads_in_a_fresh_process_and_captions_a_picture(
     assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pth", ".pt", ".pickle")]
     picture = tmp_path / "picture.png"
     Image.new("RGB", (50, 40), "navy").save(picture)
-    for package in ("models", "experiments"):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").write_text("MINE = True\n")
-    environment = {**place.environment, "PYTHONPATH": str(tmp_path)}
+    environment = with_packages_called_as_ours(place, tmp_path)
     command = [sys.executable, "-c", LOAD_AND_CAPTION, f"models:/{model}", str(picture)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert "CAPTION=" in done.stdout, done.stderr[-2_000:]
@@ -284,25 +290,27 @@ from pathlib import Path
 import pandas as pd
 from PIL import Image
 from experiments.workloads.captioning.captioner import _load_pyfunc
-pictures = [io.BytesIO(), io.BytesIO()]
-for picture, colour in zip(pictures, ("navy", "white")):
-    Image.new("RGB", (50, 40), colour).save(picture, "png")
-found = _load_pyfunc(sys.argv[1]).predict(pd.DataFrame({"image": [picture.getvalue() for picture in pictures]}))
-assert list(found["error"]) == ["", ""], found
-assert all(found["caption"]), found
+picture = Path(sys.argv[2])
+Image.new("RGB", (50, 40), "navy").save(picture)
+model = _load_pyfunc(sys.argv[1])
+of_bytes = model.predict(pd.DataFrame({"image": [picture.read_bytes(), b"no picture"]}))
+of_path = model.predict(pd.DataFrame({"path": [str(picture), "/nowhere.png"]}))
+assert list(of_bytes["error"]) == ["", "image: not an image"], of_bytes
+assert list(of_path["error"]) == ["", "path: missing"], of_path
+assert of_bytes["caption"][0] == of_path["caption"][0] != "", of_bytes
 """
 
 
 def test_tensorflows_captioner_captions_pictures(
-    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
+    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun], tmp_path: Path
 ) -> None:
-    """What differs by framework; in a process of its own, and as a client has it, PyTorch's is loaded here and both if slow."""
+    """From bytes and from files; PyTorch's is served below, and both are loaded in fresh processes if slow."""
     place, _ = finished
     run = Store(place.uri)._client.get_run(runs["tensorflow · block 1"].run_id)
     (kept,) = place.folder.glob(
         f"mlruns/*/models/{run.outputs.model_outputs[0].model_id}/artifacts/data/captioner/captioner.json"
     )
-    run_in("tensorflow", "-c", CAPTIONED, str(kept.parent))
+    run_in("tensorflow", "-c", CAPTIONED, str(kept.parent), str(tmp_path / "picture.png"))
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
@@ -328,8 +336,12 @@ def test_a_logged_captioner_says_what_it_is(
 
 
 def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
-    """As docs/serving.md has it, with curl's own request; what is no picture is told in a line, without our stack trace."""
+    """As docs/serving.md has it, with curl's own request; what is no picture is told in a line, without our stack trace.
+
+    Packages of the application that are called as ours stay out, and MLflow's example of a request is answered.
+    """
     place, _ = finished
+    environment = with_packages_called_as_ours(place, tmp_path)
     model = next(one for one in Store(place.uri)._client.search_logged_models(["1"]) if "pytorch" in one.name)
     Image.new("RGB", (50, 40), "navy").save(tmp_path / "picture.png")
     content = base64.b64encode((tmp_path / "picture.png").read_bytes()).decode()
@@ -350,7 +362,8 @@ def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProces
         str(port),
     ]
     with (tmp_path / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=tmp_path, env=place.environment, stdout=log, stderr=log, start_new_session=True)
+        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True)
+    (example,) = place.folder.glob(f"mlruns/*/models/{model.model_id}/artifacts/serving_input_example.json")
     try:
         wait_for(lambda: server.poll() is None and answer(port, "ping")[0] == 200, 240)
         rows = [{"image": content}, {"image": "bm8gcGljdHVyZQ=="}, {"image": "===!"}]
@@ -358,6 +371,8 @@ def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProces
         assert status == 200, told
         predictions = json.loads(told)["predictions"]
         assert [one["error"] for one in predictions] == ["", "image: not an image", "image: empty"]
+        status, told = answer(port, "invocations", json.loads(example.read_text()))
+        assert [one["error"] for one in json.loads(told)["predictions"]] == [""], told
         paths = [str(tmp_path / "picture.png"), str(tmp_path / "nowhere.png"), str(tmp_path), "picture.png", "/etc/passwd"]
         status, told = answer(port, "invocations", {"dataframe_records": [{"path": path} for path in paths]})
         refused = {one["error"] for one in json.loads(told)["predictions"]}
@@ -478,7 +493,8 @@ def test_of_two_campaigns_side_by_side_one_extracts(place: Place, tmp_path: Path
     for name, text in toy_costs(infer=1.5).items():  # long enough to meet
         monkeypatch.setenv(name, text)
     both = [replace(place, cache=tmp_path / "cache") for _ in range(2)]
-    started = [one.start(blocks="1", frameworks="toy", data="scenes", epochs="1", inference_requests="2") for one in both]
+    given = {"blocks": "1", "frameworks": "toy", "data": "scenes", "epochs": "1", "inference_requests": "2"}
+    started = [one.begin(*one.command("captioning", **given), share=True) for one in both]
     outputs = [process.communicate(timeout=240)[0] for process in started]
     assert [process.returncode for process in started] == [3, 3], outputs
     extractions = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "extraction"]

@@ -220,9 +220,7 @@ def test_the_command_line_says_one_line_and_ends_with_2(place: Place) -> None:
     """A sample, as a person would give it; the others are held to the same by the tests above."""
 
     def ask(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "experiments", *arguments]
-        # 120 s: most of a call is imports, which take long where tests share two cores
-        return subprocess.run(command, env=place.environment, cwd=place.folder, capture_output=True, text=True, timeout=120)
+        return place.call(sys.executable, "-m", "experiments", *arguments)
 
     with ThreadPoolExecutor(2) as pool:
         for arguments, done in zip(SAMPLE, pool.map(ask, SAMPLE), strict=True):

@@ -24,6 +24,7 @@ from sklearn.datasets import load_digits
 from experiments.datasets.handwritten import handwritten
 from experiments.datasets.labelled import batches, mnist
 from experiments.datasets.labelled.data import Labelled, prepare
+from tests import warm
 from tests.models.children import ROOT, run_in
 from tracking.errors import WrongCall
 
@@ -544,7 +545,7 @@ def test_on_the_command_line_it_is_one_line(tmp_path: Path) -> None:
     folder = write_npz(tmp_path / "mnist", y_train=np.array([0, 1, 2, -1]))
     command = [sys.executable, "-m", "experiments", "lenet", f"--data={folder}", f"--cache={tmp_path}", f"--journal={tmp_path}"]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = warm.run(command, environment, ROOT)
     said = f"evenhand: {folder}/mnist.npz: label -1 of picture 4; a label is a whole number from 0 to 999\n"
     assert (done.returncode, done.stderr) == (2, said)
 
