@@ -7,7 +7,6 @@ import io
 import os
 import pickle
 import struct
-import subprocess
 import sys
 import time
 import tracemalloc
