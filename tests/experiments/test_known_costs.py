@@ -17,14 +17,12 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from experiments.campaign import process
 from experiments.campaign.process import Child
 from experiments.cell.contract import CellSpec
 from experiments.studies import captioning, grid, lenet, training_speed
 from experiments.workloads.captioning import prepare as captions
 from experiments.workloads.classification import prepare as pictures
 from models import frameworks
-from tests import forks
 from tests.conftest import PYTHONPATH, ROOT
 from tracking.records import Metrics, RunClosed, RunOutcome
 
@@ -108,7 +106,6 @@ def _run(folder: Path, *, freely: bool) -> dict[str, Measured]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PYTHONPATH)
         patch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": COSTS}))
-        patch.setattr(process, "subprocess", forks.Subprocess(forks.server(), "toy"))
         for entry in PYTHONPATH.split(os.pathsep):
             patch.syspath_prepend(entry)
         frameworks._variants.cache_clear()
