@@ -96,7 +96,8 @@ def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str
         raise WrongCall("no runs to compare: none of those selected is a cell run (tag kind=cell)")
     frame = frame.assign(**_own_columns(frame, factor, block, strata))
     # the copy puts columns of a kind side by side, texts as well: rows are taken many times from here on
-    frame = frame.astype({name: object for name, kind in frame.dtypes.items() if kind == "str"}).copy()
+    texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}
+    frame = (frame.astype(texts) if texts else frame).copy()
     reasons = pd.Series(_reasons(frame, factor, block), index=frame.index)
     unusable = reasons != ""
     excluded = [_exclusion(run, why) for (_, run), why in zip(frame[unusable].iterrows(), reasons[unusable], strict=True)]
@@ -128,7 +129,7 @@ def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[str]) -> dict[str, Any]:
-    nothing = pd.Series("", index=frame.index)
+    nothing = pd.Series("", index=frame.index, dtype=object)
     names = {
         name: as_text(frame[name]) if name in frame.columns else nothing + frame.index.astype(str) for name in ("run_id", "name")
     }
@@ -151,7 +152,7 @@ def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[
         "pair": pair.where(blocks != "", ""),
         "apart": apart,
         "block_label": (_shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks).where(blocks != "", ""),
-        "sequence": _sequence(frame.assign(**names), block),
+        "sequence": _sequence(frame.assign(run_id=names["run_id"]), block),
     }
 
 
@@ -192,7 +193,7 @@ def _sequence(frame: pd.DataFrame, block: str) -> pd.Series:
     by = [c for c in ("start_ms", "campaign", block, "order_in_block", "run_id") if c in frame.columns]
     counted = {c: pd.to_numeric(frame[c], errors="coerce") for c in by if c in ("start_ms", block, "order_in_block")}
     named = {c: as_text(frame[c]) for c in by if c not in counted}
-    ordered = frame.assign(**counted, **named).sort_values(by)
+    ordered = pd.DataFrame(counted | named, index=frame.index).sort_values(by)
     return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
 
 

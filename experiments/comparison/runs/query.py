@@ -15,6 +15,7 @@ OWN_COLUMNS = (
 )
 COUNTS = ("block", "order_in_block")
 NAMED = dict.fromkeys((*OWN_COLUMNS, *COUNTS))
+TEXTS = frozenset({"run_id", "name", "status", *OWN_COLUMNS})
 FIRST = ("run_id", "name", "status", "start_ms", "end_ms", *OWN_COLUMNS, *COUNTS)
 
 
@@ -33,8 +34,9 @@ def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
         count += 1
     for column in columns.values():
         column += [math.nan] * (count - len(column))
-    frame = pd.DataFrame(columns, dtype=None if count else object)
-    frame = frame.astype(dict.fromkeys(OWN_COLUMNS, object))  # a column that no run fills stays one of text
+    # texts are objects, not Arrow's: rows are taken many times from here on; a column that no run fills stays one of text
+    texts = {name for name in columns if name in TEXTS or name.startswith(("params.", "tags."))}
+    frame = pd.DataFrame({name: pd.Series(column, dtype=object if name in texts else None) for name, column in columns.items()})
     for name in COUNTS:
         frame[name] = pd.to_numeric(frame[name], errors="coerce")
     return frame
