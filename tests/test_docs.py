@@ -284,10 +284,9 @@ def run(command: Command, checkout: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PYTHONPATH"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
     environment, ours = {**kept, "PATH": path}, [sys.executable, "-m", "experiments"]
-    if words[0] == "evenhand":
-        words[:1] = ours
-    if command.is_quick and words[:3] == ours:
-        done = warm.run(words, environment, checkout)
+    as_module = [*ours, *words[1:]] if words[0] == "evenhand" else words
+    if command.is_quick and as_module[:3] == ours:
+        done = warm.run(as_module, environment, checkout)
     else:
         done = subprocess.run(words, cwd=checkout, env=environment, capture_output=True, text=True)
     assert done.returncode in (0, 3), done.stdout[-2_000:] + done.stderr[-2_000:]  # 3: done, but too little for a verdict

@@ -285,7 +285,7 @@ def test_the_captioner_loads_in_a_fresh_process_and_captions_a_picture(
 
 
 CAPTIONED = """
-import io, sys
+import sys
 from pathlib import Path
 import pandas as pd
 from PIL import Image
