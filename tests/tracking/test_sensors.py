@@ -194,9 +194,12 @@ def test_summaries_cover_the_window_alone_and_only_sensors_that_spoke() -> None:
     assert found["energy/joules"] == pytest.approx(150)
     assert found["energy/joules_per_example"] == pytest.approx(0.75)
     assert "cpu/temperature_celsius_mean" not in found
+    unread = "the timed window ended before the sensors were read; choose a shorter sensor_seconds"
+    nothing = summarise([], Window("", 0, 1, 10), ranges_joules={})
+    assert (nothing.metrics, nothing.missing, nothing.throttled) == ({}, {"sensors": unread}, {})
     between = summarise(samples[:1], Window("inference/", 1, 1.5, 10), ranges_joules={})
     assert (between.metrics, between.throttled) == ({}, {})
-    assert between.missing["inference/sensors"] == "no reading of the sensors fell into it; choose a shorter sensor_seconds"
+    assert between.missing["inference/sensors"] == unread
 
 
 def test_the_ends_of_a_window_are_read_off_between_samples() -> None:

@@ -12,7 +12,7 @@ from tracking.sensors.nvml import throttles
 from tracking.sensors.sampler import Sample
 
 RISES = 3
-UNREAD = "no reading of the sensors fell into it; choose a shorter sensor_seconds"
+UNREAD = "the timed window ended before the sensors were read; choose a shorter sensor_seconds"
 
 
 @dataclass(frozen=True)
