@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import re
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tests.slurm import Slurm
     from tracking.records import StoredRun
 
+gc.set_threshold(20_000, 10, 10)  # what is imported and collected here stays, and tests leave little
 ROOT = Path(__file__).resolve().parent.parent
 # The project, and a framework that somebody else would have installed.
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "toy_framework" / "installed")])

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from experiments.cell.contract import CellSpec
 
 ROOT = Path(__file__).resolve().parents[1]
+INSTALLED = str(ROOT / "tests" / "toy_framework" / "installed")  # in the path of a server, and of who asks for it
 # In the place of a framework: what `python -m experiments` imports.
 COMMANDS = "commands"
 MESSAGE_BYTES = 2**17  # a request is one message, with its environment
@@ -291,12 +292,14 @@ def fork_on_request(requests: socket.socket) -> Work | None:
 
 
 def _import(framework: str) -> None:
+    gc.disable()  # it would look through all that stays again and again
     if framework == COMMANDS:
         import_module("tests.warm_imports")
     else:
         _import_framework(framework)
     frameworks._variants.cache_clear()  # a process may have another path than this one
     gc.freeze()  # a fork that looks for garbage among all this would copy it
+    gc.enable()
 
 
 def _import_framework(framework: str) -> None:
@@ -335,7 +338,9 @@ def _run(files: Sequence[int], framework: str, arguments: list[str], environment
     os.environ |= {**imports, **environment}
     os.chdir(folder)
     own.begin()  # which the import of `models` does
-    sys.path += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
+    asked = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [entry for entry in sys.path if entry != INSTALLED or entry in asked]
+    sys.path += [entry for entry in asked if entry not in sys.path]
     what, code, *given = arguments
     sys.argv = [what, *given]
     if (what, code) == ("-m", "experiments.cell"):

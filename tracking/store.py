@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from tracking import bundle, first_use, limits, plain, technical, whereabouts
+from tracking import bundle, first_use, imports, limits, plain, technical, whereabouts
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import (
     VANISHED,
@@ -72,25 +72,26 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
-import mlflow  # noqa: E402
-import requests  # noqa: E402
-from mlflow.entities import (  # noqa: E402
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LoggedModelOutput,
-    LoggedModelStatus,
-    Metric,
-    Param,
-    RunTag,
-)
-from mlflow.exceptions import MlflowException  # noqa: E402
-from mlflow.models import Model, ModelSignature  # noqa: E402
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository  # noqa: E402
-from mlflow.types.schema import ColSpec, Schema  # noqa: E402
-from mlflow.utils.credentials import get_default_host_creds  # noqa: E402
-from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER  # noqa: E402
-from mlflow.utils.rest_utils import http_request, verify_rest_response  # noqa: E402
+with imports.uncollected():
+    import mlflow
+    import requests
+    from mlflow.entities import (
+        Dataset,
+        DatasetInput,
+        InputTag,
+        LoggedModelOutput,
+        LoggedModelStatus,
+        Metric,
+        Param,
+        RunTag,
+    )
+    from mlflow.exceptions import MlflowException
+    from mlflow.models import Model, ModelSignature
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    from mlflow.types.schema import ColSpec, Schema
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
+    from mlflow.utils.rest_utils import http_request, verify_rest_response
 
 logging.getLogger("mlflow").setLevel(logging.ERROR)
 

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-LOG = "uvicorn_log_config.yaml"
 KEPT_ALIVE_SECONDS = 20
 STATEMENT_SECONDS = 60
 
@@ -38,8 +37,6 @@ def _serve(asked: argparse.Namespace) -> int:
     # Read when MLflow is imported, here and in every worker.
     os.environ["MLFLOW_SERVER_ALLOWED_HOSTS"] = asked.hosts
     os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] = asked.origins
-    from mlflow import server as mlflow_server
-
     from deploy.guard import inside
     from deploy.guard.connections import BoundedProtocol
 
@@ -59,7 +56,7 @@ def _serve(asked: argparse.Namespace) -> int:
         forwarded_allow_ips=asked.proxies or None,
         timeout_keep_alive=KEPT_ALIVE_SECONDS,
         server_header=False,
-        log_config=str(Path(mlflow_server.__file__).with_name(LOG)),
+        log_config=str(inside.LOG_CONFIG),
     )
     return 0
 

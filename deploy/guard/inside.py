@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
+
+from deploy import imports
+from deploy.guard.routes import line
 
 # MLflow reads these when it is imported.
 os.environ["_MLFLOW_SGI_NAME"] = "uvicorn"
@@ -19,12 +23,11 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ["MLFLOW_BASIC_AUTH_FAIL_CLOSED"] = "true"
 os.environ["MLFLOW_ENABLE_WORKSPACES"] = "false"
 
-from mlflow.exceptions import MlflowException
-from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
-from mlflow.server import app as flask_app
-from werkzeug.security import check_password_hash, generate_password_hash
-
-from deploy.guard.routes import line
+with imports.uncollected():
+    from mlflow.exceptions import MlflowException
+    from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
+    from mlflow.server import app as flask_app
+    from werkzeug.security import check_password_hash, generate_password_hash
 
 BACKEND, ARTIFACTS = "MLFLOW_BACKEND_STORE_URI", ARTIFACTS_DESTINATION_ENV_VAR
 # Where MLflow puts the runs of those who name no experiment.
@@ -32,6 +35,7 @@ DEFAULT_EXPERIMENT = "0"
 PERSONAL_ROLE = "__user_"
 MANAGE = "MANAGE"
 OWN_PLACE = "mlflow-artifacts:/"
+LOG_CONFIG = Path(handlers.__file__).with_name("uvicorn_log_config.yaml")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import re
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ COSTS = {"input": 0.05, "copy": 0.012, "launch": 0.025, "step": 0.025, "evaluate
 COSTS |= {"update": 0.005, "synchronise": 0.003, "read": 0.007}
 ON_DEVICE = COSTS["step"] + COSTS["update"]
 STEP, ANSWER = COSTS["launch"] + ON_DEVICE + COSTS["read"], COSTS["infer"] + COSTS["read"]
-# What a busy machine may add to the median of a step or request: less than a copy, which does not belong there.
+# What our code and a busy machine may add to the quickest step or request: less than a copy, which does not belong there.
 LATE = 0.008
 ROUNDED = 0.002  # clock times are kept in milliseconds, and the two clocks drift
 PHASES = ("train", "train_windows", "inference")
@@ -52,7 +53,8 @@ TABLE = re.compile(
 class Measured:
     """metrics: of the run. events: the framework's log. examples: of each window.
 
-    steps, windows, requests: began and ended in seconds of `time.perf_counter`. judged: seconds of the steps after the warm-up.
+    steps, windows, requests: began and ended in seconds of `time.perf_counter`. judged: seconds of the steps after the warm-up,
+    answered: of the requests after it.
     """
 
     metrics: dict[str, float]
@@ -61,6 +63,7 @@ class Measured:
     requests: list[tuple[float, float]]
     examples: list[int]
     judged: list[float]
+    answered: list[float]
     events: list[dict[str, Any]]
 
 
@@ -138,8 +141,10 @@ def _measured(child: Child, log: Path, files: Path) -> Measured:
         for phase in PHASES
     }
     examples = [row[3] for row in rows if row[0] == "train_windows"]
-    judged = [row[2] for row in rows if row[0] == "train" and not row[4]]
-    return Measured(metrics, *spans.values(), examples, judged, [json.loads(line) for line in log.read_text().splitlines()])
+    judged, answered = ([row[2] for row in rows if _phase(row[0]) == phase and not row[4]] for phase in ("train", "inference"))
+    return Measured(
+        metrics, *spans.values(), examples, judged, answered, [json.loads(line) for line in log.read_text().splitlines()]
+    )
 
 
 def _phase(name: str) -> str:
@@ -149,7 +154,9 @@ def _phase(name: str) -> str:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_step_is_the_devices_work_and_the_loss(measured: Mapping[str, Measured], name: str) -> None:
-    assert STEP <= measured[name].metrics["train/step_seconds"] < STEP + LATE
+    seconds = measured[name].judged
+    assert STEP <= min(seconds) < STEP + LATE
+    assert measured[name].metrics["train/step_seconds"] == pytest.approx(statistics.median(seconds), rel=1e-3)
 
 
 @pytest.mark.parametrize(("name", "batch"), [(name, BATCHES[name]) for name in WORKLOADS])
@@ -158,22 +165,30 @@ def test_throughput_of_steps_is_all_examples_over_the_time_of_all_steps(
 ) -> None:
     """Total over total, of the steps as they were: how late a busy machine made them is not what is tested."""
     seconds, throughput = measured[name].judged, measured[name].metrics["train/examples_per_second"]
-    assert min(seconds) >= STEP
     assert throughput == pytest.approx(batch * len(seconds) / sum(seconds), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_request_is_the_devices_work_and_the_answer(measured: Mapping[str, Measured], name: str) -> None:
-    assert ANSWER <= measured[name].metrics["inference/latency_seconds_p50"] < ANSWER + LATE
+    seconds = measured[name].answered
+    assert ANSWER <= min(seconds) < ANSWER + LATE
+    assert measured[name].metrics["inference/latency_seconds_p50"] == pytest.approx(statistics.median(seconds), rel=1e-3)
 
 
 def test_the_epochs_clock_holds_input_and_copies_and_no_validation(measured: Mapping[str, Measured]) -> None:
-    """Each batch: read, copied, the device waited for, the step. Validation would add half a second to every epoch."""
-    found = measured["classification"].metrics
-    expected = STEPS * (COSTS["input"] + COSTS["copy"] + COSTS["synchronise"] + STEP)
-    assert expected <= found["train/epoch_seconds"] < expected + STEPS * 2 * LATE
-    assert found["train/epoch_examples_per_second"] == pytest.approx(STEPS * 100 / found["train/epoch_seconds"], rel=0.05)
-    assert COSTS["input"] <= found["input/seconds_mean"] < COSTS["input"] + LATE
+    """Each batch: read, copied, the device waited for, the step. The second epoch lasted from its first batch to its last loss.
+
+    Validation would add half a second to every epoch.
+    """
+    found = measured["classification"]
+    epoch, mean = found.metrics["train/epoch_seconds"], found.metrics["input/seconds_mean"]
+    inputs = [one for one in found.events if one["event"] == "input" and one["began"] < found.steps[-1][1]]
+    assert len(inputs) == len(found.steps) == 2 * STEPS
+    assert epoch >= STEPS * (COSTS["input"] + COSTS["copy"] + COSTS["synchronise"] + STEP)
+    assert epoch == pytest.approx(found.steps[-1][1] - inputs[STEPS]["began"], abs=STEPS * LATE)
+    assert found.metrics["train/epoch_examples_per_second"] == pytest.approx(STEPS * 100 / epoch, rel=1e-3)
+    spent = statistics.mean(one["ended"] - one["began"] for one in inputs)
+    assert COSTS["input"] <= spent <= mean < spent + LATE
 
 
 @pytest.mark.parametrize("name", [*FREELY, "grid, free"])

@@ -37,8 +37,10 @@ def every_framework(request: pytest.FixtureRequest) -> str:
 
 class TestFramework(FrameworkContract):
     @pytest.fixture(autouse=True)
-    def _named(self, every_framework: str) -> None:
+    def _named(self, every_framework: str, request: pytest.FixtureRequest) -> None:
         self.framework = every_framework
+        if every_framework != "pytorch":  # one in a process of its own, as others have it
+            request.getfixturevalue("forked")
 
 
 @pytest.mark.usefixtures("forked")
