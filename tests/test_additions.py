@@ -118,7 +118,7 @@ class TestTiny(ModelContract):
 def source(tmp_path: Path) -> Path:
     """A copy of the source, with one more of everything, in the folder that commands run in."""
     for package in ("experiments", "models", "tracking"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, tmp_path / package)
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

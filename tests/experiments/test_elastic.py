@@ -36,10 +36,9 @@ class Measured:
     went_on: list[int] = field(default_factory=list)
 
 
-def workers_of(child: Child, spec: CellSpec) -> list[psutil.Process]:
-    """Torchrun's workers by rank."""
-    found = psutil.Process(child.pid).children(recursive=True)
-    mine = (one for one in found if one.cmdline()[-1:] == [str(spec.path / "told.json")])
+def workers_of(spec: CellSpec) -> list[psutil.Process]:
+    """Torchrun's workers by rank: its own processes, whoever began torchrun."""
+    mine = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"][-1:] == [str(spec.path / "told.json")]]
     return sorted(mine, key=lambda one: int(one.environ()["RANK"]))
 
 
@@ -61,8 +60,9 @@ def measured(spec: CellSpec, *blows: Callable[[psutil.Process], None]) -> Measur
                 if len(found.went_on) < len(blows) - len(waiting):
                     found.went_on.append(message["done"])
                 if message["done"] > 2 * EVERY and waiting:
-                    everyone |= {psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)}
-                    waiting.pop(0)(workers_of(child, spec)[1])
+                    workers = workers_of(spec)
+                    everyone |= {psutil.Process(child.pid), workers[0].parent(), *workers}
+                    waiting.pop(0)(workers[1])
                     struck = True
         if time.monotonic() - began > 300:
             child.stop()
@@ -80,9 +80,9 @@ def test_workers_go_on_from_the_last_checkpoint_after_a_kill_and_end_with_the_we
     given = {"steps": STEPS, "batch_size": 32, "warmup_steps": WARMUP, "patience_seconds": 20.0}
     for name in ("calm", "hit"):
         (tmp_path / name).mkdir()
-    with monkeypatch.context() as patched:  # without torchrun its workers need not import PyTorch anew
-        patched.setattr(process, "subprocess", forks.Subprocess(forks.server(), "pytorch"))
-        calm = measured(cell(tmp_path / "calm", "pytorch", **given))
+    # cells and torchrun are forks that need not import PyTorch anew, and so are workers without torchrun; its own are processes
+    monkeypatch.setattr(process, "subprocess", forks.Subprocess(forks.server(), "pytorch"))
+    calm = measured(cell(tmp_path / "calm", "pytorch", **given))
     hit = measured(
         cell(tmp_path / "hit", "pytorch", **given, max_restarts=2, checkpoint_steps=EVERY), lambda worker: worker.kill()
     )

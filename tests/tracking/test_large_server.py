@@ -56,8 +56,8 @@ def serve(postgres: Postgres, folder: Path, runs: int, workers: int = 4, **sizes
 
 @pytest.fixture(scope="module")
 def small(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """As many runs as two pages hold, with few values; two workers, so that pages are read side by side."""
-    server = serve(postgres, tmp_path_factory.mktemp("small"), 1_000, workers=2, **SMALL)
+    """As many runs as two pages hold, with few values; one worker, which needs no start."""
+    server = serve(postgres, tmp_path_factory.mktemp("small"), 1_000, workers=1, **SMALL)
     yield server
     server.kill()
 
