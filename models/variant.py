@@ -12,7 +12,8 @@ class Variant:
 
     architecture: the file that it reads in a model's folder; with a dot in it, a package that has a module a model.
     packages: what it imports. imports_if_there: what it imports too where that is installed, and needs for nothing that is
-    measured. distributions: whose versions are recorded, and which a model trained with it needs.
+    measured. looks_for: another framework that it imports where that is installed, later than it is opened, and does not need.
+    distributions: whose versions are recorded, and which a model trained with it needs.
     has_plain_loop: whether `loops/plain.py` is the loop of its own tutorials.
     extra: the extra of this project that installs them, if they come with one.
     has_pipeline: whether `Framework.read` is its own. fits: whether it trains by a `fit` of its own, which MLflow's autologging
@@ -24,6 +25,7 @@ class Variant:
     packages: tuple[str, ...]
     distributions: tuple[str, ...]
     imports_if_there: tuple[str, ...] = ()
+    looks_for: tuple[str, ...] = ()
     extra: str = ""
     has_pipeline: bool = False
     has_plain_loop: bool = False

@@ -124,10 +124,12 @@ def lean_import(name: str) -> Iterator[None]:
     """A framework that is opened in this block does not find what it `imports_if_there`; what is imported already stays.
 
     MLflow brings packages for plots and tables, which Keras imports wherever they are installed: it would be charged with their
-    memory and their start.
+    memory and their start. What it `looks_for` it does not find after the block either.
     """
-    hidden = [package for package in described(name).imports_if_there if package not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: "not installed", to an import
+    asked = described(name)
+    hidden = [package for package in asked.imports_if_there if package not in sys.modules]
+    for_good = [package for package in asked.looks_for if package not in sys.modules]
+    sys.modules.update(dict.fromkeys([*hidden, *for_good]))  # type: ignore[arg-type]  # None: "not installed", to an import
     try:
         yield
     finally:

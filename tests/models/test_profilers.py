@@ -60,12 +60,13 @@ def profile_of(framework: str, script: str, call: str = "told(profiled)") -> dic
 def check_parts(found: dict[str, Any], *, recorded: bool = True) -> None:
     """Whatever else they are, they add up to the steps, and Python's sleep is in none of the others.
 
+    But for a moment: threads of the runtime may end after the step's value is known.
     recorded: whether the runtime is sure to show an operator.
     """
     assert found["steps"] == STEPS
     assert sum(found["parts"].values()) == pytest.approx(found["wall"])
     assert found["parts"]["op"] > 0 or not recorded
-    assert found["parts"]["python"] > STEPS * SLEEP
+    assert found["parts"]["python"] > (STEPS - 0.5) * SLEEP
 
 
 def test_pytorchs_leaves_are_the_operators_that_were_called() -> None:

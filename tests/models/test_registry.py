@@ -13,7 +13,7 @@ import pytest
 import models
 from models import frameworks
 from models.contract import ModelError
-from tests.models.children import run_python
+from tests.models.children import run_in, run_python
 
 NAMES = {
     *("pytorch", "pytorch+compile", "pytorch+channels_last", "tensorflow", "tensorflow+eager", "tensorflow+xla"),
@@ -116,3 +116,23 @@ def test_what_is_hidden_from_a_framework_is_there_again_afterwards() -> None:
             with pytest.raises(ImportError):
                 import_module("colorsys")
     assert import_module("colorsys").rgb_to_hsv(0, 0, 0) == (0, 0, 0)
+
+
+BUILT = """
+import sys
+import numpy as np
+from models import frameworks, spec
+name = sys.argv[1]
+with frameworks.lean_import(name):
+    framework = frameworks.open_framework(name, device="cpu", threads=1, precision="float32", seed=0)
+framework.build("deepspeech2", spec("deepspeech2").probe(np.random.default_rng(0))[0])
+print(any(module.startswith("tensorflow.") for module in sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "has_it"), [("keras-torch", False), pytest.param("keras-tensorflow", True, marks=pytest.mark.slow)]
+)
+def test_keras_brings_tensorflow_where_it_runs_on_it_alone(name: str, *, has_it: bool) -> None:
+    """DeepSpeech2 has bidirectional layers: Keras copies them, and asks of what it copies whether it is TensorFlow's."""
+    assert run_in(name, "-c", BUILT, name).stdout.split() == [str(has_it)]

@@ -6,6 +6,8 @@ from models.variant import Variant
 
 # Keras has wrappers for these, and draws with them. JAX needs SciPy itself.
 COMPANY = ("matplotlib", "pandas", "scipy", "sklearn")
+# It asks of what it copies or saves (both layers of a bidirectional one) whether it is TensorFlow's.
+ASKED_FOR = "tensorflow"
 
 
 def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool = True) -> Variant:
@@ -13,6 +15,7 @@ def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool =
         architecture="keras",
         packages=("keras", backend),
         imports_if_there=tuple(package for package in COMPANY if (backend, package) != ("jax", "scipy")),
+        looks_for=() if backend == ASKED_FOR else (ASKED_FOR,),
         distributions=("keras", *distributions),
         extra=extra,
         compiles=backend != "torch",
