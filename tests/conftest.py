@@ -70,6 +70,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", type=Path, metavar="FOLDER", help="where tests/ui leaves pictures of what it saw")
 
 
+# Files of many quick tests: they come last, so that no worker waits for a long one.
+LAST = (
+    *(f"tests/experiments/comparison/test_{name}.py" for name in ("calibration", "figures", "stopping")),
+    *("tests/experiments/test_hostile_settings.py", "tests/tracking/test_damage.py", "tests/test_docs.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.nodeid.startswith(LAST))
+
+
 class ByServer(LoadFileScheduling):
     """The tests of a file run in one process, and all that ask the group's server in the same one: starting it takes a minute."""
 
