@@ -237,8 +237,9 @@ def serve(address: str, keeper: int) -> Work | None:
                 return fork_on_request(requests)
             requests.close()
             imported[packages] = pid, ours
-        socket.send_fds(imported[packages][1], [request], [line.detach(), *files])
-        _close(*files)
+        files = [line.detach(), *files]
+        socket.send_fds(imported[packages][1], [request], files)
+        _close(*files)  # where the import fails, who asked hears of it
     for path in (address, f"{address}.lock"):
         Path(path).unlink(missing_ok=True)
     return None

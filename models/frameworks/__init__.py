@@ -10,8 +10,10 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -119,6 +121,23 @@ def open_framework(
     return framework
 
 
+@dataclass(frozen=True)
+class Without:
+    """Python's finder of modules, to which some packages are not installed.
+
+    Nothing of them is put in `sys.modules`, where Keras looks too.
+    """
+
+    packages: tuple[str, ...]
+    finder: Any = PathFinder
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return None if name in self.packages else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.finder, name)
+
+
 @contextmanager
 def lean_import(name: str) -> Iterator[None]:
     """A framework that is opened in this block does not find what it `imports_if_there`; what is imported already stays.
@@ -128,8 +147,9 @@ def lean_import(name: str) -> Iterator[None]:
     """
     asked = described(name)
     hidden = [package for package in asked.imports_if_there if package not in sys.modules]
-    for_good = [package for package in asked.looks_for if package not in sys.modules]
-    sys.modules.update(dict.fromkeys([*hidden, *for_good]))  # type: ignore[arg-type]  # None: "not installed", to an import
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: "not installed", to an import
+    if asked.looks_for:
+        sys.meta_path[:] = [Without(asked.looks_for) if finder is PathFinder else finder for finder in sys.meta_path]
     try:
         yield
     finally:
