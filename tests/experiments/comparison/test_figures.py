@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure as Canvas
@@ -53,6 +54,13 @@ def test_a_second_process_draws_the_same_figures_and_is_not_needed(lives: bool, 
     assert painter._process.poll() is not None
     assert len(asked[0]) == len(found) // 2 > 0
     assert found == figures.draw(comparison)
+
+
+def test_a_style_that_somebody_else_has_set_does_not_reach_the_figures() -> None:
+    """As Optuna's plots do, for the rest of the process."""
+    ours = _drawn(frame())
+    with style.context("ggplot"):
+        assert _drawn(frame()) == ours
 
 
 def test_few_runs_are_drawn_by_one_process() -> None:

@@ -8,7 +8,8 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -61,6 +62,15 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",
 }
 Colours = dict[str, str]
+
+
+@contextmanager
+def styled(more: Mapping[Any, Any] | None = None) -> Iterator[None]:
+    """Our style on matplotlib's defaults, whatever a user's own file or a library's style (Optuna's plots have one) has set."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({**STYLE, **(more or {})})
+        yield
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ def colours_of(levels: Sequence[str]) -> Colours:
 
 def made(drawing: Drawing) -> Figure:
     name, title = drawing.name, drawing.title
-    with mpl.rc_context({**STYLE, "svg.hashsalt": hashlib.sha256(name.encode()).hexdigest()}):
+    with styled({"svg.hashsalt": hashlib.sha256(name.encode()).hexdigest()}):
         canvas = Canvas(figsize=(WIDTH_INCHES, drawing.height_inches), dpi=DOTS_AN_INCH, layout="constrained")
         drawing.paint(canvas)
         _fix_titles(canvas)

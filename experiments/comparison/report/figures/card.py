@@ -6,12 +6,11 @@ import io
 import textwrap
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
 from experiments.comparison.report.card import AnswerCard
-from experiments.comparison.report.figures.canvas import BAD, DOTS_AN_INCH, GOOD, INK, SOFT, STYLE, WIDTH_INCHES
+from experiments.comparison.report.figures.canvas import BAD, DOTS_AN_INCH, GOOD, INK, SOFT, WIDTH_INCHES, styled
 
 _TINTS = {"better": GOOD, "worse": BAD}
 _COLUMNS = {9.0: 104, 15.0: 62}
@@ -24,7 +23,7 @@ def picture(card: AnswerCard) -> bytes:
     texts = _texts(card)
     heights = [(text.count("\n") + 1) * size * _LINE / 72 + 0.06 for text, size, _ in texts]
     inches = sum(heights) + 2 * _LEFT
-    with mpl.rc_context(STYLE):
+    with styled():
         canvas = Canvas(figsize=(WIDTH_INCHES, inches), dpi=DOTS_AN_INCH)
         top = inches - _LEFT
         for (text, size, style), height in zip(texts, heights, strict=True):
