@@ -38,7 +38,7 @@ class Measured:
 
 def workers_of(spec: CellSpec) -> list[psutil.Process]:
     """Torchrun's workers by rank: its own processes, whoever began torchrun."""
-    mine = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"][-1:] == [str(spec.path / "told.json")]]
+    mine = [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[-1:] == [str(spec.path / "told.json")]]
     return sorted(mine, key=lambda one: int(one.environ()["RANK"]))
 
 
