@@ -174,8 +174,9 @@ def test_throughput_of_steps_is_all_examples_over_the_time_of_all_steps(
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_request_is_the_devices_work_and_the_answer(measured: Mapping[str, Measured], name: str) -> None:
-    assert ANSWER <= min(measured[name].answered) < ANSWER + LATE
-    assert measured[name].metrics["inference/latency_seconds_p50"] >= ANSWER
+    seconds = measured[name].answered
+    assert ANSWER <= min(seconds) < ANSWER + LATE
+    assert min(seconds) <= measured[name].metrics["inference/latency_seconds_p50"] <= max(seconds)
 
 
 def test_the_epochs_clock_holds_input_and_copies_and_no_validation(measured: Mapping[str, Measured]) -> None:
