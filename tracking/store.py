@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from tracking import bundle, first_use, imports, limits, plain, technical, whereabouts
+from tracking import bundle, first_use, garbage, limits, plain, technical, whereabouts
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import (
     VANISHED,
@@ -72,7 +72,7 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
-with imports.uncollected():
+with garbage.uncollected():
     import mlflow
     import requests
     from mlflow.entities import (

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from deploy import imports
+from deploy import garbage
 from deploy.guard.routes import line
 
 # MLflow reads these when it is imported.
@@ -23,7 +23,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ["MLFLOW_BASIC_AUTH_FAIL_CLOSED"] = "true"
 os.environ["MLFLOW_ENABLE_WORKSPACES"] = "false"
 
-with imports.uncollected():
+with garbage.uncollected():
     from mlflow.exceptions import MlflowException
     from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
     from mlflow.server import app as flask_app

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from experiments.config.commands import COMMANDS, Admin, Campaigns, Compare, Exp
 from experiments.config.stopping import STOP
 from tracking import plain
 from tracking.errors import EvenhandError, WrongCall
+from tracking.garbage import uncollected
 
 if TYPE_CHECKING:
     from experiments.campaign.campaign import Campaign
@@ -171,7 +171,11 @@ def _parity(settings: Parity) -> int:
 
 
 def _compare(settings: Compare) -> int:
-    gc.disable()  # a tenth of the time of a large comparison; this process ends with it
+    with uncollected():  # a tenth of the time of a large comparison
+        return _compared(settings)
+
+
+def _compared(settings: Compare) -> int:
     from experiments.cli.compare import compare
     from experiments.config.console import Display, errors
 

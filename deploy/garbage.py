@@ -1,4 +1,4 @@
-"""Imports of large packages, for what runs where `tracking` is not (deploy/compose/Dockerfile); tracking/imports.py says why."""
+"""As tracking/garbage.py, for what runs where `tracking` is not (deploy/compose/Dockerfile)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports of large packages."""
+"""Python's garbage collector, switched off for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Imports without the garbage collector, which would look through all that stays again and again: a fifth of their time."""
+    """For what makes much that stays: the collector would look through it again and again, a fifth of the time of an import."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,0 +1,35 @@
+"""What is done without the garbage collector, here and in the guard's own copy."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from deploy import garbage as of_the_guard
+from experiments.cli import actions
+from experiments.config.commands import Compare
+from tracking import garbage
+from tracking.errors import WrongCall
+
+
+def test_the_collector_works_again_afterwards_and_where_it_was_off_it_stays_off() -> None:
+    for one in (garbage, of_the_guard):
+        with one.uncollected():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+    gc.disable()
+    try:
+        with garbage.uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_comparison_leaves_the_collector_to_whoever_called_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
+    with pytest.raises(WrongCall):
+        actions._compare(Compare())
+    assert gc.isenabled()
