@@ -22,6 +22,7 @@ from experiments.config.settings import parse
 from experiments.datasets.labelled.data import Labelled
 from experiments.workloads.classification.train import time_to
 from models.contract import ModelError
+from tests import warm
 from tests.conftest import Place
 from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
 from tests.faults.test_campaign import wait_for_epochs
@@ -110,10 +111,8 @@ def test_a_logged_classifier_labels_what_clients_send(place: Place) -> None:
     files = [place.folder / f"{row}.png" for row in rows]
     for row, file in zip(rows, files, strict=True):
         Image.fromarray(np.asarray(data.images[row, :, :, 0])).save(file)
-    script = place.folder / "classify.py"
-    script.write_text(CLASSIFY)
-    command = [sys.executable, str(script), logged.model_uri, *map(str, files)]
-    done = subprocess.run(command, cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-c", CLASSIFY, logged.model_uri, *map(str, files)]
+    done = warm.run(command, place.environment, place.folder)
     assert done.returncode == 0, done.stderr[-2_000:]
     labels = json.loads(done.stdout.splitlines()[-1])
     right = np.mean([label == data.classes[data.labels[row]] for label, row in zip(labels, rows, strict=True)])

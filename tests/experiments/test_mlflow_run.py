@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 
 import psutil
@@ -56,11 +55,10 @@ def test_a_killed_runner_takes_the_campaign_along(place: Place, monkeypatch: pyt
         monkeypatch.setenv(name, text)
     list(Store(place.uri).runs("captioning"))  # two processes that make one new SQLite database at once fail in MLflow
     launched = command(place, blocks="2", epochs="40")
-    with (place.folder / "runner.log").open("wb") as log:
-        runner = subprocess.Popen(launched, env=place.environment, cwd=place.folder, stdout=log, stderr=log)
+    runner = place.begin(*launched)
 
     def started() -> bool:
-        assert runner.poll() is None, (place.folder / "runner.log").read_text()
+        assert runner.poll() is None, runner.said
         return any(run.tags.get("kind") == "cell" for run in Store(place.uri).runs("captioning"))
 
     wait_for(started, 120)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
 import time
 
@@ -13,7 +12,7 @@ import pytest
 
 from experiments.campaign import readiness
 from experiments.campaign.readiness import MachineState
-from tests import neighbours
+from tests import neighbours, warm
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
@@ -99,10 +98,9 @@ def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
     assert not place.journal.exists() or not list(place.journal.glob("*/campaign.json"))
 
 
-def started(place: Place, **given: str) -> subprocess.Popen[str]:
-    """Anew: the loader looks for the driver when a process starts."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(place.command("captioning", **given), env=place.environment, cwd=place.folder, text=True, **pipes)
+def started(place: Place, driver: Driver, **given: str) -> warm.Process:  # noqa: F811
+    """A campaign that sees the driver; its cells are started anew, and the loader finds it in their environment."""
+    return place.begin(*driver.loaded(place.command("captioning", **given)))
 
 
 def test_a_gpu_that_not_all_see_is_left_alone(place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -112,7 +110,7 @@ def test_a_gpu_that_not_all_see_is_left_alone(place: Place, driver: Driver, monk
     synthetic = {"frameworks": "toy", "blocks": "1", "data": "synthetic", "vocabulary": "60", "length": "8"}
 
     def ended(**given: str) -> tuple[int, str]:
-        process = started(place, **synthetic, **given)
+        process = started(place, driver, **synthetic, **given)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
 
@@ -131,7 +129,7 @@ def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pyte
         monkeypatch.setenv(name, text)
     driver.answers(celsius=40, pid=1)
     synthetic = {"data": "synthetic", "vocabulary": "60", "length": "8"}
-    campaign = started(place, frameworks="toy", blocks="2", device="cpu", cool_down_seconds="2", **synthetic)
+    campaign = started(place, driver, frameworks="toy", blocks="2", device="cpu", cool_down_seconds="2", **synthetic)
     wait_for(lambda: any(isinstance(one, RunOpened) and one.tags["kind"] == "cell" for one in records(place)), 120)
     driver.answers(celsius=58, clock_limits=0x20)
     output, _ = campaign.communicate(timeout=120)

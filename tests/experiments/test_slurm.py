@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests import slurm
+from tests import slurm, warm
 from tests.conftest import Place, toy_costs, wait_for
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
@@ -86,22 +86,20 @@ def test_a_machine_without_slurm_or_without_its_controller_is_one_line(
     assert "sbatch, srun, squeue, scancel, sinfo not found on this machine" in done.stderr
 
 
+WITHOUT_SUBMITIT = """
+import sys
+from importlib.machinery import PathFinder
+from experiments.cli.main import main
+found = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name == "submitit" else found(name, *more)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_without_submitit_one_line_says_what_installs_it(on_cluster: Place) -> None:
     """A Python that does not find the package, whatever is installed."""
-    (on_cluster.folder / "sitecustomize.py").write_text(
-        "from importlib.machinery import PathFinder\n"
-        "found = PathFinder.find_spec\n"
-        "PathFinder.find_spec = lambda name, *more: None if name == 'submitit' else found(name, *more)\n"
-    )
-    path = os.pathsep.join([str(on_cluster.folder), on_cluster.environment["PYTHONPATH"]])
-    done = subprocess.run(
-        on_cluster.command("captioning", **TOYS),
-        env={**on_cluster.environment, "PYTHONPATH": path},
-        cwd=on_cluster.folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = on_cluster.command("captioning", **TOYS)
+    done = warm.run([sys.executable, "-c", WITHOUT_SUBMITIT, *command[3:]], on_cluster.environment, on_cluster.folder)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'" in done.stderr
     assert not stored(on_cluster)

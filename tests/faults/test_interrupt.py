@@ -19,7 +19,7 @@ SHORT = {**QUICK, "data": "synthetic", "vocabulary": "60", "length": "8", "frame
 
 
 def begin(command: list[str], place: Place, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
-    """A process group of its own, as a shell makes one for every job; the terminal's Ctrl-C goes to all of it."""
+    """Started anew. A process group of its own, as a shell makes one for every job; the terminal's Ctrl-C goes to all of it."""
     log = place.folder / "output.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -89,10 +89,10 @@ def test_no_run_is_left_open_below_mlflow_run(place: Place, reached: str) -> Non
     command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning", "--env-manager", "local", *parameters]
     store = Store(place.uri)
     store.experiment_id("captioning")  # made beforehand, so that looking for it does not race with making it
-    process, log = begin(command, place, place.folder)
+    process = place.begin(*command)
 
     def there() -> bool:
-        assert process.poll() is None, log.read_text()
+        assert process.poll() is None, process.said
         if reached == "campaign":
             return bool(list(store.runs("captioning")))
         below = psutil.Process(process.pid).children(recursive=True)
@@ -103,5 +103,5 @@ def test_no_run_is_left_open_below_mlflow_run(place: Place, reached: str) -> Non
     assert process.wait(120) != 0
     found = statuses(place, "Default", "captioning")
     assert found
-    assert "RUNNING" not in found.values(), (found, log.read_text())
+    assert "RUNNING" not in found.values(), (found, process.said)
     assert ("campaign" in found) == (reached == "campaign")

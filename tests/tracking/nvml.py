@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).with_name("nvml_driver.c")
+NAME = "libnvidia-ml.so.1"
 ANSWERS = {
     "used_bytes": 2e9,
     "utilization_percent": 87,
@@ -41,6 +43,12 @@ class Driver:
         written.write_text("".join(f"{name} {value:.17g}\n" for name, value in told.items()))
         written.replace(self.folder / "answers")
 
+    def loaded(self, command: Sequence[str]) -> list[str]:
+        """`python -m MODULE …` for a fork that loads the driver first: what has started already does not look for another."""
+        _, _, module, *arguments = command
+        load = f"import ctypes, runpy; ctypes.CDLL({str(self.folder / NAME)!r})"
+        return [sys.executable, "-c", f"{load}; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)", *arguments]
+
     def python(self, script: str, **environment: str) -> str:
         """A script in a process that sees the GPU; what it prints."""
         done = subprocess.run(
@@ -58,8 +66,8 @@ class Driver:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (compiler := shutil.which("cc")):
         pytest.skip("building a driver library needs a C compiler")
-    built = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(built), str(SOURCE)], check=True)
+    built = tmp_path_factory.mktemp("nvml") / NAME
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", f"-Wl,-soname,{built.name}", "-o", str(built), str(SOURCE)], check=True)
     return built
 
 

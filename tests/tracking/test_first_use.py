@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests import warm
 from tracking import first_use
 from tracking.errors import WrongCall
 from tracking.store import Store
@@ -31,17 +30,23 @@ print(store.experiment_id("captioning"))
 """
 
 
+def told(folder: Path, number: int) -> tuple[Path, Path]:
+    """Where a process writes its output and its errors."""
+    return folder / f"output-{number}", folder / f"errors-{number}"
+
+
 def test_processes_that_begin_side_by_side_find_one_store(tmp_path: Path) -> None:
+    """With all imported before: what is left of a start falls together."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    environment = {**kept, "PYTHONPATH": str(ROOT)}
-    commands = [[sys.executable, "-c", BEGIN, f"ready-{number}", str(PROCESSES)] for number in range(PROCESSES)]
     started = [
-        subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for command in commands
+        warm.Process([sys.executable, "-c", BEGIN, f"ready-{number}", str(PROCESSES)], kept, tmp_path, *told(tmp_path, number))
+        for number in range(PROCESSES)
     ]
-    told = [process.communicate(timeout=120) for process in started]
-    assert [process.returncode for process in started] == [0] * PROCESSES, told
-    assert len({answer for answer, _ in told}) == 1, "the same experiment for all"
+    codes = [process.wait(120) for process in started]
+    assert codes == [0] * PROCESSES, [told(tmp_path, number)[1].read_text() for number in range(PROCESSES)]
+        told(tmp_path, n)[1].read_text() for n in range(PROCESSES)
+    ]
+    assert len({process.said for process in started}) == 1, "the same experiment for all"
     assert {path.name for path in tmp_path.rglob("*.db*")} == {"mlflow.db"}, "nothing of ours stays there"
 
 
