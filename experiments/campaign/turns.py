@@ -52,9 +52,7 @@ class Turns:
         number, order = 0, list(range(len(self._cells)))
         while order:
             for place, at in enumerate(order):
-                if not number:
-                    start(self._cells[at])
-                self._turn(at, number, place)
+                self._turn(at, number, place, start)
                 if self._over:
                     return
             number += 1
@@ -71,10 +69,12 @@ class Turns:
         phases = {at: one.passed.phase for at, one in enumerate(self._cells) if one.open and one.passed}
         return [at for at, phase in phases.items() if phase == min(phases.values())]
 
-    def _turn(self, at: int, number: int, place: int) -> None:
+    def _turn(self, at: int, number: int, place: int, start: Callable[[Listening], None]) -> None:
         """One works until it passes the token or ends. The others are listened to as well: they may be killed."""
         one, others = self._cells[at], [other for other in self._cells if other is not self._cells[at]]
         phase, began_ms, began = 0, int(1_000 * time.time()), time.monotonic()
+        if not number:
+            start(one)
         if one.passed and one.child:
             phase, one.passed = one.passed.phase, None
             one.child.go(self._steps.get(phase, self._least))

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet
@@ -327,8 +327,16 @@ def pairs(folder: Path) -> dict[str, list[CellSpec]]:
     }
 
 
+class Played(NamedTuple):
+    """The cells of a block, their turns, and when each process was about to start."""
+
+    cells: list[Listening]
+    turns: parents.Turns
+    started_ms: list[float]
+
+
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Listening], parents.Turns]]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
     """All workloads side by side, since the cells sleep; of each, one works at a time."""
     folder = tmp_path_factory.mktemp("workloads")
     with pytest.MonkeyPatch.context() as patch:
@@ -344,25 +352,33 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Lis
     return found
 
 
-def _played(specs: list[CellSpec]) -> tuple[list[Listening], parents.Turns]:
+def _played(specs: list[CellSpec]) -> Played:
+    started_ms = list[float]()
+
+    def start(cell: Listening) -> None:
+        time.sleep(0.01)
+        started_ms.append(1_000 * time.time())
+        cell.start()
+
     cells = [Listening(spec, lambda _: None, lambda *_: None) for spec in specs]
     turns = parents.Turns(cells, np.random.default_rng(0), 2, lambda: "")
     with ExitStack() as alive:
         for cell in cells:
             alive.enter_context(cell)
-        turns.play(Listening.start)
+        turns.play(start)
         for cell in cells:
             cell.stop()
-    return cells, turns
+    return Played(cells, turns, started_ms)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_cells_of_every_workload_take_turns(played: Mapping[str, tuple[list[Listening], parents.Turns]], name: str) -> None:
-    cells, turns = played[name]
+def test_cells_of_every_workload_take_turns(played: Mapping[str, Played], name: str) -> None:
+    cells, turns, started_ms = played[name]
     assert turns.failed is None, turns.failed.ended()
     assert [cell.closed and cell.closed.outcome for cell in cells] == ["ok", "ok"]
     phases = {"training_speed": {0, 1}, "grid": {0, 1, 2}, "overhead": {0, 1, 2}}.get(name, {0, 1, 2, 3})
-    for taken in turns.taken:
+    for taken, start_ms in zip(turns.taken, started_ms, strict=True):
+        assert taken[0].began_ms <= start_ms - 9, "the first turn begins before its process does"
         assert {one.phase for one in taken} == (phases if "classification" not in name else {0, 1, 2})
         for phase in phases - {0}:
             inside = [one for one in taken if one.phase == phase]
