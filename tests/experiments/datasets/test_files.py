@@ -90,11 +90,11 @@ def test_bombs_in_json_are_one_line(tmp_path: Path, value: str, message: str, ke
 
 
 def test_a_large_annotation_file_is_never_in_memory_whole(tmp_path: Path) -> None:
-    """30 MB of annotations; held are the image names, one window and its decoded rest."""
+    """12 MB of annotations, three times as much when decoded; held are the image names, one window and its decoded rest."""
     (tmp_path / "annotations").mkdir()
     (tmp_path / "train2017").mkdir()
     path = tmp_path / "annotations" / "captions_train2017.json"
-    images, captions = 5_000, 240_000
+    images, captions = 5_000, 96_000
     with path.open("w") as file:
         file.write('{"images": [')
         file.write(", ".join(json.dumps({"id": number, "file_name": f"{number:012d}.jpg"}) for number in range(images)))
@@ -103,7 +103,7 @@ def test_a_large_annotation_file_is_never_in_memory_whole(tmp_path: Path) -> Non
             text = f"caption {number} " + "of some words that fill the file " * 2
             file.write((", " if number else "") + json.dumps({"image_id": number % images, "id": number, "caption": text}))
         file.write("]}")
-    assert path.stat().st_size > 28e6
+    assert path.stat().st_size > 11e6
     layout = coco.detect(tmp_path)
     assert layout is not None
     tracemalloc.start()
@@ -111,7 +111,7 @@ def test_a_large_annotation_file_is_never_in_memory_whole(tmp_path: Path) -> Non
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert rows == captions
-    assert peak_bytes < 10e6
+    assert peak_bytes < 8e6
 
 
 def test_new_folder_of_the_faster_process_stays(tmp_path: Path) -> None:
