@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from experiments.cell import measure, timing
 from experiments.cell.checkpoint import TrainingState
 from experiments.cell.compiling import Compiling
@@ -38,13 +36,13 @@ class Told:
 
 
 class Slow:
-    """Placing takes 20 ms; the first five answers of a batch size take 10 ms, the others 1."""
+    """Placing takes 20 ms, and 100 for the first of a batch size; its first five answers take 10 ms, the others 1."""
 
     def __init__(self) -> None:
         self.asked: dict[int, int] = {}
 
     def place_inputs(self, inputs: Any) -> Any:
-        time.sleep(0.02)
+        time.sleep(0.02 if inputs[0] in self.asked else 0.1)
         return ("placed", *inputs)
 
     def synchronise(self) -> None: ...
@@ -59,13 +57,13 @@ class Slow:
 
 
 def test_requests_are_placed_before_they_are_timed_and_the_first_are_left_out() -> None:
-    """A machine that sleeps too long adds to a request; 5 ms lie far from both 1 and 10, and 15 from placing."""
+    """A busy machine adds to a single request, and less to the median of twenty."""
     slow, told = Slow(), Told()
     phases = measure._infer(slow, SimpleNamespace(settings=SETTINGS), slow, None, told)  # type: ignore[arg-type]
     assert [(len(one.seconds), sum(one.is_warmup)) for one in phases] == [(25, 5), (25, 5)]
     for prefix in ("inference", "inference/batch_4"):
-        assert told.metric[f"{prefix}/latency_seconds_p50"] == pytest.approx(0.001, abs=0.004)
-        assert told.metric[f"{prefix}/first_call_seconds"] == pytest.approx(0.01, abs=0.005)
+        assert 0.001 <= told.metric[f"{prefix}/latency_seconds_p50"] < 0.02
+        assert 0.01 <= told.metric[f"{prefix}/first_call_seconds"] < 0.1
 
 
 class Steady:
@@ -94,14 +92,14 @@ class Steady:
 
 
 class Slowly(Told):
-    """30 ms to tell anybody anything."""
+    """150 ms to tell anybody anything."""
 
     def progress(self, *_: Any) -> None:
-        time.sleep(0.03)
+        time.sleep(0.15)
 
 
 def test_the_epochs_clock_holds_the_input_and_not_what_is_told() -> None:
-    """4 · (20 + 10 + 5 + 5) ms, a busy machine adds to each; telling would be 120 ms more, placing 10 to every step."""
+    """4 · (20 + 10 + 5 + 5) ms, a busy machine adds to each; telling would be 600 ms more, placing 10 to every step."""
     steady, state = Steady(), TrainingState()
     compiling = Compiling(steady)  # type: ignore[arg-type]
     losses, seconds = measure._epoch(
@@ -118,9 +116,9 @@ def test_the_epochs_clock_holds_the_input_and_not_what_is_told() -> None:
         Slowly(),  # type: ignore[arg-type]
     )
     assert losses == [0.0, 1.0, 2.0, 3.0]
-    assert 0.16 <= seconds < 0.28
+    assert 0.16 <= seconds < 0.7
     assert 0.005 <= min(state.seconds) < 0.015
-    assert 0.08 <= state.input_seconds < 0.16
+    assert 0.08 <= state.input_seconds <= seconds - 0.08  # placing, steps and what lies between them
 
 
 def test_throughput_of_epochs_is_total_over_total_without_the_first() -> None:
