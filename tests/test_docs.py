@@ -33,7 +33,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())
 # Names and data that the pages' examples have, and readers do not.
 INVENTED = {"settings": "best-settings.json"}
-MOST_CHARACTERS = 120
+MAX_CHARACTERS = 120
 # What readers stumbled over, as regular expressions.
 OF_THE_HOUSE = (
     r"or that it cannot be said",
@@ -72,7 +72,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_lines_fit_a_screen(page: Path) -> None:
     """120 characters, but for rows of tables, which Markdown cannot break."""
     lines = enumerate(page.read_text().splitlines(), start=1)
-    assert [number for number, line in lines if len(line) > MOST_CHARACTERS and not line.startswith("|")] == []
+    assert [number for number, line in lines if len(line) > MAX_CHARACTERS and not line.startswith("|")] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -29,10 +29,10 @@ SOURCES = {
     EXPERIMENT: re.compile(r"mlflow-artifacts:/([0-9]+)/.*"),
 }
 VERSION = re.compile(r"models:/([A-Za-z0-9][^/?#%\\]*)/[0-9]+")
-DEEPEST, MOST_NAMES, MOST_IDS = 32, 20_000, 100
-LONGEST_FILTER, MOST_CONDITIONS, MOST_ORDERS = 4_096, 30, 10
-LONGEST_PART_BYTES, MOST_PARTS = 255, 64
-MOST_BRACES = 64
+DEEPEST, MAX_NAMES, MAX_IDS = 32, 20_000, 100
+LONGEST_FILTER, MAX_CONDITIONS, MAX_ORDERS = 4_096, 30, 10
+LONGEST_PART_BYTES, MAX_PARTS = 255, 64
+MAX_BRACES = 64
 
 
 def check_query(route: Route, query: bytes, *, may_have_one: bool) -> None:
@@ -73,12 +73,12 @@ def body_of(route: Route, body: bytes) -> dict[str, Any]:
 def check_search(name: str, value: Any) -> None:
     """Raises Refusal for what would keep the database busy for long: MLflow joins a table for each condition."""
     if name in ("filter", "filter_string") and isinstance(value, str):
-        if len(value) > LONGEST_FILTER or value.lower().count(" and ") >= MOST_CONDITIONS:
-            raise Refusal(400, f"{name} has more than {MOST_CONDITIONS} conditions or {LONGEST_FILTER} characters")
-    elif name == "order_by" and isinstance(value, list) and len(value) > MOST_ORDERS:
-        raise Refusal(400, f"order_by names more than {MOST_ORDERS} columns")
-    elif name == "query" and isinstance(value, str) and value.count("{") > MOST_BRACES:
-        raise Refusal(400, f"query has more than {MOST_BRACES} braces")
+        if len(value) > LONGEST_FILTER or value.lower().count(" and ") >= MAX_CONDITIONS:
+            raise Refusal(400, f"{name} has more than {MAX_CONDITIONS} conditions or {LONGEST_FILTER} characters")
+    elif name == "order_by" and isinstance(value, list) and len(value) > MAX_ORDERS:
+        raise Refusal(400, f"order_by names more than {MAX_ORDERS} columns")
+    elif name == "query" and isinstance(value, str) and value.count("{") > MAX_BRACES:
+        raise Refusal(400, f"query has more than {MAX_BRACES} braces")
 
 
 def check_entries(body: Any) -> None:
@@ -115,8 +115,8 @@ def ids(route: Route, body: Any) -> set[tuple[str, str]]:
             found.add((kind, _id(name, value)))
         elif name == "source" and isinstance(value, str):
             found |= {(of, match[1]) for of, form in SOURCES.items() if (match := form.fullmatch(value))}
-    if len(found) > MOST_IDS:
-        raise Refusal(400, f"a request names at most {MOST_IDS} runs, models and experiments")
+    if len(found) > MAX_IDS:
+        raise Refusal(400, f"a request names at most {MAX_IDS} runs, models and experiments")
     return found
 
 
@@ -147,8 +147,8 @@ def check_path(route: Route) -> None:
     parts = text.removesuffix("/").split("/")
     if {"", ".", ".."} & set(parts) or re.search(r"\\|%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]", text):
         raise Refusal(400, f"{ascii(text)[:200]} is no path of a file: parts with / between, without . .. \\ or %-codes")
-    if len(parts) > MOST_PARTS or any(len(part.encode(errors="replace")) > LONGEST_PART_BYTES for part in parts):
-        raise Refusal(400, f"a path has at most {MOST_PARTS} parts of {LONGEST_PART_BYTES} bytes")
+    if len(parts) > MAX_PARTS or any(len(part.encode(errors="replace")) > LONGEST_PART_BYTES for part in parts):
+        raise Refusal(400, f"a path has at most {MAX_PARTS} parts of {LONGEST_PART_BYTES} bytes")
     if route.kind == UPLOAD and len(parts) < 2:
         raise Refusal(400, "a file lies below an experiment: EXPERIMENT/RUN/artifacts/NAME")
 
@@ -161,8 +161,8 @@ class _Objects:
 
     def __call__(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         self._names += len(pairs)
-        if self._names > MOST_NAMES:
-            raise Refusal(400, f"the body has more than {MOST_NAMES:,} names")
+        if self._names > MAX_NAMES:
+            raise Refusal(400, f"the body has more than {MAX_NAMES:,} names")
         found, meant = dict(pairs), dict[str, Any]()
         for name, value in pairs:
             if meant.setdefault(_canonical(name), value) != value:

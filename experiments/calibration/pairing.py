@@ -29,7 +29,7 @@ PAIRINGS = ("sequential", "interleaved")
 # Total over total: a median of steps of which a neighbour slows about half is now this, now that.
 METRIC = "train/examples_per_second"
 DELAY = 0.05
-MOST_SPREAD, MOST_TIME = 0.5, 0.5
+MAX_SPREAD, MAX_TIME = 0.5, 0.5
 # Each cell has one CPU, the neighbour's; what is measured is training and some requests, and nothing is written beside.
 SETTINGS = {
     "campaigns": "0",
@@ -195,7 +195,7 @@ def meets(found: Sequence[Found], *, neighbour: bool) -> list[Claim]:
     ]
     if neighbour:
         spreads, times = in_turns.spread / one_by_one.spread, in_turns.seconds / one_by_one.seconds
-        promised = [("SD of the paired log-ratio", MOST_SPREAD, spreads), (f"time to find {100 * DELAY:g} %", MOST_TIME, times)]
+        promised = [("SD of the paired log-ratio", MAX_SPREAD, spreads), (f"time to find {100 * DELAY:g} %", MAX_TIME, times)]
         claims += [
             Claim(f"{what}, over that of one by one", limit(0.0, most), Share(value, value, value), value <= most)
             for what, most, value in promised

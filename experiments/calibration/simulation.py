@@ -39,11 +39,11 @@ METRICS = (
     *("inference/first_call_seconds", *SENSORS),
 )
 BATCH, WARMUP = 32, 5
-MOST_UNRELATED, PLANNED_BLOCKS = 30, 12
+MAX_UNRELATED, PLANNED_BLOCKS = 30, 12
 TRUE_RATIO, MARGIN = 1.05, 0.03
-MOST_FALSE_ALARMS, COVERAGE, LEAST_POWER = 0.06, (0.93, 0.97), 0.8
+MAX_FALSE_ALARMS, COVERAGE, MIN_POWER = 0.06, (0.93, 0.97), 0.8
 # At a true effect of the margin itself, row by row.
-MOST_WRONG_EQUIVALENT, MOST_WRONG_BEYOND = 0.05, 0.025
+MAX_WRONG_EQUIVALENT, MAX_WRONG_BEYOND = 0.05, 0.025
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _campaign(
     noise: Noise, blocks: int, metrics: int, steps: int, ratio: float, rng: np.random.Generator, shuffled: bool = True
 ) -> list[_Run]:
     """The runs of a campaign in their order; not shuffled: all of a, then all of b."""
-    metrics, blocks, most = noise.metrics or metrics, noise.blocks or blocks, MOST_UNRELATED if noise.unrelated else len(METRICS)
+    metrics, blocks, most = noise.metrics or metrics, noise.blocks or blocks, MAX_UNRELATED if noise.unrelated else len(METRICS)
     if not 1 <= metrics <= most:
         raise WrongCall(f"metrics={metrics} cannot be simulated; choose 1 to {most}")
     if steps < (least := timing.EARNED_AT[95] + WARMUP):
@@ -461,21 +461,21 @@ def meets(rates: Sequence[Rates]) -> list[Claim]:
     for one in rates:
         scenario = one.noise.name
         promised = [
-            (f"{scenario}: any false alarm among {one.metrics} metrics", 0.0, MOST_FALSE_ALARMS, one.false_alarms),
-            (f"{scenario}: a false alarm of a primary metric", 0.0, MOST_FALSE_ALARMS, one.primary_false_alarms),
-            (f"{scenario}: any false alarm of exploratory metrics", 0.0, MOST_FALSE_ALARMS, one.exploratory_false_alarms),
+            (f"{scenario}: any false alarm among {one.metrics} metrics", 0.0, MAX_FALSE_ALARMS, one.false_alarms),
+            (f"{scenario}: a false alarm of a primary metric", 0.0, MAX_FALSE_ALARMS, one.primary_false_alarms),
+            (f"{scenario}: any false alarm of exploratory metrics", 0.0, MAX_FALSE_ALARMS, one.exploratory_false_alarms),
         ]
         if not one.noise.one_sided:
             at_the_margin = f"{scenario}: rows at the margin called"
             promised += [
-                (f"{at_the_margin} equivalent", 0.0, MOST_WRONG_EQUIVALENT, one.wrong_equivalent_rows),
-                (f"{at_the_margin} beyond it", 0.0, MOST_WRONG_BEYOND, one.wrong_beyond_rows),
+                (f"{at_the_margin} equivalent", 0.0, MAX_WRONG_EQUIVALENT, one.wrong_equivalent_rows),
+                (f"{at_the_margin} beyond it", 0.0, MAX_WRONG_BEYOND, one.wrong_beyond_rows),
                 (f"{scenario}: 95 % intervals hold the true ratio", *COVERAGE, one.coverage),
             ]
         if not one.noise.one_sided and one.blocks >= PLANNED_BLOCKS:
             shown = f"{scenario}: a difference of {100 * (TRUE_RATIO - 1):.0f} % is shown,"
-            promised.append((f"{shown} declared alone", LEAST_POWER, 1.0, one.power))
-            promised.append((f"{shown} declared primary", LEAST_POWER, 1.0, one.primary_power))
+            promised.append((f"{shown} declared alone", MIN_POWER, 1.0, one.power))
+            promised.append((f"{shown} declared primary", MIN_POWER, 1.0, one.primary_power))
         for claim, least, most, share in promised:
             claims.append(Claim(claim, limit(least, most), share, share.high >= least and share.low <= most))
     return claims

@@ -14,9 +14,9 @@ from experiments.calibration.simulation import (
     BASELINE,
     MAIN,
     MARGIN,
-    MOST_FALSE_ALARMS,
-    MOST_WRONG_BEYOND,
-    MOST_WRONG_EQUIVALENT,
+    MAX_FALSE_ALARMS,
+    MAX_WRONG_BEYOND,
+    MAX_WRONG_EQUIVALENT,
     Claim,
     Noise,
     Share,
@@ -29,12 +29,12 @@ from experiments.comparison import compare
 from experiments.comparison.statistics.sequential import schedule
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison
-from experiments.config.settings import MAX_BLOCKS
+from experiments.config.settings import DEFAULT_MAX_BLOCKS
 
 FIRST_LOOK = 6
 # Blocks up to which the fixed design is looked for.
-MOST_FIXED = 96
-MOST_MISSED = 0.05
+MAX_FIXED = 96
+MAX_MISSED = 0.05
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def calibrate(truths: Sequence[Truth] = TRUTHS, *, campaigns: int = 100, seed: i
 
 
 def _stops(truth: Truth, campaigns: int, rng: np.random.Generator) -> Stops:
-    most = MOST_FIXED if _beyond(truth.ratio) else MAX_BLOCKS
+    most = MAX_FIXED if _beyond(truth.ratio) else DEFAULT_MAX_BLOCKS
     machines = [simulate(truth.noise, blocks=most, steps=80, ratio=truth.ratio, rng=rng) for _ in range(campaigns)]
     reports = [_stopped(runs) for runs in machines]
     mains = [next(one for one in report.findings if one.row.metric == MAIN) for report in reports]
@@ -109,10 +109,10 @@ def _stops(truth: Truth, campaigns: int, rng: np.random.Generator) -> Stops:
 
 def _stopped(runs: pd.DataFrame) -> Comparison:
     """The report of a campaign at the look at which its primary outcome was settled, or at the last."""
-    asked = {"until": "settled", "blocks": str(FIRST_LOOK), "max_blocks": str(MAX_BLOCKS)}
+    asked = {"until": "settled", "blocks": str(FIRST_LOOK), "max_blocks": str(DEFAULT_MAX_BLOCKS)}
     runs = runs.assign(**{f"params.{name}": text for name, text in asked.items()})
-    looks = schedule(FIRST_LOOK, MAX_BLOCKS)
-    last = next((look for look in looks if _judged(runs, look)), MAX_BLOCKS)
+    looks = schedule(FIRST_LOOK, DEFAULT_MAX_BLOCKS)
+    last = next((look for look in looks if _judged(runs, look)), DEFAULT_MAX_BLOCKS)
     return compare(_first(runs, last), baseline=BASELINE, margin=MARGIN, primary=[MAIN])
 
 
@@ -145,8 +145,8 @@ def _fixed(machines: Sequence[pd.DataFrame], wanted: float) -> int | None:
     def enough(blocks: int) -> bool:
         return float(np.mean([_judged(runs, blocks) for runs in machines])) >= wanted
 
-    least = bisect.bisect_left(range(MOST_FIXED + 1), True, lo=FIRST_LOOK, key=enough)
-    return least if least <= MOST_FIXED else None
+    least = bisect.bisect_left(range(MAX_FIXED + 1), True, lo=FIRST_LOOK, key=enough)
+    return least if least <= MAX_FIXED else None
 
 
 def meets(stops: Sequence[Stops]) -> list[Claim]:
@@ -154,16 +154,16 @@ def meets(stops: Sequence[Stops]) -> list[Claim]:
     found = []
     for one in stops:
         where = f"{one.truth.noise.name}, true ratio {one.truth.ratio:g}"
-        promised = [(f"{where}: intervals of the primary outcome that leave it out", MOST_MISSED, one.missed)]
+        promised = [(f"{where}: intervals of the primary outcome that leave it out", MAX_MISSED, one.missed)]
         if one.truth.ratio == 1:
             promised += [
-                (f"{where}: any false alarm of the primary metric", MOST_FALSE_ALARMS, one.primary_false_alarms),
-                (f"{where}: any false alarm of exploratory metrics", MOST_FALSE_ALARMS, one.exploratory_false_alarms),
+                (f"{where}: any false alarm of the primary metric", MAX_FALSE_ALARMS, one.primary_false_alarms),
+                (f"{where}: any false alarm of exploratory metrics", MAX_FALSE_ALARMS, one.exploratory_false_alarms),
             ]
         if one.truth.ratio == 1 + MARGIN:
             promised += [
-                (f"{where}: rows called equivalent", MOST_WRONG_EQUIVALENT, one.equivalent),
-                (f"{where}: rows called beyond the margin", MOST_WRONG_BEYOND, one.beyond),
+                (f"{where}: rows called equivalent", MAX_WRONG_EQUIVALENT, one.equivalent),
+                (f"{where}: rows called beyond the margin", MAX_WRONG_BEYOND, one.beyond),
             ]
         found += [Claim(claim, limit(0.0, most), measured, measured.low <= most) for claim, most, measured in promised]
         if one.truth.gain and one.fixed:

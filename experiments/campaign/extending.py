@@ -12,7 +12,7 @@ from experiments.campaign.campaign import Campaign, ended_cells, looks_so_far
 from experiments.campaign.runner import journal_option
 from experiments.comparison.report.remarks import Advice
 from experiments.config import settings as settings_
-from experiments.config.settings import MOST_BLOCKS, CampaignSettings
+from experiments.config.settings import MAX_BLOCKS, CampaignSettings
 from experiments.planning import plan as plan_
 from models import frameworks
 from tracking import journal, provenance
@@ -44,8 +44,8 @@ def asked(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
     Journal(folder).close()  # raises while another process writes it
     settings: CampaignSettings = settings_.from_values(studies.load(kept["study"]).Settings, kept["settings"])
     last = (_blocks_run(folder) if settings.until_settled else settings.blocks) + blocks
-    if last > MOST_BLOCKS:
-        raise WrongCall(f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MOST_BLOCKS:,}")
+    if last > MAX_BLOCKS:
+        raise WrongCall(f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}")
     given = {"max_blocks": str(max(last, settings.max_blocks))} if settings.until_settled else {"blocks": str(last)}
     if settings.until_settled or budget != CampaignSettings.budget:
         given["budget"] = budget
@@ -126,9 +126,9 @@ def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None
     settings, study, root = campaign.settings, campaign.setup.study, campaign.runner.folder.parent
     spent = settings.until_settled and campaign.looks[-1:] == (settings.max_blocks,)
     if not spent:
-        return _extended(campaign.runner.run_id, blocks, root) if blocks <= MOST_BLOCKS else None
+        return _extended(campaign.runner.run_id, blocks, root) if blocks <= MAX_BLOCKS else None
     most = settings.max_blocks + blocks
-    if most <= MOST_BLOCKS and campaign.plan == plan_.of_study(campaign.setup.module, settings):
+    if most <= MAX_BLOCKS and campaign.plan == plan_.of_study(campaign.setup.module, settings):
         return Advice(
             f"A new campaign of at most {most:,} blocks, since the looks at this one have spent the error rate",
             (study, *_given({**settings_.as_text(settings), "max_blocks": str(most)}, study)),

@@ -37,7 +37,7 @@ from tracking.errors import WrongCall
 from tracking.records import RunKind, RunOutcome, StoredRun
 
 # Earlier campaigns that are read, the newest first: a machine changes, and reading a thousand takes longer than it tells.
-MOST_CAMPAIGNS = 20
+MAX_CAMPAIGNS = 20
 # Half of the interval of an SD that is told: 80 %, as beside "how many more blocks".
 TAIL = 0.1
 
@@ -146,7 +146,7 @@ def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> 
         wanted[one.name] = settings_hash(logged_settings(settings, one), immaterial)
     here, found = provenance.fingerprint(), dict[Path, list[StoredRun]]()
     for folder, kept in reversed(journal.descriptions(root, "") if root.is_dir() else []):
-        if kept["study"] != study or len(found) == MOST_CAMPAIGNS:
+        if kept["study"] != study or len(found) == MAX_CAMPAIGNS:
             continue
         runs = [run for run in finished.from_journal(folder) if _serves(run, wanted, here)]
         if runs:

@@ -21,7 +21,7 @@ from experiments.comparison.statistics.sequential import schedule
 from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.config import durations
-from experiments.config.settings import MAX_BLOCKS, CampaignSettings
+from experiments.config.settings import DEFAULT_MAX_BLOCKS, CampaignSettings
 from tracking.errors import WrongCall
 from tracking.records import Metrics, Point
 
@@ -33,7 +33,10 @@ def check(settings: CampaignSettings) -> None:
     """Raises WrongCall for settings that do not go together."""
     durations.seconds("budget", settings.budget)
     if not settings.until_settled:
-        for name, given, default in (("max_blocks", settings.max_blocks, MAX_BLOCKS), ("budget", settings.budget, "none")):
+        for name, given, default in (
+            ("max_blocks", settings.max_blocks, DEFAULT_MAX_BLOCKS),
+            ("budget", settings.budget, "none"),
+        ):
             if given != default:
                 raise WrongCall(f"{name}={given} is for campaigns that stop when they know; add until=settled")
     elif settings.blocks < MINIMUM_BLOCKS:

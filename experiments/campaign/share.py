@@ -27,7 +27,7 @@ from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened, RunOutcome
 
 # A job that was requeued so often without an end of a cell, or a checkpoint, would go on for ever.
-MOST_FRUITLESS = 3
+MAX_FRUITLESS = 3
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Share:
     def checkpoint(self) -> Any:
         """Called by submitit shortly before Slurm ends the job: what goes on after it; None where that is in vain."""
         more = 0 if self._progress() != self._progress_before else self.fruitless + 1
-        if more >= MOST_FRUITLESS:
+        if more >= MAX_FRUITLESS:
             return None
         return slurm.send_again(replace(self, fruitless=more, requeued="its job reached the time limit, or gave way to another"))
 

@@ -37,7 +37,7 @@ OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"
 # Why Slurm lets a job wait that it will never start. It takes such jobs, unless its configuration enforces limits.
 HOPELESS = ("PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")
 # A job that Slurm requeues without end would never end: `Share` gives up where requeued jobs get nothing done.
-MOST_REQUEUES = 10_000
+MAX_REQUEUES = 10_000
 
 
 class Queue(SlurmInfoWatcher):  # type: ignore[misc]
@@ -167,7 +167,7 @@ def send(settings: CampaignSettings, folder: Path, name: str, work: Sequence[Cal
     more: options of sbatch in submitit's spelling, beside those of the settings. Raises WrongCall where Slurm does not take them.
     """
     minutes = max(1, math.ceil(durations.seconds("time_limit", settings.time_limit) / 60))
-    executor = SlurmExecutor(folder, max_num_timeout=MOST_REQUEUES, python=f"{shlex.quote(sys.executable)} -P")
+    executor = SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES, python=f"{shlex.quote(sys.executable)} -P")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     asked: dict[str, Any] = {
         "job_name": name,

@@ -10,7 +10,7 @@ from models.contract import Framework
 from models.frameworks import described
 from tracking.records import RAN_EAGERLY, Tags
 
-MOST_LETTERS = 160
+MAX_LETTERS = 160
 
 
 class Compiling:
@@ -67,5 +67,5 @@ def _eager(counts: dict[str, int], breaks: dict[str, int]) -> str:
     if not breaks:
         return ""
     reason, count = " ".join(next(iter(breaks)).split()), sum(breaks.values())
-    shown = reason if len(reason) <= MOST_LETTERS else f"{reason[: MOST_LETTERS - 1]}…"
+    shown = reason if len(reason) <= MAX_LETTERS else f"{reason[: MAX_LETTERS - 1]}…"
     return f"{count} graph break{'s' * (count > 1)}, first: {shown}"

@@ -17,7 +17,7 @@ from models.contract import Batch, Framework, Mark, ModelError, Profile, Span
 from tracking.records import Tags
 
 STEPS = 8
-MOST_KINDS = 20
+MAX_KINDS = 20
 NOTHING = "the profiler saw no kernels: CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
 TOO_FEW = "an epoch of a single step: the first step is never counted"
 # A moment of a step belongs to the first of these that goes on then.
@@ -150,5 +150,5 @@ def _readings(watch: Stopwatch) -> list[float]:
 def _kinds(found: Profile, steps: int) -> list[dict[str, Any]]:
     """The kinds of operators that took the most time between them. Two that ran side by side count both."""
     totals = {kind: (len(spans), sum(end - start for start, end in spans)) for kind, spans in found.operators.items()}
-    most = sorted(totals.items(), key=lambda one: -one[1][1])[:MOST_KINDS]
+    most = sorted(totals.items(), key=lambda one: -one[1][1])[:MAX_KINDS]
     return [{"kind": kind, "per_step": count / steps, "seconds_per_step": total / steps} for kind, (count, total) in most]

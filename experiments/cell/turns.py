@@ -10,7 +10,7 @@ from typing import TextIO
 from tracking.errors import EvenhandError
 
 # A turn is long against what others leave in the caches, and short against what slows a machine: neighbours, heat, clocks.
-LEAST_SECONDS = 0.2
+MIN_SECONDS = 0.2
 
 
 class Turns:
@@ -35,7 +35,7 @@ class Turns:
     def step(self, count: int = 1) -> None:
         """So many steps, or requests, are over, and the device has nothing to do."""
         self._steps += count
-        if self._enabled and self._steps >= self._asked and time.perf_counter() - self._began >= LEAST_SECONDS:
+        if self._enabled and self._steps >= self._asked and time.perf_counter() - self._began >= MIN_SECONDS:
             self._pass()
 
     def _pass(self) -> None:

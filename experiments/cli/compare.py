@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from experiments.comparison.runs.sets import Choice, Kind
 
 # Kinds of campaigns whose commands are printed.
-MOST_KINDS = 5
+MAX_KINDS = 5
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 Progress = Callable[[str, int, int | None], None]
 
@@ -163,12 +163,12 @@ def _other_kinds(settings: Compare, chosen: Choice) -> list[str]:
     taken = _counted(chosen.kind)
     found = [f"Compared: the newest {taken}. Campaigns with other settings are not pooled with it; each can be compared:"]
     changed = {name: text for name, text in settings_.as_text(settings).items() if text != settings_.as_text(Compare())[name]}
-    for kind in chosen.others[:MOST_KINDS]:
+    for kind in chosen.others[:MAX_KINDS]:
         words = [
             part for name, text in {**changed, "experiment": ",".join(kind.campaigns)}.items() for part in (f"--{name}", text)
         ]
         found.append(f"  {_counted(kind)}: {shell.command('compare', *words)}")
-    more = len(chosen.others) - MOST_KINDS
+    more = len(chosen.others) - MAX_KINDS
     return [*found, f"  and {more} more kinds; narrow them down with filter"] if more > 0 else found
 
 

@@ -10,7 +10,7 @@ from experiments.campaign.forecast import Detectable, Forecast
 from experiments.comparison.report import wording
 from experiments.config import durations
 
-MOST_BLOCKS_SHOWN = 12
+MAX_BLOCKS_SHOWN = 12
 
 
 def lines(found: Forecast) -> list[str]:
@@ -25,10 +25,10 @@ def _cells(found: Forecast) -> Iterator[str]:
     upto = f"at most {most} blocks, the first look after {found.looks[0]}" if len(found.looks) > 1 else wording.blocks(most)
     yield f"cells      {len(found.cells):,}: {a_block} in each of {upto}, each a fresh process, in this order:"
     by_block = itertools.groupby(found.cells, key=lambda cell: cell.block)
-    for number, block in itertools.islice(by_block, MOST_BLOCKS_SHOWN):
+    for number, block in itertools.islice(by_block, MAX_BLOCKS_SHOWN):
         yield f"  block {number}: {', '.join(cell.treatment for cell in block)}"
-    if most > MOST_BLOCKS_SHOWN:
-        yield f"  and so on, {most - MOST_BLOCKS_SHOWN:,} more"
+    if most > MAX_BLOCKS_SHOWN:
+        yield f"  and so on, {most - MAX_BLOCKS_SHOWN:,} more"
 
 
 def _data(found: Forecast) -> Iterator[str]:

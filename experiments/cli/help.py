@@ -123,8 +123,8 @@ def type_name(hint: Any) -> str:
 def _accepted(rules: Mapping[str, Any], default: Any, by_preset: Any, preset: str) -> str:
     """The end of a setting's line: its choices or bounds, and the default that holds."""
     parts = [", ".join(one or "none" for one in rules["choices"])]
-    if rules["most"] is not None:
-        parts.append(f"{rules['least']:,} to {rules['most']:,}")
+    if rules["maximum"] is not None:
+        parts.append(f"{rules['minimum']:,} to {rules['maximum']:,}")
     own = settings.to_text(default)
     if by_preset is None or by_preset == default:
         parts.append(f"default: {own}" if own else "")

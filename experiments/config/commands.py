@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.config.settings import MOST_BLOCKS, MOST_SEED, CampaignSettings, setting
+from experiments.config.settings import MAX_BLOCKS, MAX_SEED, CampaignSettings, setting
 
-MOST_LISTED = 10_000
+MAX_LISTED = 10_000
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Compare:
         "", "which runs, in MLflow's filter language: tags.team = 'vision' and params.batch_size = '32'", group="runs"
     )
     margin: float = setting(
-        0.03, "the smallest ratio that matters, fixed before measuring", least=0.001, most=0.5, group="verdict"
+        0.03, "the smallest ratio that matters, fixed before measuring", minimum=0.001, maximum=0.5, group="verdict"
     )
     strata: tuple[str, ...] = setting(
         (), "columns whose values are judged separately, never pooled, then summarised: machine,model,batch_size", group="verdict"
@@ -51,7 +51,7 @@ class Campaigns:
     """Which campaigns are listed."""
 
     experiment: tuple[str, ...] = setting((), "experiments by name, several with commas; none: all", group="runs")
-    limit: int = setting(20, "at most so many, the newest", least=1, most=MOST_LISTED, group="output")
+    limit: int = setting(20, "at most so many, the newest", minimum=1, maximum=MAX_LISTED, group="output")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Parity:
     full: bool = setting(
         False, "whole networks instead of small versions with every kind of layer: minutes and gigabytes", group="networks"
     )
-    seed: int = setting(0, "of weights and batches", least=0, most=MOST_SEED, group="training")
+    seed: int = setting(0, "of weights and batches", minimum=0, maximum=MAX_SEED, group="training")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Sweep:
         "throughput:max", "metrics to raise or lower, several with commas: throughput:max,peak_memory:min", group="search"
     )
     constraints: str = setting("", "bounds that the best must keep: memory<4GB,val/loss<2.5", group="search")
-    trials: int = setting(20, "number of trials, by all workers together", least=1, most=100_000, group="method")
+    trials: int = setting(20, "number of trials, by all workers together", minimum=1, maximum=100_000, group="method")
     sampler: str = setting(
         "tpe", "Optuna's sampler, which chooses the settings to try", choices=("tpe", "nsga-ii", "random", "grid"), group="method"
     )
@@ -110,8 +110,8 @@ class Sweep:
     heartbeat_seconds: int = setting(
         10,
         "period of a worker's heartbeat; after three missed ones its trial is run again",
-        least=1,
-        most=86_400,
+        minimum=1,
+        maximum=86_400,
         group="workers",
     )
     confirm: bool = setting(
@@ -124,7 +124,7 @@ class Extend:
     """Which campaign goes on, and how far."""
 
     run: str = setting("last", "the campaign: its run id, or last", group="campaign")
-    blocks: int = setting(6, "how many more blocks are measured", least=1, most=MOST_BLOCKS, group="campaign")
+    blocks: int = setting(6, "how many more blocks are measured", minimum=1, maximum=MAX_BLOCKS, group="campaign")
     budget: str = setting(
         "none",
         "of a campaign with until=settled, how long it may take, such as 90s, 30m or 2h; none: as long as it takes",
@@ -166,8 +166,8 @@ class Admin:
     days: int = setting(
         90,
         "prune: files of runs that ended at least this many days ago and are part of a report",
-        least=1,
-        most=36_500,
+        minimum=1,
+        maximum=36_500,
         group="prune",
     )
     confirm: bool = setting(False, "prune: delete what was listed", group="prune")

@@ -9,7 +9,7 @@ from tracking import plain
 from tracking.errors import WrongCall
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-MOST_SECONDS = 366 * UNITS["d"]
+MAX_SECONDS = 366 * UNITS["d"]
 
 
 def seconds(name: str, text: str) -> float:
@@ -18,7 +18,7 @@ def seconds(name: str, text: str) -> float:
         return math.inf
     matched = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     found = float(matched[1]) * UNITS[matched[2]] if matched else math.nan
-    if not 0 < found <= MOST_SECONDS:
+    if not 0 < found <= MAX_SECONDS:
         raise WrongCall(f"{name}={plain.short(text)} is not a duration; write 90s, 30m, 2h or none")
     return found
 

@@ -16,7 +16,7 @@ from tracking.errors import WrongCall
 UNCLEAR = "could not create a primitive"
 # A crash with more than this share of the bound taken is put down to it: the next large array would not have fitted.
 NEAR = 0.5
-MOST_BYTES = 2**63
+MAX_BYTES = 2**63
 # Options of mallopt(3) with their values: M_TRIM_THRESHOLD, M_MMAP_MAX.
 NEVER_TRIM, NEVER_MAP = (-1, -1), (-4, 0)
 UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -32,7 +32,7 @@ def size(text: str) -> int:
         return 0
     matched = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]i?B)?\s*", text, flags=re.IGNORECASE)
     found = float(matched[1]) * UNITS[(matched[2] or "").upper()] if matched else math.nan
-    if not 1 <= found < MOST_BYTES:
+    if not 1 <= found < MAX_BYTES:
         raise WrongCall(f"memory_limit={plain.short(text)} is not a size; write 2GiB, 500MB or none")
     return int(found)
 

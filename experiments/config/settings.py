@@ -18,44 +18,44 @@ from tracking import plain
 from tracking.errors import WrongCall
 
 T = TypeVar("T")
-MOST_BYTES = 65_536
-MOST_CHARACTERS = 4_096
-MOST_VALUES = 256
-MOST_PATH_BYTES, MOST_NAME_BYTES = 4_000, 255
+MAX_BYTES = 65_536
+MAX_CHARACTERS = 4_096
+MAX_VALUES = 256
+MAX_PATH_BYTES, MAX_NAME_BYTES = 4_000, 255
 # Upper bounds that several settings share: far above what anyone measures, far below what ends in a machine out of memory.
-MOST_SEED = 2**32 - 1
-MOST_ROWS = 2**20
-MOST_SIDE = 4_096
-MOST_STEPS = 10_000_000
-MOST_WINDOW = 10_000  # so many batches lie on the device at once
-MOST_EPOCHS = 100_000
-MOST_RATE = 1_000
+MAX_SEED = 2**32 - 1
+MAX_ROWS = 2**20
+MAX_SIDE = 4_096
+MAX_STEPS = 10_000_000
+MAX_WINDOW = 10_000  # so many batches lie on the device at once
+MAX_EPOCHS = 100_000
+MAX_RATE = 1_000
 # More than this of all CPUs, used by others, is seen in the times: of two CPUs it is a fifth of one, which a framework with a
 # thread for each waits for at every step, while one that needs a single thread may not notice it.
 OTHERS_LIMIT_PERCENT = 10.0
-MOST_BLOCKS = 10_000
-MOST_NODES = 10_000
-MAX_BLOCKS = 48
+MAX_BLOCKS = 10_000
+MAX_NODES = 10_000
+DEFAULT_MAX_BLOCKS = 48
 
 
 def setting(
     default: Any,
     help: str,
     *,
-    least: float | None = None,
-    most: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
     choices: Sequence[str] = (),
     path: bool = False,
     group: str = "settings",
     formerly: str = "",
     **use: bool,
 ) -> Any:
-    """A dataclass field with its one-line help and what it accepts; a number has both `least` and `most`.
+    """A dataclass field with its one-line help and what it accepts; a number has both `minimum` and `maximum`.
 
     path: the text may name a file or folder, so it has to be one that a file system could hold. group: the subject it stands
     under in the help. formerly: the name it had before, which still works. use: see `_use`.
     """
-    accepts = {"least": least, "most": most, "choices": tuple(choices), "path": path}
+    accepts = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "path": path}
     metadata = {"help": help, "group": group, "formerly": formerly, **accepts, **_use(**use)}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -105,8 +105,8 @@ class CampaignSettings:
     blocks: int = setting(
         6,
         "times that everything is repeated in fresh processes, in random order; a verdict needs 6",
-        least=1,
-        most=MOST_BLOCKS,
+        minimum=1,
+        maximum=MAX_BLOCKS,
         group="design",
         material=False,
         searchable=False,
@@ -120,10 +120,10 @@ class CampaignSettings:
         searchable=False,
     )
     max_blocks: int = setting(
-        MAX_BLOCKS,
+        DEFAULT_MAX_BLOCKS,
         "with until=settled, the most blocks; `blocks` is then the first look",
-        least=1,
-        most=MOST_BLOCKS,
+        minimum=1,
+        maximum=MAX_BLOCKS,
         group="design",
         material=False,
         searchable=False,
@@ -138,8 +138,8 @@ class CampaignSettings:
     seed: int = setting(
         0,
         "of the data, the initial weights, the order of steps and cells",
-        least=0,
-        most=MOST_SEED,
+        minimum=0,
+        maximum=MAX_SEED,
         group="design",
         searchable=False,
     )
@@ -152,7 +152,7 @@ class CampaignSettings:
         group="machine",
     )
     threads: int = setting(
-        0, "CPU threads of every framework alike; 0: one for each CPU it may use", least=0, most=1_024, group="machine"
+        0, "CPU threads of every framework alike; 0: one for each CPU it may use", minimum=0, maximum=1_024, group="machine"
     )
     timing: str = setting(
         "step",
@@ -162,7 +162,12 @@ class CampaignSettings:
         searchable=False,
     )
     window_steps: int = setting(
-        10, "steps that run freely between two readings of the clock", least=1, most=MOST_WINDOW, group="clock", searchable=False
+        10,
+        "steps that run freely between two readings of the clock",
+        minimum=1,
+        maximum=MAX_WINDOW,
+        group="clock",
+        searchable=False,
     )
     pairing: str = setting(
         "sequential",
@@ -174,16 +179,16 @@ class CampaignSettings:
     turn_steps: int = setting(
         5,
         "with pairing=interleaved, the fewest steps or requests of a turn; it takes 0.2 s at least",
-        least=1,
-        most=MOST_STEPS,
+        minimum=1,
+        maximum=MAX_STEPS,
         group="clock",
         searchable=False,
     )
     reserve_cores: int = setting(
         0,
         "CPUs that cells do not run on, left to the parent and all else; 0: none",
-        least=0,
-        most=1_023,
+        minimum=0,
+        maximum=1_023,
         group="machine",
     )
     pin: str = setting(
@@ -210,8 +215,8 @@ class CampaignSettings:
     nodes: int = setting(
         1,
         "with executor=slurm, the jobs that blocks are dealt to, each with a whole node; of a sweep, its workers",
-        least=1,
-        most=MOST_NODES,
+        minimum=1,
+        maximum=MAX_NODES,
         group="cluster",
         material=False,
         searchable=False,
@@ -241,8 +246,8 @@ class CampaignSettings:
     others_limit_percent: float = setting(
         OTHERS_LIMIT_PERCENT,
         "CPU share of other programs above which a cell is repeated once, and above which times get no verdict; 100: off",
-        least=0,
-        most=100,
+        minimum=0,
+        maximum=100,
         group="machine",
         material=False,
         searchable=False,
@@ -250,12 +255,12 @@ class CampaignSettings:
     cool_down_seconds: float = setting(
         120.0,
         "longest wait before a cell until the temperature of the start is reached, where a sensor exists; 0: none",
-        least=0,
-        most=86_400,
+        minimum=0,
+        maximum=86_400,
         group="machine",
         searchable=False,
     )
-    sensor_seconds: float = setting(0.5, "period of the sensors", least=0.05, most=3_600, group="machine", searchable=False)
+    sensor_seconds: float = setting(0.5, "period of the sensors", minimum=0.05, maximum=3_600, group="machine", searchable=False)
     malloc: str = setting(
         "system",
         "freed memory: system: the C library decides, in some processes anew in every step; keep: it stays with the process",
@@ -273,8 +278,8 @@ class CampaignSettings:
     inject_delay: float = setting(
         0.0,
         "the baseline once more in every block, each step slowed by this share (5%): it must be found",
-        least=0,
-        most=10,
+        minimum=0,
+        maximum=10,
         group="verdict",
         searchable=False,
     )
@@ -296,8 +301,8 @@ class CampaignSettings:
     margin: float = setting(
         0.03,
         "the smallest ratio that matters, fixed before measuring",
-        least=0.001,
-        most=0.5,
+        minimum=0.001,
+        maximum=0.5,
         group="verdict",
         material=False,
         searchable=False,
@@ -416,9 +421,9 @@ def read(path: Path) -> dict[str, str]:
     """Settings of a JSON file: an object of texts, numbers, truth values and flat lists. Raises WrongCall."""
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise WrongCall(f"settings={path} has more than {MOST_BYTES:,} bytes: no file of settings has")
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise WrongCall(f"settings={path} has more than {MAX_BYTES:,} bytes: no file of settings has")
         found = json.loads(text, object_pairs_hook=_each_once)
     except OSError as error:
         raise WrongCall(f"settings={path} cannot be read: {error.strerror}") from None
@@ -451,8 +456,8 @@ def check(settings: Any) -> None:
     """Raises WrongCall for the first value out of range."""
     for field in _fields(settings):
         value, rules = getattr(settings, field.name), field.metadata
-        if isinstance(value, tuple) and len(value) > MOST_VALUES:
-            raise WrongCall(f"{field.name} names {len(value):,} values; at most {MOST_VALUES}")
+        if isinstance(value, tuple) and len(value) > MAX_VALUES:
+            raise WrongCall(f"{field.name} names {len(value):,} values; at most {MAX_VALUES}")
         for one in value if isinstance(value, tuple) else (value,):
             given = f"{field.name}={plain.short(to_text(one))}"
             if isinstance(one, float) and not math.isfinite(one):
@@ -461,10 +466,10 @@ def check(settings: Any) -> None:
                 raise WrongCall(f"{given} is not known; choose {', '.join(rules['choices'])}")
             if rules.get("path") and (problem := _path_problem(one)):
                 raise WrongCall(f"{given} {problem}")
-            if rules.get("least") is not None and one < rules["least"]:
-                raise WrongCall(f"{given} is too small; at least {rules['least']}")
-            if rules.get("most") is not None and one > rules["most"]:
-                raise WrongCall(f"{given} is too large; at most {rules['most']}")
+            if rules.get("minimum") is not None and one < rules["minimum"]:
+                raise WrongCall(f"{given} is too small; at least {rules['minimum']}")
+            if rules.get("maximum") is not None and one > rules["maximum"]:
+                raise WrongCall(f"{given} is too large; at most {rules['maximum']}")
         if isinstance(value, tuple) and not value and field.default:
             raise WrongCall(f"{field.name} is empty; name at least one")
         if isinstance(value, tuple) and len(set(value)) < len(value):
@@ -477,8 +482,8 @@ def _path_problem(text: str) -> str:
         whole = os.fsencode(Path(text).expanduser().resolve())
     except (RuntimeError, OSError, ValueError):
         return "leads nowhere: through links in a circle, or into the home of nobody"
-    if len(whole) > MOST_PATH_BYTES or any(len(part) > MOST_NAME_BYTES for part in whole.split(b"/")):
-        return f"is too long; a path has at most {MOST_PATH_BYTES:,} bytes, a name in it {MOST_NAME_BYTES}"
+    if len(whole) > MAX_PATH_BYTES or any(len(part) > MAX_NAME_BYTES for part in whole.split(b"/")):
+        return f"is too long; a path has at most {MAX_PATH_BYTES:,} bytes, a name in it {MAX_NAME_BYTES}"
     return ""
 
 
@@ -512,8 +517,8 @@ def convert(name: str, text: str, kind: Any) -> Any:
 
 
 def _text(name: str, text: str) -> str:
-    if len(text) > MOST_CHARACTERS:
-        raise WrongCall(f"{name}={plain.short(text)} has {len(text):,} characters; at most {MOST_CHARACTERS:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise WrongCall(f"{name}={plain.short(text)} has {len(text):,} characters; at most {MAX_CHARACTERS:,}")
     if plain.CONTROLS.search(text):
         raise WrongCall(f"{name}={plain.short(text)} has control characters, or bytes that are not UTF-8; write it without them")
     return text

@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int | None], None]
 TRAINING_SHARE = 0.85
 FULLY_DECODED_IMAGES = 2_000
 # The longest caption is the width of an array of all captions.
-MOST_WORDS = 1_000
+MAX_WORDS = 1_000
 
 # Part of every digest: raise it when the same files would give other arrays.
 _INDEX_VERSION = 2
@@ -338,8 +338,8 @@ class _Captions:
             if not found:
                 dropped["caption without a word"] += 1
                 continue
-            if len(found) > MOST_WORDS:
-                dropped[f"caption of more than {MOST_WORDS:,} words"] += 1
+            if len(found) > MAX_WORDS:
+                dropped[f"caption of more than {MAX_WORDS:,} words"] += 1
                 continue
             flat.extend(numbers.setdefault(word, len(numbers)) for word in found)
             lengths.append(len(found))

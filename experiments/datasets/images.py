@@ -30,7 +30,7 @@ Image.init()
 # What data sets of photographs hold. Pillow knows more, among them EPS, for which it starts another program.
 FORMATS = tuple(name for name in ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP") if name in Image.OPEN)
 # Where Pillow warns of a decompression bomb; a file of kilobytes may claim far more.
-MOST_PIXELS = 89_478_485
+MAX_PIXELS = 89_478_485
 # Of bombs, and of a camera's notes that are damaged: what counts is whether the pixels can be read.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
@@ -135,9 +135,9 @@ def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
 def _open(path: Path | io.BytesIO) -> Image.Image:
     """The picture, not yet decoded: a file of some kilobytes can promise gigabytes."""
     picture = Image.open(path, formats=FORMATS)
-    if picture.width * picture.height > MOST_PIXELS:
+    if picture.width * picture.height > MAX_PIXELS:
         picture.close()
-        raise ValueError(f"{picture.width:,} × {picture.height:,} pixels; at most {MOST_PIXELS:,} are read")
+        raise ValueError(f"{picture.width:,} × {picture.height:,} pixels; at most {MAX_PIXELS:,} are read")
     return picture
 
 

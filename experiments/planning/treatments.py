@@ -11,7 +11,7 @@ from typing import Any
 from experiments.config.settings import CampaignSettings
 from tracking.errors import WrongCall
 
-MOST_CELLS = 100_000
+MAX_CELLS = 100_000
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
     """Raises WrongCall where every combination of the factors' levels, in every block, is more than a campaign can hold."""
     blocks = settings.most_blocks
     count = math.prod(map(len, factors)) * blocks
-    if count > MOST_CELLS:
-        raise WrongCall(f"{count:,} cells are asked for, every combination in {blocks:,} blocks; at most {MOST_CELLS:,}")
+    if count > MAX_CELLS:
+        raise WrongCall(f"{count:,} cells are asked for, every combination in {blocks:,} blocks; at most {MAX_CELLS:,}")
 
 
 def require_single_steps(settings: CampaignSettings, study: str) -> None:

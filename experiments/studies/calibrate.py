@@ -31,7 +31,9 @@ ALLOWED_TO_DIFFER = ("inject_delay",)
 class Settings(captioning.Settings):
     """Settings of the calibration."""
 
-    campaigns: int = setting(100, "simulated campaigns a scenario; 0: only the real cells", least=0, most=100_000, group="design")
+    campaigns: int = setting(
+        100, "simulated campaigns a scenario; 0: only the real cells", minimum=0, maximum=100_000, group="design"
+    )
 
 
 PRESETS: dict[str, dict[str, Any]] = {

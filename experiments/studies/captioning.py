@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MOST_EPOCHS, MOST_RATE, MOST_ROWS, MOST_SIDE, MOST_STEPS, CampaignSettings, setting
+from experiments.config.settings import MAX_EPOCHS, MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
 from experiments.planning.length import Scaling
 
 TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"
@@ -25,12 +25,12 @@ class Settings(CampaignSettings):
     data: str = setting(
         "scenes", "a folder in a known caption format, scenes (embedded) or synthetic (no pictures)", path=True, group="data"
     )
-    images: int = setting(320, "pictures that scenes draws", least=20, most=100_000, group="data")
+    images: int = setting(320, "pictures that scenes draws", minimum=20, maximum=100_000, group="data")
     split: str = setting(
         "own", "own: the data set's, if it has one; random: 85 % for training", choices=("own", "random"), group="data"
     )
     max_broken_images: float = setting(
-        0.01, "share of pictures that may be unreadable; they are skipped and listed", least=0, most=1, group="data"
+        0.01, "share of pictures that may be unreadable; they are skipped and listed", minimum=0, maximum=1, group="data"
     )
     weights: str = setting(
         "auto",
@@ -39,17 +39,19 @@ class Settings(CampaignSettings):
         group="features",
     )
     image_size: int = setting(
-        224, "side of the square that pictures are resized to, pixels", least=32, most=MOST_SIDE, group="features"
+        224, "side of the square that pictures are resized to, pixels", minimum=32, maximum=MAX_SIDE, group="features"
     )
-    extraction_batch_size: int = setting(32, "pictures a call in feature extraction", least=1, most=MOST_ROWS, group="features")
+    extraction_batch_size: int = setting(
+        32, "pictures a call in feature extraction", minimum=1, maximum=MAX_ROWS, group="features"
+    )
     formulation: str = setting(
         "prefix", "what is an example: every prefix, or the sequence once", choices=("prefix", "sequence"), group="training"
     )
-    batch_size: int = setting(32, "captions a step", least=1, most=MOST_ROWS, group="training")
-    epochs: int = setting(11, "passes over the training captions", least=1, most=MOST_EPOCHS, group="training")
-    steps_per_epoch: int = setting(0, "0: all training captions", least=0, most=MOST_STEPS, group="training")
+    batch_size: int = setting(32, "captions a step", minimum=1, maximum=MAX_ROWS, group="training")
+    epochs: int = setting(11, "passes over the training captions", minimum=1, maximum=MAX_EPOCHS, group="training")
+    steps_per_epoch: int = setting(0, "0: all training captions", minimum=0, maximum=MAX_STEPS, group="training")
     warmup_steps: int = setting(
-        10, "steps left out of the summaries (kept in values.parquet)", least=1, most=MOST_STEPS, group="training"
+        10, "steps left out of the summaries (kept in values.parquet)", minimum=1, maximum=MAX_STEPS, group="training"
     )
     optimizer: str = setting(
         "adam",
@@ -57,31 +59,35 @@ class Settings(CampaignSettings):
         choices=("adam", "adam-stock"),
         group="training",
     )
-    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
-    dropout: float = setting(0.5, "rate of both dropout layers", least=0, most=0.95, group="training")
+    learning_rate: float = setting(0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
+    dropout: float = setting(0.5, "rate of both dropout layers", minimum=0, maximum=0.95, group="training")
     precision: str = setting(
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
     )
-    vocabulary: int = setting(8_485, "words of synthetic captions", least=8, most=1_000_000, group="data")
-    length: int = setting(34, "longest synthetic caption, words", least=4, most=1_000, group="data")
+    vocabulary: int = setting(8_485, "words of synthetic captions", minimum=8, maximum=1_000_000, group="data")
+    length: int = setting(34, "longest synthetic caption, words", minimum=4, maximum=1_000, group="data")
     validation_captions: int = setting(
-        0, "captions in the validation loss; 0: all held out", least=0, most=MOST_STEPS, group="evaluation"
+        0, "captions in the validation loss; 0: all held out", minimum=0, maximum=MAX_STEPS, group="evaluation"
     )
     bleu_images: int = setting(
-        0, "held-out pictures that are captioned for BLEU; 0: all", least=0, most=MOST_STEPS, group="evaluation"
+        0, "held-out pictures that are captioned for BLEU; 0: all", minimum=0, maximum=MAX_STEPS, group="evaluation"
     )
-    beams: int = setting(3, "width of the beam search reported beside greedy decoding", least=1, most=64, group="evaluation")
+    beams: int = setting(3, "width of the beam search reported beside greedy decoding", minimum=1, maximum=64, group="evaluation")
     inference_batch_sizes: tuple[int, ...] = setting(
-        (1, 8), "pictures a captioning request", least=1, most=MOST_ROWS, group="inference"
+        (1, 8), "pictures a captioning request", minimum=1, maximum=MAX_ROWS, group="inference"
     )
     inference_requests: int = setting(
-        400, "timed requests a batch size; p95 needs 72, p99 368", least=2, most=MOST_STEPS, group="inference"
+        400, "timed requests a batch size; p95 needs 72, p99 368", minimum=2, maximum=MAX_STEPS, group="inference"
     )
     warmup_requests: int = setting(
-        5, "requests a batch size left out of the summaries (kept in values.parquet)", least=1, most=MOST_STEPS, group="inference"
+        5,
+        "requests a batch size left out of the summaries (kept in values.parquet)",
+        minimum=1,
+        maximum=MAX_STEPS,
+        group="inference",
     )
     inference_words: int = setting(
-        20, "words decoded a request, always all of them: equal work", least=1, most=1_000, group="inference"
+        20, "words decoded a request, always all of them: equal work", minimum=1, maximum=1_000, group="inference"
     )
     save_model: str = setting(
         "first",

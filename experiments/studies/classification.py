@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.config.outcomes import Outcome, outcome
-from experiments.config.settings import MOST_EPOCHS, MOST_RATE, MOST_ROWS, MOST_SIDE, MOST_STEPS, CampaignSettings, setting
+from experiments.config.settings import MAX_EPOCHS, MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
 from experiments.planning.length import Scaling
 from experiments.planning.treatments import Treatment, compared, controls
 
@@ -26,13 +26,13 @@ class Settings(CampaignSettings):
     model: str = setting("resnet18", "a model that takes images, by folder name", group="training")
     data: str = setting("digits", "digits (embedded); a folder with CIFAR-10, MNIST, or CLASS/pictures", path=True, group="data")
     image_size: int = setting(
-        32, "side of the square that pictures are resized to, pixels", least=1, most=MOST_SIDE, group="data"
+        32, "side of the square that pictures are resized to, pixels", minimum=1, maximum=MAX_SIDE, group="data"
     )
-    batch_size: int = setting(64, "images a step", least=1, most=MOST_ROWS, group="training")
-    epochs: int = setting(10, "passes over the training images", least=1, most=MOST_EPOCHS, group="training")
-    steps_per_epoch: int = setting(0, "0: all training images", least=0, most=MOST_STEPS, group="training")
+    batch_size: int = setting(64, "images a step", minimum=1, maximum=MAX_ROWS, group="training")
+    epochs: int = setting(10, "passes over the training images", minimum=1, maximum=MAX_EPOCHS, group="training")
+    steps_per_epoch: int = setting(0, "0: all training images", minimum=0, maximum=MAX_STEPS, group="training")
     warmup_steps: int = setting(
-        5, "steps left out of the summaries (kept in values.parquet)", least=1, most=MOST_STEPS, group="training"
+        5, "steps left out of the summaries (kept in values.parquet)", minimum=1, maximum=MAX_STEPS, group="training"
     )
     optimizer: str = setting(
         "adam",
@@ -40,11 +40,11 @@ class Settings(CampaignSettings):
         choices=("adam", "sgd", "adam-stock"),
         group="training",
     )
-    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
-    momentum: float = setting(0.0, "of sgd", least=0, most=0.9999, group="training")
-    weight_decay: float = setting(0.0, "of sgd: L2, in the gradient", least=0, most=1, group="training")
+    learning_rate: float = setting(0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
+    momentum: float = setting(0.0, "of sgd", minimum=0, maximum=0.9999, group="training")
+    weight_decay: float = setting(0.0, "of sgd: L2, in the gradient", minimum=0, maximum=1, group="training")
     drop_epochs: tuple[int, ...] = setting(
-        (), "epochs after which the learning rate falls to a tenth", least=1, most=MOST_EPOCHS, group="training"
+        (), "epochs after which the learning rate falls to a tenth", minimum=1, maximum=MAX_EPOCHS, group="training"
     )
     augmentation: str = setting(
         "none",
@@ -58,19 +58,23 @@ class Settings(CampaignSettings):
         choices=("memory", "stream", "native"),
         group="data",
     )
-    workers: int = setting(2, "worker processes or threads of input=native", least=0, most=64, group="data")
+    workers: int = setting(2, "worker processes or threads of input=native", minimum=0, maximum=64, group="data")
     precision: str = setting(
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
     )
     thresholds: tuple[float, ...] = setting(
-        (0.8, 0.9, 0.95), "accuracies whose time is reported", least=0.01, most=1, group="evaluation"
+        (0.8, 0.9, 0.95), "accuracies whose time is reported", minimum=0.01, maximum=1, group="evaluation"
     )
-    inference_batch_sizes: tuple[int, ...] = setting((1, 64), "images a request", least=1, most=MOST_ROWS, group="inference")
+    inference_batch_sizes: tuple[int, ...] = setting((1, 64), "images a request", minimum=1, maximum=MAX_ROWS, group="inference")
     inference_requests: int = setting(
-        100, "timed requests a batch size; p95 needs 72, p99 368", least=2, most=MOST_STEPS, group="inference"
+        100, "timed requests a batch size; p95 needs 72, p99 368", minimum=2, maximum=MAX_STEPS, group="inference"
     )
     warmup_requests: int = setting(
-        5, "requests a batch size left out of the summaries (kept in values.parquet)", least=1, most=MOST_STEPS, group="inference"
+        5,
+        "requests a batch size left out of the summaries (kept in values.parquet)",
+        minimum=1,
+        maximum=MAX_STEPS,
+        group="inference",
     )
     save_model: str = setting(
         "first",

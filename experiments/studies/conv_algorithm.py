@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.config import devices
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MOST_ROWS, setting
+from experiments.config.settings import MAX_ROWS, setting
 from experiments.planning.treatments import Treatment, check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
@@ -39,7 +39,7 @@ class Settings(training_speed.Settings):
         (*OF_PICTURES, "deepspeech2", "tacotron2"), "networks with convolutions, by folder name", group="networks", material=False
     )
     batch_sizes: tuple[int, ...] = setting(
-        (8, 16, 32, 64, 128), "examples a step", least=1, most=MOST_ROWS, group="training", material=False
+        (8, 16, 32, 64, 128), "examples a step", minimum=1, maximum=MAX_ROWS, group="training", material=False
     )
     shapes: tuple[str, ...] = setting(
         ("fixed", "varying"),
@@ -56,7 +56,7 @@ class Settings(training_speed.Settings):
         material=False,
     )
     data: str = setting("synthetic", "drawn from the seed", choices=("synthetic",), group="data")
-    batch_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_ROWS, group="set by the study")
+    batch_size: int = setting(0, "set by the study, cell by cell", minimum=0, maximum=MAX_ROWS, group="set by the study")
     lengths: str = setting("fixed", "set by the study, cell by cell", choices=("fixed",), group="set by the study")
 
 

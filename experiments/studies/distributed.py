@@ -14,7 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MOST_RATE, MOST_ROWS, MOST_SIDE, MOST_STEPS, CampaignSettings, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
 from experiments.planning.treatments import Treatment, check_count, require_single_steps
 from tracking import provenance
 from tracking.errors import WrongCall
@@ -44,8 +44,8 @@ class Settings(CampaignSettings):
     workers: tuple[int, ...] = setting(
         (1, 2),
         "processes that train together; 1, the framework alone, is the baseline",
-        least=1,
-        most=1_024,
+        minimum=1,
+        maximum=1_024,
         group="design",
         material=False,
     )
@@ -62,17 +62,22 @@ class Settings(CampaignSettings):
         choices=("strong", "weak"),
         group="design",
     )
-    batch_size: int = setting(64, "images a step", least=1, most=MOST_ROWS, group="training")
+    batch_size: int = setting(64, "images a step", minimum=1, maximum=MAX_ROWS, group="training")
     image_side: int = setting(
-        40, "side of the images, pixels, for networks that take any", least=1, most=MOST_SIDE, group="design"
+        40, "side of the images, pixels, for networks that take any", minimum=1, maximum=MAX_SIDE, group="design"
     )
-    classes: int = setting(10, "outputs of the classifier", least=1, most=1_000_000, group="design")
-    steps: int = setting(100, "timed steps, and as many without any exchange", least=12, most=MOST_STEPS, group="training")
-    warmup_steps: int = setting(10, "steps before the timed ones", least=1, most=MOST_STEPS, group="training")
+    classes: int = setting(10, "outputs of the classifier", minimum=1, maximum=1_000_000, group="design")
+    steps: int = setting(100, "timed steps, and as many without any exchange", minimum=12, maximum=MAX_STEPS, group="training")
+    warmup_steps: int = setting(10, "steps before the timed ones", minimum=1, maximum=MAX_STEPS, group="training")
     optimizer: str = setting("sgd", "plain SGD, of which k workers make the same step as one", choices=("sgd",), group="training")
-    learning_rate: float = setting(0.01, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
+    learning_rate: float = setting(0.01, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
     patience_seconds: float = setting(
-        30.0, "how long a worker waits for another before the cell fails", least=1, most=3_600, group="machine", material=False
+        30.0,
+        "how long a worker waits for another before the cell fails",
+        minimum=1,
+        maximum=3_600,
+        group="machine",
+        material=False,
     )
     rendezvous: str = setting(
         "",
@@ -83,14 +88,14 @@ class Settings(CampaignSettings):
     max_restarts: int = setting(
         0,
         "how often torchrun starts all workers again from their checkpoint where one dies; 0: the cell fails; PyTorch's",
-        least=0,
-        most=100,
+        minimum=0,
+        maximum=100,
         group="machine",
     )
     checkpoint_steps: int = setting(
-        50, "with max_restarts, steps from one checkpoint to the next", least=1, most=MOST_STEPS, group="machine"
+        50, "with max_restarts, steps from one checkpoint to the next", minimum=1, maximum=MAX_STEPS, group="machine"
     )
-    threads: int = setting(1, "CPU threads of every worker", least=1, most=1_024, group="machine")
+    threads: int = setting(1, "CPU threads of every worker", minimum=1, maximum=1_024, group="machine")
     strategy: str = setting(
         "processes",
         "a process a worker; or one_process for all, a GPU a worker (DataParallel, MirroredStrategy)",
@@ -101,7 +106,7 @@ class Settings(CampaignSettings):
     precision: str = setting("float32", "in full", choices=("float32",), group="training")
     model: str = setting("", "set by the study, cell by cell", group="set by the study")
     group: str = setting("", "set by the study, cell by cell", group="set by the study")
-    worker_count: int = setting(0, "set by the study, cell by cell", least=0, most=1_024, group="set by the study")
+    worker_count: int = setting(0, "set by the study, cell by cell", minimum=0, maximum=1_024, group="set by the study")
     hook: str = setting("", "set by the study, cell by cell", group="set by the study")
 
     @property

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MOST_RATE, MOST_ROWS, MOST_SIDE, MOST_STEPS, CampaignSettings, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
 from experiments.planning.treatments import Treatment, check_count
 
 TITLE = "A grid on synthetic tensors: models, batch sizes, image sizes, training and inference"
@@ -32,22 +32,24 @@ class PointSettings(CampaignSettings):
         group="grid",
         material=False,
     )
-    seconds: float = setting(1.0, "time budget of a phase, after its first call", least=0.01, most=3_600, group="time budget")
+    seconds: float = setting(
+        1.0, "time budget of a phase, after its first call", minimum=0.01, maximum=3_600, group="time budget"
+    )
     least_steps: int = setting(
         12,
         "steps or requests of a phase whatever they take, the first not counted",
-        least=12,
-        most=MOST_STEPS,
+        minimum=12,
+        maximum=MAX_STEPS,
         group="time budget",
     )
-    most_steps: int = setting(1_000, "steps or requests of a phase at most", least=12, most=MOST_STEPS, group="time budget")
-    classes: int = setting(1_000, "outputs of the classifier", least=1, most=1_000_000, group="grid")
+    most_steps: int = setting(1_000, "steps or requests of a phase at most", minimum=12, maximum=MAX_STEPS, group="time budget")
+    classes: int = setting(1_000, "outputs of the classifier", minimum=1, maximum=1_000_000, group="grid")
     precision: str = setting(
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
     )
     model: str = setting("", "set by the study, cell by cell", group="set by the study")
-    batch_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_ROWS, group="set by the study")
-    image_size: int = setting(0, "set by the study, cell by cell", least=0, most=MOST_SIDE, group="set by the study")
+    batch_size: int = setting(0, "set by the study, cell by cell", minimum=0, maximum=MAX_ROWS, group="set by the study")
+    image_size: int = setting(0, "set by the study, cell by cell", minimum=0, maximum=MAX_SIDE, group="set by the study")
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ class Settings(PointSettings):
         ("resnet18", "mobilenet_v2"), "models by folder name: python -m experiments parity --help", group="grid", material=False
     )
     batch_sizes: tuple[int, ...] = setting(
-        (1, 8, 32), "images a step and a request", least=1, most=MOST_ROWS, group="grid", material=False
+        (1, 8, 32), "images a step and a request", minimum=1, maximum=MAX_ROWS, group="grid", material=False
     )
     image_sizes: tuple[int, ...] = setting(
-        (64,), "sides of the square images, pixels", least=1, most=MOST_SIDE, group="grid", material=False
+        (64,), "sides of the square images, pixels", minimum=1, maximum=MAX_SIDE, group="grid", material=False
     )
     devices: tuple[str, ...] = setting(
         (), "several to measure on, as cpu,cuda; none: device=", choices=("cpu", "cuda"), group="grid", material=False
@@ -72,7 +74,7 @@ class Settings(PointSettings):
         choices=("adam", "adam-stock"),
         group="training",
     )
-    learning_rate: float = setting(0.001, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
+    learning_rate: float = setting(0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import Hypothesis, Outcome, outcome
-from experiments.config.settings import MOST_ROWS, MOST_SIDE, setting
+from experiments.config.settings import MAX_ROWS, MAX_SIDE, setting
 from experiments.studies import classification
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ class Settings(classification.Settings):
 
     model: str = setting("lenet", "a model that takes images, by folder name", group="training")
     image_size: int = setting(
-        28, "side of the square that pictures are resized to, pixels", least=1, most=MOST_SIDE, group="data"
+        28, "side of the square that pictures are resized to, pixels", minimum=1, maximum=MAX_SIDE, group="data"
     )
-    batch_size: int = setting(100, "images a step", least=1, most=MOST_ROWS, group="training")
-    inference_batch_sizes: tuple[int, ...] = setting((100,), "images a request", least=1, most=MOST_ROWS, group="inference")
+    batch_size: int = setting(100, "images a step", minimum=1, maximum=MAX_ROWS, group="training")
+    inference_batch_sizes: tuple[int, ...] = setting((100,), "images a request", minimum=1, maximum=MAX_ROWS, group="inference")
 
 
 # One process a repetition, where the study repeated steps in one: its hundred values were not independent.

@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MOST_RATE, MOST_ROWS, MOST_SIDE, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, setting
 from experiments.planning.treatments import Treatment, check_count, require_single_steps
 from experiments.studies import grid
 from models import frameworks
@@ -57,7 +57,7 @@ class Settings(grid.PointSettings):
         ("lenet", "resnet18", "mobilenet_v2"), "networks of images by folder name", group="design", material=False
     )
     batch_sizes: tuple[int, ...] = setting(
-        (1, 32), "images a step and a request", least=1, most=MOST_ROWS, group="design", material=False
+        (1, 32), "images a step and a request", minimum=1, maximum=MAX_ROWS, group="design", material=False
     )
     harnesses: tuple[str, ...] = setting(
         ("evenhand",),
@@ -66,7 +66,7 @@ class Settings(grid.PointSettings):
         material=False,
     )
     image_side: int = setting(
-        40, "side of the square images, pixels, for networks that take any", least=1, most=MOST_SIDE, group="design"
+        40, "side of the square images, pixels, for networks that take any", minimum=1, maximum=MAX_SIDE, group="design"
     )
     optimizer: str = setting(
         "adam-stock", "each framework's own class, in the plain loop and here", choices=("adam-stock",), group="training"
@@ -74,15 +74,15 @@ class Settings(grid.PointSettings):
     learning_rate: float = setting(
         1e-6,
         "so small that one repeated batch is not memorised: vanishing gradients are slow numbers on a CPU",
-        least=1e-9,
-        most=MOST_RATE,
+        minimum=1e-9,
+        maximum=MAX_RATE,
         group="training",
     )
     margin: float = setting(
         0.02,
         "what the harness may cost, as a ratio, fixed before measuring",
-        least=0.001,
-        most=0.5,
+        minimum=0.001,
+        maximum=0.5,
         group="verdict",
         material=False,
         searchable=False,

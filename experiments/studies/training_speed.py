@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MOST_RATE, MOST_ROWS, MOST_STEPS, CampaignSettings, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_STEPS, CampaignSettings, setting
 from experiments.planning.treatments import Treatment, check_count
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ class Settings(CampaignSettings):
         path=True,
         group="data",
     )
-    batch_size: int = setting(0, "examples a step; 0: the paper's for each network", least=0, most=MOST_ROWS, group="training")
+    batch_size: int = setting(
+        0, "examples a step; 0: the paper's for each network", minimum=0, maximum=MAX_ROWS, group="training"
+    )
     lengths: str = setting(
         "fixed",
         "of the sequences; fixed: all one, files' cut or padded to the median; varying: in buckets",
@@ -49,9 +51,9 @@ class Settings(CampaignSettings):
         group="training",
     )
     steps: int = setting(
-        200, "timed steps; of varying lengths also the steps of the epoch before", least=2, most=MOST_STEPS, group="training"
+        200, "timed steps; of varying lengths also the steps of the epoch before", minimum=2, maximum=MAX_STEPS, group="training"
     )
-    warmup_steps: int = setting(10, "steps before the timed ones", least=1, most=MOST_STEPS, group="training")
+    warmup_steps: int = setting(10, "steps before the timed ones", minimum=1, maximum=MAX_STEPS, group="training")
     ctc: str = setting(
         "sparse",
         "TensorFlow's and Keras' CTC loss: TensorFlow's kernel (sparse) or operators (dense), Keras' own, or the gate's (scan)",
@@ -64,7 +66,7 @@ class Settings(CampaignSettings):
         choices=("adam", "adam-stock"),
         group="training",
     )
-    learning_rate: float = setting(0.0001, "of the optimizer", least=1e-9, most=MOST_RATE, group="training")
+    learning_rate: float = setting(0.0001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
     precision: str = setting(
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
     )

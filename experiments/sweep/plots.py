@@ -27,9 +27,9 @@ from optuna.visualization import matplotlib as pictures
 from experiments.comparison.report import wording
 from experiments.config.outcomes import outcome
 
-LEAST_TRIALS = 2
+MIN_TRIALS = 2
 # Of fewer trials a forest of random trees ranks chance: six said that the batch size matters most where the framework did.
-LEAST_FOR_IMPORTANCE = 20
+MIN_FOR_IMPORTANCE = 20
 DOTS_PER_INCH = 120
 TREES, RESAMPLES = 32, 20
 NOWHERE: Mapping[str, str] = {}
@@ -98,7 +98,7 @@ def _targets(study: Study) -> list[Target]:
 
 def _plots(study: Study, pages: Mapping[str, str] = NOWHERE) -> list[Plot]:
     targets = _targets(study)
-    if len(_finished(study)) < LEAST_TRIALS:
+    if len(_finished(study)) < MIN_TRIALS:
         return []
     found = []
     if len(targets) > 1:
@@ -121,8 +121,8 @@ def _plots(study: Study, pages: Mapping[str, str] = NOWHERE) -> list[Plot]:
 
 def _too_few(study: Study) -> list[str]:
     count = len(_finished(study))
-    wanted = f"What matters: {count} finished trials; {LEAST_FOR_IMPORTANCE} are needed to tell settings from chance"
-    return [wanted] if count < LEAST_FOR_IMPORTANCE else []
+    wanted = f"What matters: {count} finished trials; {MIN_FOR_IMPORTANCE} are needed to tell settings from chance"
+    return [wanted] if count < MIN_FOR_IMPORTANCE else []
 
 
 def _of_objective(study: Study, target: Target, suffix: str, pages: Sequence[str]) -> list[Plot]:
@@ -135,7 +135,7 @@ def _of_objective(study: Study, target: Target, suffix: str, pages: Sequence[str
 
     history = plot("history", "Best so far", "plot_optimization_history")
     found = [replace(history, interactive=lambda: _with_pages(history.interactive(), pages))]
-    if len(_finished(study)) >= LEAST_FOR_IMPORTANCE:
+    if len(_finished(study)) >= MIN_FOR_IMPORTANCE:
         ranked = plot("importance", "What matters", "plot_param_importances", evaluator=_evaluator())
         bars = cache(partial(_resampled, study))
         found.append(

@@ -16,8 +16,8 @@ from experiments.planning.length import Length
 from tracking import plain
 from tracking.errors import WrongCall
 
-MOST_GRID = 1_000
-MOST_RANGE = 10**9
+MAX_GRID = 1_000
+MAX_RANGE = 10**9
 EXAMPLE = "write batch_size=8..256:log, dropout=0..0.5:0.1 or framework=pytorch|tensorflow"
 Value = int | float | str | bool
 
@@ -67,7 +67,7 @@ class Dimension:
                 f"search: {self.name} has no end of values between {self.low:g} and {self.high:g}; give it steps (:0.1)"
             )
         count = round((self.high - self.low) / (self.step or 1) + 1e-9) + 1
-        if count > MOST_GRID:
+        if count > MAX_GRID:
             raise WrongCall(f"search: {self.name} has {count} values, too many to try all; give it steps or :log")
         return tuple(self._as_value(self.low + at * (self.step or 1)) for at in range(count))
 
@@ -131,7 +131,7 @@ def _range(dimension: Dimension, values: str, kind: Any) -> Dimension:
     if len(steps) > 1:
         raise WrongCall(f"search: {name}={values}: {':'.join(steps)} is more than one step")
     step = settings_.convert(name, steps[0], kind) if steps else None
-    if step is not None and not step <= last - first <= step * MOST_RANGE:
+    if step is not None and not step <= last - first <= step * MAX_RANGE:
         raise WrongCall(f"search: {name}={plain.short(values)}: a step of {plain.short(steps[0])} leads nowhere")
     return dataclasses.replace(dimension, low=first, high=last, step=step, log=log, whole=kind is int)
 

@@ -29,7 +29,7 @@ from tracking.errors import EvenhandError, WrongCall
 from tracking.records import VANISHED, Metrics, Record, RunClosed, RunKind, RunOutcome, StoredRun, Tags
 from tracking.store import Unreachable
 
-MOST_INTERMEDIATE = 200
+MAX_INTERMEDIATE = 200
 # What was found out for the whole sweep at its beginning.
 OF_ALL = ("parity", "user", "mlflow.user")
 STATES = {"COMPLETE": "FINISHED", "FAIL": "FAILED", "PRUNED": "KILLED"}
@@ -198,7 +198,7 @@ class Trials:
         if not result.out_of_memory and state == "COMPLETE":
             told["trial.values"] = json.dumps({one.metric: result.metrics[one.metric] for one in self._goal.objectives})
         if reported := search.reported(trial, self._study):
-            told["trial.intermediate"] = json.dumps(dict(list(reported.items())[-MOST_INTERMEDIATE:]))
+            told["trial.intermediate"] = json.dumps(dict(list(reported.items())[-MAX_INTERMEDIATE:]))
         records: list[Record] = [Tags(result.run, told)]
         if result.failed or result.out_of_memory:
             outcome = RunOutcome.FAILED if result.failed else RunOutcome.OUT_OF_MEMORY

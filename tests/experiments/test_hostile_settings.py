@@ -76,8 +76,8 @@ def _refused(name: str, given: dict[str, str]) -> None:
 @pytest.mark.parametrize(("name", "setting"), NUMBERS)
 def test_every_number_has_bounds_and_keeps_them(name: str, setting: str) -> None:
     rules = next(one.metadata for one in dataclasses.fields(KINDS[name][0]) if one.name == setting)
-    assert rules["least"] is not None
-    assert rules["most"] is not None
+    assert rules["minimum"] is not None
+    assert rules["maximum"] is not None
     for text in HOSTILE_NUMBERS:
         _refused(name, {setting: text})
 

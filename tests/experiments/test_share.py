@@ -15,7 +15,7 @@ from tracking.records import RunClosed, RunOpened, RunOutcome
 
 pytest.importorskip("submitit", reason="extra slurm")
 from experiments.campaign import share
-from experiments.campaign.share import MOST_FRUITLESS, Share
+from experiments.campaign.share import MAX_FRUITLESS, Share
 
 CELLS = [Cell(treatment, block, 0) for block in (1, 2) for treatment in ("a", "b")]
 
@@ -67,10 +67,10 @@ def test_what_an_earlier_launch_measured_elsewhere_is_measured_anew(tmp_path: Pa
 
 def test_a_job_is_sent_again_while_it_gets_on_and_given_up_when_it_does_not(tmp_path: Path) -> None:
     work = a_share(tmp_path)
-    for life in range(1, MOST_FRUITLESS + 1):
+    for life in range(1, MAX_FRUITLESS + 1):
         work._progress_before = work._progress()
         again = work.checkpoint()
-        if life < MOST_FRUITLESS:
+        if life < MAX_FRUITLESS:
             work = again.function
             assert work.fruitless == life
     assert again is None

@@ -24,9 +24,9 @@ from tracking.errors import WrongCall
 
 QUICK, ALL = 200, 10_000
 # A case takes milliseconds. Other work on the machine may stop it for some seconds.
-MOST_SECONDS = 20
+MAX_SECONDS = 20
 # Of all cases together, beyond the interpreter and its libraries: a line and a picture of any size are refused, not read.
-MOST_GROWN_BYTES = 128 << 20
+MAX_GROWN_BYTES = 128 << 20
 CAPTIONS = ("A brown dog , a big one , runs .", "Two cafés by the water .")
 IMAGES = 4
 
@@ -172,8 +172,8 @@ def check_format(name: str, count: int, seed: int) -> Outcome:
     assert not found.wrong, found.wrong.most_common(5)
     assert found.cases >= count
     assert min(found.accepted, found.refused + (name == "pictures")) > 0, found
-    assert found.slowest_seconds < MOST_SECONDS, found
-    assert found.grown_bytes < MOST_GROWN_BYTES, found
+    assert found.slowest_seconds < MAX_SECONDS, found
+    assert found.grown_bytes < MAX_GROWN_BYTES, found
     return found
 
 

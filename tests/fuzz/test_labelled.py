@@ -31,9 +31,9 @@ from tracking.errors import WrongCall
 QUICK, ALL = 240, 10_000
 HEAD_BYTES = 320
 # A case takes milliseconds. Other work on the machine may stop it for some seconds.
-MOST_SECONDS = 20
+MAX_SECONDS = 20
 # Of all cases together beyond the interpreter and its libraries: 64 MiB may be unpacked freely, twice, with what is made of them.
-MOST_GROWN_BYTES = 256 << 20
+MAX_GROWN_BYTES = 256 << 20
 DATA_BYTES, TORCH_DATA_BYTES = 1 << 30, 8 << 30
 SIZES = spec("caption_decoder").CaptionDecoderSpec(vocabulary=11, length=4, features=6, width=5, hidden=3)
 
@@ -223,8 +223,8 @@ def check_format(name: str, count: int, seed: int) -> Outcome:
     assert not found.wrong, found.wrong.most_common(5)
     assert found.cases >= count
     assert min(found.accepted, found.refused) > 0, found  # otherwise nothing was damaged, or nothing whole
-    assert found.slowest_seconds < MOST_SECONDS, found
-    assert found.grown_bytes < MOST_GROWN_BYTES, found
+    assert found.slowest_seconds < MAX_SECONDS, found
+    assert found.grown_bytes < MAX_GROWN_BYTES, found
     return found
 
 
@@ -288,7 +288,7 @@ def test_pixels_are_kept_scaled_or_refused(found: np.ndarray) -> None:
 )
 def test_labels_are_numbers_of_classes_or_refused(found: Any) -> None:
     kinds = (np.integer, np.floating) if isinstance(found, np.ndarray) else (int,)
-    good = [isinstance(label, kinds) and not isinstance(label, bool) and label in range(checks.MOST_CLASSES) for label in found]
+    good = [isinstance(label, kinds) and not isinstance(label, bool) and label in range(checks.MAX_CLASSES) for label in found]
     if all(good):
         assert checks.labels(Path("x"), found, len(found)).tolist() == list(found)
     else:

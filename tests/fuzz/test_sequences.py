@@ -17,8 +17,8 @@ from tracking.errors import WrongCall
 
 QUICK, ALL = 160, 10_000
 HEAD_BYTES = 44  # of a WAV file: all but its samples
-MOST_SECONDS = 20  # a case takes milliseconds; other work on the machine may stop it for some seconds
-MOST_GROWN_BYTES = 256 << 20
+MAX_SECONDS = 20  # a case takes milliseconds; other work on the machine may stop it for some seconds
+MAX_GROWN_BYTES = 256 << 20
 TEXTS = ("one", "two, three", "four", "five six")
 
 
@@ -87,8 +87,8 @@ def check_format(name: str, count: int, seed: int) -> None:
     assert not found.wrong, found.wrong.most_common(5)
     assert found.cases >= count
     assert min(found.accepted, found.refused) > 0, found  # otherwise nothing was damaged, or nothing whole
-    assert found.slowest_seconds < MOST_SECONDS, found
-    assert found.grown_bytes < MOST_GROWN_BYTES, found
+    assert found.slowest_seconds < MAX_SECONDS, found
+    assert found.grown_bytes < MAX_GROWN_BYTES, found
 
 
 @pytest.mark.parametrize("name", FORMATS)

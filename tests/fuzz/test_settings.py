@@ -23,8 +23,8 @@ from tracking import plain
 from tracking.errors import WrongCall
 
 QUICK, ALL = 300, 10_000
-MOST_SECONDS = 20
-MOST_GROWN_BYTES = 64 << 20
+MAX_SECONDS = 20
+MAX_GROWN_BYTES = 64 << 20
 
 
 def check(found: Any) -> None:
@@ -37,7 +37,7 @@ def check(found: Any) -> None:
                 assert not plain.CONTROLS.search(one)
                 one.encode()
             elif not isinstance(one, bool):
-                assert field.metadata["least"] <= one <= field.metadata["most"]
+                assert field.metadata["minimum"] <= one <= field.metadata["maximum"]
 
 
 def of_file(name: str, content: bytes, folder: Path) -> None:
@@ -63,8 +63,8 @@ def check_experiment(name: str, count: int, seed: int) -> Outcome:
     assert not found.wrong, found.wrong.most_common(5)
     assert found.cases == count
     assert min(found.accepted, found.refused) > 0, found
-    assert found.slowest_seconds < MOST_SECONDS, found
-    assert found.grown_bytes < MOST_GROWN_BYTES, found
+    assert found.slowest_seconds < MAX_SECONDS, found
+    assert found.grown_bytes < MAX_GROWN_BYTES, found
     return found
 
 
@@ -126,7 +126,7 @@ def test_any_text_of_a_search(parts: tuple[str, str, str, str], between: str) ->
         found = space.parse(f"{name}={low}{between}{high}:{way}", kind)
         space.check(settings.parse(kind, presets, {}), found)
         for one in found:
-            assert len(one.grid()) <= 10 * space.MOST_GRID
+            assert len(one.grid()) <= 10 * space.MAX_GRID
 
     taken_or_one_line(search)
 

@@ -16,7 +16,7 @@ from experiments.comparison.verdicts.precision import Precision
 from experiments.config import durations
 
 # More than that nobody reads in ten seconds; the tables have all.
-MOST_OUTCOMES, MOST_LEVELS = 12, 4
+MAX_OUTCOMES, MAX_LEVELS = 12, 4
 _NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
 
 
@@ -70,7 +70,7 @@ def of(
 ) -> AnswerCard:
     """limits: how small a difference the runs could tell. span: when they ran. advice: how more blocks are measured."""
     found = wording.settled_first(_headlines(comparison))
-    shown = found[:MOST_OUTCOMES]
+    shown = found[:MAX_OUTCOMES]
     several = len(grouped(found)) > 1
     count = len(comparison.warnings)
     return AnswerCard(
@@ -101,8 +101,8 @@ def _line(finding: Finding, comparison: Comparison, *, several: bool) -> Outcome
 
 
 def _question(comparison: Comparison, found: Sequence[Finding]) -> str:
-    sides = wording.joined([wording.spoken(level, comparison) for level in comparison.levels[: MOST_LEVELS + 1]])
-    more = len(comparison.levels) - MOST_LEVELS - 1
+    sides = wording.joined([wording.spoken(level, comparison) for level in comparison.levels[: MAX_LEVELS + 1]])
+    more = len(comparison.levels) - MAX_LEVELS - 1
     what = wording.joined(list(dict.fromkeys(one.outcome.label for one in found)), "or") or "any outcome"
     return f"Do {sides}{f' and {more} more' if more > 0 else ''} differ in {what}?"
 
@@ -141,7 +141,7 @@ def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
     """One outcome, level by level: the first that is settled anywhere."""
     metric = found[0].row.metric
     group = [one for one in found if one.row.metric == metric]
-    seen = [f"{_whom(one, comparison)} {_brief(one, comparison)}" for one in group[:MOST_LEVELS]]
+    seen = [f"{_whom(one, comparison)} {_brief(one, comparison)}" for one in group[:MAX_LEVELS]]
     seen += [f"{len(group) - len(seen)} more in the report"] if len(group) > len(seen) else []
     bases = list(dict.fromkeys(wording.spoken(one.row.a, comparison) for one in group))
     against = f" against {bases[0]}" if len(bases) == 1 else ""

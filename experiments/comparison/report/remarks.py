@@ -52,7 +52,7 @@ def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
 
 # What a part of the spread is called, and what makes it smaller.
 PARTS = {"block": "lies between blocks", "drift": "is drift", "process": "lies between processes", "apart": "is drift apart"}
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 
 
 def smallest(found: Sequence[Precision]) -> str:
@@ -73,7 +73,7 @@ def on_precision(found: Sequence[Precision]) -> str:
     worst = _by_size(next(iter(_by_metric(found).values())))[-1]
     of = f" of {wording.named(worst.finding)}" if len(found) > 1 else ""
     parts = sorted(precision.shares(worst.parts).items(), key=lambda one: -one[1])
-    shares = wording.joined([f"{100 * share:.0f} % {PARTS[name]}" for name, share in parts if share >= LEAST_SHARE])
+    shares = wording.joined([f"{100 * share:.0f} % {PARTS[name]}" for name, share in parts if share >= MIN_SHARE])
     return (
         f"Smallest detectable effect: {smallest(found)}. {_limit(worst)}. "
         f"Of the variance of runs{of} {shares}; what both sides of a block share cancels."

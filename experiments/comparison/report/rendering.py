@@ -28,7 +28,7 @@ _TERMINAL_STYLE = {
 
 
 # Of fewer rows all are seen at once.
-LEAST_TO_FILTER = 12
+MIN_TO_FILTER = 12
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Document:
 
 def page(document: Document) -> str:
     """One HTML file that needs nothing from outside."""
-    return _environment().get_template("report.html.j2").render(document=document, least_to_filter=LEAST_TO_FILTER)
+    return _environment().get_template("report.html.j2").render(document=document, least_to_filter=MIN_TO_FILTER)
 
 
 def fragment(warnings: Sequence[str], sentences: Sequence[str], table: Section) -> str:

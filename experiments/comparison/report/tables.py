@@ -21,7 +21,7 @@ from experiments.config.outcomes import outcome
 NONE, NOT_COUNTED = wording.NONE, "not counted"
 Link = Callable[[str], str]
 # A page lists no more runs than that; all stand in MLflow.
-MOST_RUNS = 2_000
+MAX_RUNS = 2_000
 ONE_FAMILY = "at most 5 % of reports show a difference where there is none (Holm’s correction over all rows). "
 TWO_FAMILIES = (
     "at most 5 % of reports show a difference where there is none among the primary rows, declared beforehand, and at most "
@@ -357,7 +357,7 @@ def batch_limits(comparison: Comparison, curves: Sequence[Curve]) -> list[Sectio
 def anchors(comparison: Comparison) -> dict[str, str]:
     """Run → the id of its row in `runs`, in the order in which they began; none where nobody would read so many."""
     began = {value.run: value.sequence for values in comparison.values.values() for value in values}
-    in_order = sorted(began, key=lambda run: began[run]) if len(began) <= MOST_RUNS else []
+    in_order = sorted(began, key=lambda run: began[run]) if len(began) <= MAX_RUNS else []
     return {run: f"r{at}" for at, run in enumerate(in_order, 1)}
 
 

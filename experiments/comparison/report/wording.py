@@ -19,7 +19,7 @@ DASH, MINUS, NONE = "–", "−", "—"
 MINIMUM_P = 1e-4
 LOGGED_DIGITS = 4
 # Beyond this share the number of an effect that could be told apart says nothing more.
-MOST_TOLD = 9.0
+MAX_TOLD = 9.0
 # An interval whose ends lie further apart has two digits at each end: decimals would suit only one of them.
 WIDE = 10.0
 _SCALES = {
@@ -108,7 +108,7 @@ def _least(found: float | None, finding: Finding) -> str:
 def amount(value: float, finding: Finding) -> str:
     """The size of an effect: a share of a ratio in percent, a difference in its unit."""
     if finding.row.kind == "ratio":
-        return f"{100 * value:.2g} %" if value < 1 else f"{_rounded(100 * value)} %" if value < MOST_TOLD else "over 10×"
+        return f"{100 * value:.2g} %" if value < 1 else f"{_rounded(100 * value)} %" if value < MAX_TOLD else "over 10×"
     return f"{value:.2g} {_unit(finding)}".rstrip()
 
 

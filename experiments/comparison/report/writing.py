@@ -39,7 +39,7 @@ SUMMARY_KEYS = (
     *("verdict", "reason", "family"),
 )
 LEARNING = "learning"
-MOST_TERMINAL_ROWS = 100
+MAX_TERMINAL_ROWS = 100
 # As the page does it: what is drawn is inverted, hues kept.
 DARK = (
     "<style>@media screen and (prefers-color-scheme: dark)"
@@ -159,9 +159,9 @@ def _missing(comparison: Comparison) -> list[str]:
 def terminal(comparison: Comparison) -> Table:
     """The verdict table for a terminal; of more rows than anyone reads there, those of the headlines."""
     every, title = comparison.findings, tables.versus(comparison)
-    if len(every) <= MOST_TERMINAL_ROWS:
+    if len(every) <= MAX_TERMINAL_ROWS:
         return rendering.terminal(tables.verdicts(comparison), title)
-    shown = wording.headlines(comparison)[:MOST_TERMINAL_ROWS]
+    shown = wording.headlines(comparison)[:MAX_TERMINAL_ROWS]
     title += f" ({len(shown):,} of {len(every):,} rows; all are in the report)"
     return rendering.terminal(tables.verdicts(dataclasses.replace(comparison, findings=tuple(shown))), title)
 

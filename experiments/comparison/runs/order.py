@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000.0
 # A campaign in random order is warned of in at most 5 of 100 cases, and refused in at most 1 of 1,000.
 UNBALANCED, ONE_SIDED = 0.05, 0.001
 # With more of its pairs apart, what drifts from one time to the other weighs more than a quarter in the mean.
-MOST_APART = 0.25
+MAX_APART = 0.25
 NAMED = 4
 
 
@@ -52,7 +52,7 @@ class Order:
     @property
     def refused(self) -> str:
         """Why these pairs must not be compared; empty where nothing speaks against it."""
-        if self.timed and len(self.apart) > MOST_APART * self.timed:
+        if self.timed and len(self.apart) > MAX_APART * self.timed:
             return (
                 f"{self.a} and {self.b} did not run side by side in {len(self.apart)} of {self.timed} blocks ({self._pause}): "
                 "what changed in between is in the difference"

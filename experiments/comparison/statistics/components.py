@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from experiments.comparison.statistics.estimates import Floats, numbers, t_quantile
 
 # A slope over the blocks takes two of the values, and its residuals need one more degree of freedom.
-LEAST_BLOCKS = 4
+MIN_BLOCKS = 4
 BATCHES = 10
 
 
@@ -59,7 +59,7 @@ def components(a: ArrayLike, b: ArrayLike) -> Components:
     Half the residual variance of the differences is that of processes; the residual variance of the blocks' means, less half of
     that, is that of blocks (0 where that is negative).
     """
-    first, second = numbers(a, minimum=LEAST_BLOCKS), numbers(b, minimum=LEAST_BLOCKS)
+    first, second = numbers(a, minimum=MIN_BLOCKS), numbers(b, minimum=MIN_BLOCKS)
     apart, drift = slope(second - first), slope((first + second) / 2)
     process = apart.residual / math.sqrt(2)
     return Components(process, math.sqrt(max(0.0, drift.residual**2 - process**2 / 2)), drift, apart)
@@ -89,4 +89,4 @@ def error_of_steps(logs: ArrayLike) -> float:
     return float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
 
 
-__all__ = ["LEAST_BLOCKS", "Components", "Slope", "components", "error_of_steps", "slope"]
+__all__ = ["MIN_BLOCKS", "Components", "Slope", "components", "error_of_steps", "slope"]

@@ -16,9 +16,9 @@ from scipy import signal, special
 from experiments.comparison.statistics.estimates import Estimate, Floats, numbers, t_quantile
 
 # Below eight values the distribution of the skewness is not known in a form that can be computed.
-LEAST_FOR_SKEWNESS = 8
+MIN_FOR_SKEWNESS = 8
 # Beyond this the few values there are say nothing of their mean.
-MOST_CORRELATED = 0.9
+MAX_CORRELATED = 0.9
 # What the power of a check is stated for.
 TYPICAL_CORRELATION = 0.7
 SIMULATED = 2_000
@@ -54,7 +54,7 @@ def _p_of_lag_one(r: float | Floats, n: int) -> Floats:
 def skewness(shifts: ArrayLike) -> Check | None:
     """Skewness, and D'Agostino's (1970) two-sided p that it is chance; None below eight values."""
     found = numbers(shifts)
-    if len(found) < LEAST_FOR_SKEWNESS:
+    if len(found) < MIN_FOR_SKEWNESS:
         return None
     g = float(_skewness(found))
     return Check(g, float(_p_of_skewness(g, len(found))))
@@ -82,7 +82,7 @@ def correlated_mean(shifts: ArrayLike, r: float, confidence: float = 0.95) -> Es
     """
     found = numbers(shifts, minimum=3)
     n, centre = len(found), float(found.mean())
-    true = min(max((r + 1 / n) / (1 - 4 / n), 0.0), MOST_CORRELATED) if n > 4 else MOST_CORRELATED
+    true = min(max((r + 1 / n) / (1 - 4 / n), 0.0), MAX_CORRELATED) if n > 4 else MAX_CORRELATED
     worth = max(2.0, n * (1 - true) / (1 + true))
     variance = float(found.var(ddof=1)) * (n - 1) / (n - n / worth)
     half = t_quantile((1 + confidence) / 2, max(worth - 1, 1.0)) * math.sqrt(variance / worth)

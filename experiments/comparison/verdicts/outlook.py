@@ -16,7 +16,7 @@ from experiments.config import durations
 OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
 # Estimate and spread of a few blocks foretell no more than about ten times as many. A hundred are a night of cells of minutes,
 # whatever they are many times of; and nobody gives a row more than a day.
-MOST_TIMES, FEW, MOST_SECONDS = 10, 100, 24 * 3_600
+MAX_TIMES, FEW, MAX_SECONDS = 10, 100, 24 * 3_600
 
 
 def of_row(finding: Finding, family: Family) -> Finding:
@@ -63,13 +63,13 @@ def payable(finding: Finding, block_seconds: float | None = None) -> int | None:
     block_seconds: how long one takes, where that is known better than from the finding.
     """
     blocks, seconds = finding.plan.blocks if finding.plan else None, block_seconds or finding.block_seconds or 0.0
-    if blocks is None or blocks > _most(finding) or blocks * seconds > MOST_SECONDS:
+    if blocks is None or blocks > _most(finding) or blocks * seconds > MAX_SECONDS:
         return None
     return blocks
 
 
 def _most(finding: Finding) -> int:
-    return max(FEW, MOST_TIMES * finding.row.n_blocks)
+    return max(FEW, MAX_TIMES * finding.row.n_blocks)
 
 
 def remedies(finding: Finding) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.comparison.runs import raw as raw_values
 from experiments.comparison.runs.raw import WINDOWS, Phase, RawRun
-from experiments.comparison.statistics.components import LEAST_BLOCKS, Components, components, error_of_steps
+from experiments.comparison.statistics.components import MIN_BLOCKS, Components, components, error_of_steps
 from experiments.comparison.verdicts.findings import Finding
 
 # What is a summary of the steps of one phase.
@@ -56,7 +56,7 @@ def of_findings(findings: Iterable[Finding], raw: Sequence[RawRun]) -> tuple[Pre
     return tuple(
         Precision(finding, _parts(finding), _steps(finding, raw))
         for finding in findings
-        if finding.row.p is not None and len(finding.pairs) >= LEAST_BLOCKS
+        if finding.row.p is not None and len(finding.pairs) >= MIN_BLOCKS
     )
 
 

@@ -21,9 +21,9 @@ from tracking.errors import WrongCall
 
 # A compressed file may unpack to this many bytes, or to this many times its size where that is more. MNIST's do to five times.
 FREELY_UNPACKED_BYTES = 64 << 20
-MOST_UNPACKED_RATIO = 100
+MAX_UNPACKED_RATIO = 100
 # Of data that name no classes. ImageNet has as many.
-MOST_CLASSES = 1_000
+MAX_CLASSES = 1_000
 LONGEST_NAME = 255
 _PIECE_BYTES = 1 << 20
 _PIECE_PICTURES = 1_000
@@ -61,11 +61,11 @@ def _first_line(error: Exception) -> str:
 def check_unpacked(path: Path, unpacked_bytes: int) -> None:
     """Raises WrongCall where a compressed file promises more than one of pictures would."""
     size = path.stat().st_size
-    if unpacked_bytes > max(FREELY_UNPACKED_BYTES, MOST_UNPACKED_RATIO * size):
+    if unpacked_bytes > max(FREELY_UNPACKED_BYTES, MAX_UNPACKED_RATIO * size):
         raise refused(
             path,
             f"its header promises {unpacked_bytes:,} bytes in a file of {size:,}; "
-            f"at most {MOST_UNPACKED_RATIO} times its size is unpacked; if that is right, store it uncompressed",
+            f"at most {MAX_UNPACKED_RATIO} times its size is unpacked; if that is right, store it uncompressed",
         )
 
 
@@ -104,17 +104,17 @@ def pixels(path: Path, found: NDArray[Any], name: str = "it") -> NDArray[np.uint
 
 
 def labels(path: Path, found: object, pictures: int) -> NDArray[np.int64]:
-    """int64 (pictures,), from 0 to MOST_CLASSES - 1, of a list of integers or an array. Raises WrongCall for others."""
+    """int64 (pictures,), from 0 to MAX_CLASSES - 1, of a list of integers or an array. Raises WrongCall for others."""
     given = np.array(found, object) if _integers(found) else found
     if not isinstance(given, np.ndarray) or given.ndim != 1 or given.dtype.kind not in "uifO":
         raise refused(path, "has no list of labels: one whole number a picture")
     if len(given) != pictures:
         raise refused(path, f"{pictures} images, but {len(given)} labels")
     with np.errstate(invalid="ignore"):  # infinity % 1
-        good = (given >= 0) & (given < MOST_CLASSES) & (given % 1 == 0)
+        good = (given >= 0) & (given < MAX_CLASSES) & (given % 1 == 0)
     if not good.all():
         row = int(np.argmin(good))
-        raise refused(path, f"label {given[row]} of picture {row + 1}; a label is a whole number from 0 to {MOST_CLASSES - 1}")
+        raise refused(path, f"label {given[row]} of picture {row + 1}; a label is a whole number from 0 to {MAX_CLASSES - 1}")
     return given.astype(np.int64)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST_BYTES = 1 << 30
-MOST_DIMENSIONS = 4
+MAX_DIMENSIONS = 4
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 EMPTY = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -178,8 +178,8 @@ def _build(target: Any, state: Any) -> None:
 def _array(shape: tuple[Any, ...], kind: _Type, fortran: bool, data: bytes) -> NDArray[Any]:
     if kind.name not in TYPES or kind.order not in ("|", "<", ">", "="):
         raise ValueError(f"it has an array of the type {kind.name[:20]!r}")
-    if len(shape) > MOST_DIMENSIONS or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise ValueError(f"it has an array whose sizes are not up to {MOST_DIMENSIONS} numbers")
+    if len(shape) > MAX_DIMENSIONS or not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise ValueError(f"it has an array whose sizes are not up to {MAX_DIMENSIONS} numbers")
     dtype = np.dtype(kind.order + kind.name)
     if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"it has an array of {' × '.join(map(str, shape))} values in {len(data):,} bytes")

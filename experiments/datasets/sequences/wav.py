@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from experiments.datasets.labelled.checks import reading, refused
 
-LEAST_RATE, MOST_RATE = 16_000, 48_000
-LEAST_SECONDS, MOST_SECONDS = 0.1, 60
+MIN_RATE, MAX_RATE = 16_000, 48_000
+MIN_SECONDS, MAX_SECONDS = 0.1, 60
 # What no utterance needs, and a file of sparse zeros may promise.
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _WANTED = "WAV file of 16, 24 or 32 bits PCM"
 
 
@@ -23,19 +23,19 @@ def read(path: Path) -> tuple[int, NDArray[np.float64]]:
     """Samples a second, and the samples, -1…1, of a recording with one channel. Raises WrongCall for any other."""
     with reading(path, _WANTED):
         size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise refused(path, f"has {size:,} bytes; at most {_MOST_BYTES:,}, one utterance")
+        if size > _MAX_BYTES:
+            raise refused(path, f"has {size:,} bytes; at most {_MAX_BYTES:,}, one utterance")
         rate, found = _parsed(path)
     if found.ndim != 1:
         raise refused(path, f"has {found.shape[1]} channels; one is read: make it mono")
     if found.dtype.kind != "i" or found.dtype.itemsize not in (2, 4):
         bits, kind = 8 * found.dtype.itemsize, {"u": "unsigned PCM", "i": "PCM", "f": "floats"}[found.dtype.kind]
         raise refused(path, f"has samples of {bits} bits, {kind}; make it 16 bits PCM")
-    if not LEAST_RATE <= rate <= MOST_RATE:
-        raise refused(path, f"has {rate:,} samples a second; between {LEAST_RATE:,} and {MOST_RATE:,} are read")
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise refused(path, f"has {rate:,} samples a second; between {MIN_RATE:,} and {MAX_RATE:,} are read")
     seconds = len(found) / rate
-    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise refused(path, f"lasts {seconds:.3g} s; an utterance lasts between {LEAST_SECONDS} and {MOST_SECONDS} s")
+    if not MIN_SECONDS <= seconds <= MAX_SECONDS:
+        raise refused(path, f"lasts {seconds:.3g} s; an utterance lasts between {MIN_SECONDS} and {MAX_SECONDS} s")
     return rate, found / 2.0 ** (8 * found.dtype.itemsize - 1)
 
 

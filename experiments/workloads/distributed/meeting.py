@@ -27,7 +27,7 @@ LOOPBACK = "127.0.0.1"
 START_SECONDS = 120.0
 LOOK_SECONDS = 0.1
 HELLO_SECONDS = 2.0
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Meeting:
         try:
             link = self._open.enter_context(self._socket.accept()[0])
             link.settimeout(HELLO_SECONDS)
-            said = json.loads(link.makefile("rb").readline(MOST_BYTES))
+            said = json.loads(link.makefile("rb").readline(MAX_BYTES))
             secret = said.pop("secret")
             return (Hello(**said), link) if hmac.compare_digest(secret, self._secret) else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -115,7 +115,7 @@ def join(told: Mapping[str, Any], framework: str, rank: int) -> list[str]:
         link.settimeout(START_SECONDS + seconds)
         own = hello(framework, rank, link.getsockname()[0])
         link.sendall(json.dumps({**vars(own), "secret": told["secret"]}).encode() + b"\n")
-        answer = link.makefile("rb").readline(MOST_BYTES * 16)
+        answer = link.makefile("rb").readline(MAX_BYTES * 16)
     if not answer:
         raise EvenhandError("the first has left before all were there")
     found: list[str] = json.loads(answer)

@@ -285,7 +285,7 @@ def test_of_many_rows_the_terminal_shows_the_headlines_and_says_so():
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(writing.terminal(comparison))
     text = console.export_text()
-    assert len(comparison.findings) > writing.MOST_TERMINAL_ROWS
+    assert len(comparison.findings) > writing.MAX_TERMINAL_ROWS
     assert f"(30 of {len(comparison.findings)} rows; all are in the report)" in text
     assert text.count("median training step") == 30
 

@@ -26,7 +26,7 @@ from experiments.comparison.verdicts import fan
 from experiments.comparison.verdicts.fan import Seen
 from experiments.comparison.verdicts.findings import Finding
 
-MOST_TICKS = 6
+MAX_TICKS = 6
 
 
 def fans(scene: Scene) -> Drawing | None:
@@ -81,7 +81,7 @@ def _fan(axes: Axes, levels: Sequence[tuple[Finding, Sequence[Seen]]], colours: 
 
 def _ticks(axes: Axes, blocks: Sequence[int]) -> None:
     """At the looks: at the last, and at others where there is room."""
-    shown = {*blocks[:: -(-len(blocks) // MOST_TICKS)], blocks[-1]}
+    shown = {*blocks[:: -(-len(blocks) // MAX_TICKS)], blocks[-1]}
     axes.xaxis.set_major_locator(FixedLocator(sorted(shown)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
