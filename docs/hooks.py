@@ -83,7 +83,7 @@ def _tables(fields: Sequence[dataclasses.Field[Any]], kind: type[Any]) -> Iterat
 
 def _setting(field: dataclasses.Field[Any], hint: Any) -> tuple[str, ...]:
     rules = field.metadata
-    bounds = f"{rules['least']:,} to {rules['most']:,}" if rules["most"] is not None else ""
+    bounds = f"{rules['minimum']:,} to {rules['maximum']:,}" if rules["maximum"] is not None else ""
     accepts = ", ".join(f"`{one}`" if one else "none" for one in rules["choices"]) or bounds
     default = settings.to_text(field.default)
     kind = "PATH" if rules["path"] else help_.type_name(hint)

@@ -193,7 +193,7 @@ class Campaign:
     # ---- one cell
 
     def _cell(self, cell: Cell) -> bool:
-        """A cell that is not there yet; and, where it does not fit as a whole, those of its phases that do."""
+        """Runs a missing cell; after running out of memory, retries the phases that fit."""
         whole = self.treatments[cell.treatment]
         well = cell.key in self._done or self._try(cell, whole)
         if alone := self._frontier.alone(whole):

@@ -1,4 +1,4 @@
-"""The door to image captioning data: a folder in a known format, or `scenes`, becomes arrays in the cache, once."""
+"""Image captioning data: a folder in a known format, or `scenes`, becomes arrays in the cache, once."""
 
 from __future__ import annotations
 

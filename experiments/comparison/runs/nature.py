@@ -38,8 +38,8 @@ def differs_by(factor: str, columns: Iterable[str]) -> frozenset[str]:
     return frozenset({"tags.commit"} if plain == "commit" else ())
 
 
-def surroundings(factor: str, columns: Iterable[str]) -> list[str]:
-    """Versions and hardware that must be the same on both sides, although a factor makes environments differ.
+def versions_and_hardware(factor: str, columns: Iterable[str]) -> list[str]:
+    """Those that must be the same on both sides, although a factor makes environments differ.
 
     Where environments do not differ by the factor, they are compared as a whole inside every block.
     """

@@ -258,9 +258,9 @@ def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[s
         return f"settings differ apart from {factor}: {found}; select one campaign"
     if "machine" not in by_nature and (found := _varying(frame, ["machine"])):
         return f"runs of several machines are not pooled: {found}; name it in strata"
-    rest = [c for c in nature.surroundings(factor, frame.columns) if plain_name(c) not in allowed_to_differ]
+    rest = [c for c in nature.versions_and_hardware(factor, frame.columns) if plain_name(c) not in allowed_to_differ]
     if found := _varying(frame, rest) or _varying_inside(frame, by_nature & {"tags.environment"}):
-        return f"surroundings differ apart from {factor}: {found}; select runs in which only {factor} differs"
+        return f"versions or hardware differ apart from {factor}: {found}; select runs in which only {factor} differs"
     if frame.duplicated(["pair", "level"]).any():
         return f"a block holds several runs of one {factor}; select one kind of run, or name what differs in strata"
     return ""
