@@ -283,9 +283,9 @@ def run(command: Command, checkout: Path) -> None:
         words += [] if "--env-manager" in words else ["--env-manager", "local"]  # an environment of its own takes 9 GB
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PYTHONPATH"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-    environment, ours = {**kept, "PATH": path}, [sys.executable, "-m", "experiments"]
-    as_module = [*ours, *words[1:]] if words[0] == "evenhand" else words
-    if command.is_quick and as_module[:3] == ours:
+    environment = {**kept, "PATH": path}
+    as_module = [sys.executable, "-m", "experiments", *words[1:]] if words[0] == "evenhand" else words
+    if command.is_quick and as_module[1] == "-m" and as_module[2].partition(".")[0] == "experiments":
         done = warm.run(as_module, environment, checkout)
     else:
         done = subprocess.run(words, cwd=checkout, env=environment, capture_output=True, text=True)
