@@ -13,18 +13,29 @@ from contextlib import contextmanager
 _START = """
 import os, subprocess, sys
 os.nice(int(sys.argv[1]))
-one = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdout=subprocess.DEVNULL, start_new_session=True)
+one = subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=subprocess.DEVNULL, start_new_session=True)
 print(one.pid)
 """
 
 
+WITHOUT_END = "while True: pass"
+A_TENTH = """
+import time
+while True:
+    until = time.perf_counter() + 0.005
+    while time.perf_counter() < until:
+        pass
+    time.sleep(0.045)
+"""
+
+
 @contextmanager
-def busy(count: int, *, yielding: bool = False) -> Iterator[list[int]]:
-    """So many processes that compute without end; their numbers. yielding: only while nobody else wants the CPU."""
+def busy(count: int, work: str = WITHOUT_END, *, yielding: bool = False) -> Iterator[list[int]]:
+    """So many processes that compute; their numbers. yielding: only while nobody else wants the CPU."""
     started: list[int] = []
     try:
         for _ in range(count):
-            told = subprocess.run([sys.executable, "-c", _START, str(19 * yielding)], check=True, stdout=subprocess.PIPE)
+            told = subprocess.run([sys.executable, "-c", _START, str(19 * yielding), work], check=True, stdout=subprocess.PIPE)
             started.append(int(told.stdout))
         yield started
     finally:
