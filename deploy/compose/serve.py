@@ -10,7 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECRETS = Path(os.environ.get("SECRETS", "/run/secrets"))
 BUCKET = "evenhand"
-WORKERS = 2
 AUTH = """[mlflow]
 default_permission = READ
 database_uri = {url}
@@ -70,7 +69,7 @@ def main() -> None:
     make_bucket(known)
     name, port = os.environ["SERVER_NAME"], os.environ.get("PORT", "5000")
     command = [sys.executable, "-m", "deploy.guard", "serve", "--host", os.environ.get("HOST", "0.0.0.0"), "--port", port]
-    command += ["--workers", str(WORKERS), "--artifacts", f"s3://{BUCKET}/artifacts", "--origins", f"https://{name}"]
+    command += ["--workers", "2", "--artifacts", f"s3://{BUCKET}/artifacts", "--origins", f"https://{name}"]
     # Only the proxy reaches this container, and it says who has asked.
     command += ["--hosts", f"{name},{name}:443,127.0.0.1:{port}", "--proxies", "*"]
     os.execvpe(command[0], command, known)

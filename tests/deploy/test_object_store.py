@@ -61,7 +61,7 @@ def test_artifacts_go_through_the_server_into_the_store(postgres: Postgres, tmp_
     assert PASSWORD not in (tmp_path / "log").read_text()
 
 
-START = "from deploy.compose import serve; serve.drop_root = lambda: None; serve.WORKERS = 1; serve.main()"
+START = "from deploy.compose import serve; serve.drop_root = lambda: None; serve.main()"
 
 
 def check(uri: str, store: str) -> None:

@@ -57,10 +57,13 @@ class Slow:
 
 
 def test_requests_are_placed_before_they_are_timed_and_the_first_are_left_out() -> None:
-    """A busy machine adds to a single request, and less to the median of twenty."""
+    """A busy machine adds to a single request, less to the median of twenty, and nothing to the quickest."""
     slow, told = Slow(), Told()
     phases = measure._infer(slow, SimpleNamespace(settings=SETTINGS), slow, None, told)  # type: ignore[arg-type]
     assert [(len(one.seconds), sum(one.is_warmup)) for one in phases] == [(25, 5), (25, 5)]
+    for one in phases:
+        assert 0.01 <= min(one.seconds[:5]) < 0.015
+        assert 0.001 <= min(one.seconds[5:]) < 0.005
     for prefix in ("inference", "inference/batch_4"):
         assert 0.001 <= told.metric[f"{prefix}/latency_seconds_p50"] < 0.02
         assert 0.01 <= told.metric[f"{prefix}/first_call_seconds"] < 0.1

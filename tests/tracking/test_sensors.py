@@ -56,10 +56,10 @@ def test_every_rank_is_read_with_its_number() -> None:
 
 def test_the_first_and_the_last_moment_are_sampled() -> None:
     began = time.time()
-    samples = sampled(1.0, 10.0).samples
+    samples = sampled(0.3, 10.0).samples
     assert len(samples) == 2
-    assert samples[0].time_seconds - began < 0.9
-    assert samples[1].time_seconds - began >= 1.0
+    assert samples[0].time_seconds - began < 0.25
+    assert samples[1].time_seconds - began >= 0.3
 
 
 def test_a_missing_sensor_is_named_with_a_reason_and_gives_no_value() -> None:

@@ -111,7 +111,7 @@ def test_a_large_annotation_file_is_never_in_memory_whole(tmp_path: Path) -> Non
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert rows == captions
-    assert peak_bytes < 8e6
+    assert peak_bytes < 7e6
 
 
 def test_new_folder_of_the_faster_process_stays(tmp_path: Path) -> None:
