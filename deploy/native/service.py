@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,11 +15,10 @@ from pathlib import Path
 import psutil
 
 from deploy.guard.routes import READY
-from deploy.native import account
+from deploy.native import account, interpreter
 from deploy.native.folder import Folder, Refused, Secrets, Settings, write_private
 from deploy.native.postgres import Database
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS, STOP_SECONDS = 120, 20
 READY_SECONDS = 15
 SAME_START_SECONDS = 2  # the kernel tells the machine's start in whole seconds
@@ -52,12 +50,13 @@ def start(folder: Folder, settings: Settings, kept: Secrets, database: Database 
         raise Refused(f"something else answers at {settings.uri}; choose another --port")
     write_private(folder.auth_file, AUTH.format(url=backend(folder, database).replace("%", "%%")))
     owner = _prepared(folder, settings)
-    command = _command(folder, settings)
+    python = interpreter.reachable(owner, folder)
+    command = _command(folder, settings, python.executable)
     with folder.log.open("ab") as log:
         os.chmod(folder.log, 0o600)
         process = subprocess.Popen(
             command,
-            env=_environment(folder, kept, database) | (owner.environment if owner else {}),
+            env=_environment(folder, kept, database) | python.environment | (owner.environment if owner else {}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -89,17 +88,17 @@ def _prepared(folder: Folder, settings: Settings) -> account.Account | None:
     """Where root calls: the server's user, with what is the server's in its hands, whoever had it before."""
     owner = account.of_server(settings.user)
     if owner:
-        account.check_ways(owner, folder)
+        account.check_folder(owner, folder)
         account.hand_over(owner, folder.artifacts)
         account.hand_over(owner, folder.sqlite.parent)
         account.show(owner, folder.auth_file)
     return owner
 
 
-def _command(folder: Folder, settings: Settings) -> list[str]:
+def _command(folder: Folder, settings: Settings, python: str) -> list[str]:
     # The UI's own requests come from the addresses that users call; of others the server takes none that change anything.
     origins = [f"{scheme}://{host}" for host in settings.hosts for scheme in ("http", "https")]
-    command = [sys.executable, "-m", "deploy.guard", "serve", "--host", settings.host, "--port", str(settings.port)]
+    command = [python, "-m", "deploy.guard", "serve", "--host", settings.host, "--port", str(settings.port)]
     command += ["--workers", str(settings.workers), "--artifacts", artifacts(folder, settings)]
     return [*command, "--hosts", ",".join(settings.hosts), "--origins", ",".join(origins), "--proxies", settings.proxies]
 
@@ -112,7 +111,6 @@ def _environment(folder: Folder, kept: Secrets, database: Database | None) -> di
         "MLFLOW_AUTH_CONFIG_PATH": str(folder.auth_file),
         "MLFLOW_AUTH_ADMIN_PASSWORD": kept.admin_password,
         "MLFLOW_FLASK_SERVER_SECRET_KEY": kept.session_key,
-        "PYTHONPATH": str(ROOT),
     }
 
 
@@ -123,9 +121,11 @@ def artifacts(folder: Folder, settings: Settings) -> str:
 def call(folder: Folder, settings: Settings, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     """A Python program of the server's, to its end, as the server's user."""
     owner = account.of_server(settings.user)
-    own = (owner.environment, owner.of_process) if owner else ({}, {})
-    command = [sys.executable, *words]
-    return subprocess.run(command, env=environment | own[0], cwd=folder.path, capture_output=True, text=True, **own[1])
+    python = interpreter.reachable(owner, folder)
+    environment = environment | python.environment | (owner.environment if owner else {})
+    process = owner.of_process if owner else {}
+    command = [python.executable, *words]
+    return subprocess.run(command, env=environment, cwd=folder.path, capture_output=True, text=True, **process)
 
 
 def collect(folder: Folder, settings: Settings, kept: Secrets, database: Database | None) -> str:

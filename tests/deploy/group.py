@@ -22,6 +22,10 @@ from tests import warm
 from tests.conftest import PYTHONPATH, ROOT
 
 
+# The copy of Python of the group's server, where it needs one: others get links to it, since making one takes a gigabyte.
+_copies: list[Path] = []
+
+
 def free_port() -> int:
     """One below those that the kernel hands out by itself: it is still free when it is used, minutes later."""
     while True:
@@ -33,6 +37,9 @@ def free_port() -> int:
 
 def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As whoever keeps the server calls it: with none of a client's settings in the environment."""
+    if action in ("start", "restore") and _copies and not folder.exists():
+        folder.mkdir(mode=0o711)
+        subprocess.run(["cp", "--archive", "--link", str(_copies[0]), str(folder / "python")], check=True)
     command = [sys.executable, "-m", "deploy.native", action, *arguments, "--folder", str(folder)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
     return subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)
@@ -85,6 +92,8 @@ def running() -> Iterator[Group]:
     folder, port, proxy_port = place / "server", free_port(), free_port()
     started = native("start", folder, "--port", str(port), "--allowed-hosts", f"localhost:{proxy_port}")
     assert started.returncode == 0, started.stdout + started.stderr
+    if (folder / "python").exists():
+        _copies.append(folder / "python")
     made = Group(folder, f"http://127.0.0.1:{port}", place / "accounts", proxy_port)
     made.accounts.mkdir()
     of_team = {"vision": "alice", "speech": "bob", "text": "carol"}
@@ -94,5 +103,6 @@ def running() -> Iterator[Group]:
         for done in at_once.map(lambda team: made.admin(action="add_user", user=of_team[team], team=team), of_team):
             assert done.returncode == 0, done.stdout + done.stderr
     yield made
+    _copies.clear()
     native("stop", folder)
     shutil.rmtree(place)

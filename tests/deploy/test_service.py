@@ -9,9 +9,12 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -95,17 +98,42 @@ def test_another_users_call_is_one_line(place: Path) -> None:
 
 
 @AS_ROOT
-def test_a_folder_that_the_servers_user_cannot_enter_is_named(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
+def test_a_folder_that_the_servers_user_cannot_enter_is_named(place: Path) -> None:
+    closed = place / "closed"
     closed.mkdir(mode=0o700)
-    for parent in (tmp_path, *tmp_path.parents[:3]):  # pytest's own are closed to others
-        if parent.owner() == "root" and parent != Path("/tmp"):
-            parent.chmod(0o711)
     done = native("start", closed / "server", "--database", "sqlite", "--port", str(free_port()))
     assert done.returncode == 2
     assert f"cannot enter {closed}" in done.stderr
     assert f"chmod o+x {closed}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@AS_ROOT
+def test_a_server_whose_user_cannot_enter_pythons_folder_runs_a_private_copy(place: Path) -> None:
+    folder, closed, port = place / "server", place / "closed", str(free_port())
+    closed.mkdir(mode=0o700)
+    venv.create(closed / "venv", symlinks=True)
+    packages = sysconfig.get_path("purelib", vars={"base": str(closed / "venv")})
+    Path(packages, "tests.pth").write_text(sysconfig.get_path("purelib"))
+    command = [str(closed / "venv/bin/python"), "-m", "deploy.native", "start", "--folder", str(folder)]
+    command += ["--database", "sqlite", "--port", port, "--workers", "1"]
+
+    def start() -> tuple[psutil.Process, set[tuple[Path, int]]]:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        server = psutil.Process(json.loads((folder / "server.pid").read_text())["pid"])
+        return server, {(path, path.stat().st_ino) for path in (folder / "python").iterdir()}
+
+    server, copied = start()
+    assert server.username() == "evenhand"
+    assert server.environ()["PYTHONPATH"] == str(folder / "python/packages")
+    assert not Path(server.cmdline()[0]).is_relative_to(closed)
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+    assert not (folder / "python/packages/torch").exists()
+    assert {path.owner() for path in (folder / "python").rglob("*")} == {"root"}
+    native("stop", folder)
+    assert start()[1] == copied, "a copy that still fits is kept"
+    native("stop", folder)
 
 
 @AS_ROOT

@@ -1,0 +1,196 @@
+"""Python as the server runs it: the caller's, or a private copy where the server's user cannot reach the caller's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import cache_from_source, find_spec
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from deploy.native import account
+from deploy.native.account import Account
+from deploy.native.folder import Folder, Refused
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+# Parts of the standard library that a server never imports, and that take half of its disk space.
+UNUSED = shutil.ignore_patterns("site-packages", "test", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "config-*")
+CHECK_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """An executable, and the environment variables with which it finds the server's code."""
+
+    executable: str
+    environment: dict[str, str]
+
+
+def of_caller() -> Interpreter:
+    """The Python that runs this, with the code of this checkout."""
+    return Interpreter(sys.executable, {"PYTHONPATH": str(ROOT)})
+
+
+def reachable(owner: Account | None, folder: Folder) -> Interpreter:
+    """The caller's Python; a copy in the server's folder where the server's user cannot enter it.
+
+    Raises:
+        Refused: the copy cannot be made, or does not work.
+    """
+    if owner is None:
+        return of_caller()
+    mlflow = find_spec("mlflow")
+    packages = (ROOT / "deploy", Path(str(mlflow and mlflow.origin)), Path(sys.executable))
+    base_closed = any(account.closed(owner, path) for path in (_executable(), Path(os.__file__)))
+    if not base_closed and not any(account.closed(owner, path) for path in packages):
+        return of_caller()
+    return _Copy(folder.python, base_closed).refreshed(owner)
+
+
+class _Copy:
+    """A copy of the packages that the server needs; with has_base, of Python itself too."""
+
+    def __init__(self, path: Path, has_base: bool) -> None:
+        self._path = path
+        self._has_base = has_base
+
+    def refreshed(self, owner: Account) -> Interpreter:
+        """Make the copy anew where Python or a package has changed; the server's code always."""
+        key = self._key()
+        if not (self._path / key).exists():
+            print(f"{owner.name} cannot enter the folder of Python: it gets a copy in {self._path}", flush=True)
+            making = self._path.with_name(f"{self._path.name}.new")
+            for path in (making, self._path):
+                shutil.rmtree(path, ignore_errors=True)
+            for distribution in _distributions().values():
+                copy_distribution(distribution, making / "packages")
+            if self._has_base:
+                _copy_base(making)
+            account.open_for_reading(making)
+            (making / key).touch()
+            making.rename(self._path)
+            self._copy_code()
+            _check(self._interpreter())
+        else:
+            self._copy_code()
+        return self._interpreter()
+
+    def _copy_code(self) -> None:
+        code = self._path / "packages" / "deploy"
+        shutil.rmtree(code, ignore_errors=True)
+        shutil.copytree(ROOT / "deploy", code)
+        account.open_for_reading(code)
+
+    def _interpreter(self) -> Interpreter:
+        executable = _executable()
+        environment = {"PYTHONPATH": str(self._path / "packages"), "PYTHONNOUSERSITE": "1"}
+        if self._has_base:
+            executable = self._path / "bin" / executable.name
+            environment["LD_LIBRARY_PATH"] = str(self._path / "lib")
+        return Interpreter(str(executable), environment)
+
+    def _key(self) -> str:
+        """A name that changes with the version of Python or of any package."""
+        versions = sorted(f"{name} {found.version}" for name, found in _distributions().items())
+        text = json.dumps([sys.version, str(_executable()), self._has_base, versions])
+        return f"copied-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _executable() -> Path:
+    """The interpreter behind a virtual environment."""
+    return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+
+
+def _distributions() -> dict[str, metadata.Distribution]:
+    """Everything that the extra `server` asks for and what that asks for in turn, by normalised name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    waiting = [Requirement(text) for text in ("mlflow", "boto3", *_flat(project["optional-dependencies"], "server"))]
+    found = dict[str, metadata.Distribution]()
+    while waiting:
+        requirement = waiting.pop()
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        if name in found:
+            continue
+        try:
+            found[name] = metadata.distribution(requirement.name)
+        except metadata.PackageNotFoundError:
+            continue  # an optional one: the check of the copy decides
+        waiting += _required(found[name], requirement.extras)
+    return found
+
+
+def _flat(extras: dict[str, list[str]], name: str) -> Iterator[str]:
+    """The requirements of an extra, with those of the project's other extras that it names."""
+    for text in extras[name]:
+        own = Requirement(text)
+        if own.name == "evenhand":
+            for other in own.extras:
+                yield from _flat(extras, other)
+        else:
+            yield text
+
+
+def _required(distribution: metadata.Distribution, extras: set[str]) -> Iterator[Requirement]:
+    for text in distribution.requires or ():
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield requirement
+
+
+def copy_distribution(distribution: metadata.Distribution, target: Path) -> None:
+    """Copy every file that a package has installed beside others, with its bytecode.
+
+    Raises:
+        Refused: the package does not list its files.
+    """
+    if distribution.files is None:
+        name = distribution.metadata["Name"]
+        raise Refused(f"{name} does not list its files; install it with pip in a virtual environment")
+    for file in distribution.files:
+        if file.parts[0] == ".." or file.suffix in (".pyc", ".pth"):
+            continue
+        source = Path(str(distribution.locate_file(file)))
+        _copy_file(source, target / file)
+        compiled = Path(cache_from_source(str(source))) if file.suffix == ".py" else None
+        if compiled and compiled.exists():
+            _copy_file(compiled, target / file.parent / "__pycache__" / compiled.name)
+
+
+def _copy_base(target: Path) -> None:
+    """The executable, the standard library, and the shared libraries beside it."""
+    prefix, library = Path(sys.base_prefix), Path(os.__file__).parent
+    _copy_file(_executable(), target / "bin" / _executable().name)
+    for shared in prefix.glob("lib/*.so*"):
+        _copy_file(shared, target / "lib" / shared.name)
+    shutil.copytree(
+        library,
+        target / library.relative_to(prefix),
+        ignore=lambda folder, names: UNUSED(folder, names) if Path(folder) == library else (),
+    )
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy with the time of the last change, by which Python knows bytecode that fits."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(source, target)
+
+
+def _check(interpreter: Interpreter) -> None:
+    """Raises Refused unless the copy imports the server."""
+    command = [interpreter.executable, "-c", "import deploy.guard.app"]
+    done = subprocess.run(command, env=interpreter.environment, cwd="/", capture_output=True, text=True, timeout=CHECK_SECONDS)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["?"])[-1][:300]
+        right = "keep Python where every user may read, such as /opt"
+        raise Refused(f"the server's copy of Python does not work: {reason}; {right}")
