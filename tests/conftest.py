@@ -29,8 +29,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from models import frameworks
-from tests import warm
-from tests.tracking.postgres import MISSING, Postgres, running
+from tests import debian, warm
+from tests.tracking.postgres import Postgres, running
 
 if TYPE_CHECKING:
     from tests.deploy.group import Group
@@ -78,6 +78,7 @@ LAST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    debian.mark(items)
     items.sort(key=lambda item: item.nodeid.startswith(LAST))
 
 
@@ -310,21 +311,17 @@ def group() -> Iterator[Group]:
     """A tracking server as a group would start it: PostgreSQL, passwords, three teams with a user each."""
     from tests.deploy import group as of_teams
 
-    if MISSING:
-        pytest.skip(MISSING)
     with of_teams.running() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def proxy(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def nginx(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """nginx with TLS before the group's server: address and certificate."""
     from tests.deploy import proxy as before
 
-    if before.MISSING:
-        pytest.skip(before.MISSING)
-    with before.running(group, tmp_path_factory.mktemp("nginx")) as nginx:
-        yield nginx
+    with before.running(group, tmp_path_factory.mktemp("nginx")) as started:
+        yield started
 
 
 def titled(run: StoredRun) -> str:

@@ -15,14 +15,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
-DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
-SEARCHED = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-# Why there is none; empty where there is one.
-MISSING = next((f"{name} not found (Debian: slurm-wlm, munge)" for name in DAEMONS if not shutil.which(name, path=SEARCHED)), "")
-MISSING = MISSING or ("" if find_spec("submitit") else "submitit is not installed (extra slurm)")
+from tests import debian
 
 CONF = """ClusterName=evenhand
 SlurmctldHost={host}(127.0.0.1)
@@ -73,7 +68,7 @@ class Slurm:
     @property
     def environment(self) -> dict[str, str]:
         """What its clients need."""
-        return {**os.environ, "PATH": SEARCHED, "SLURM_CONF": f"{self.folder}/slurm.conf"}
+        return {**os.environ, "PATH": debian.SEARCHED, "SLURM_CONF": f"{self.folder}/slurm.conf"}
 
     def ask(self, *command: str) -> str:
         """What one of its commands prints. Raises CalledProcessError."""
@@ -99,11 +94,13 @@ class Slurm:
 
     def start_node(self, name: str, without: Path | None = None) -> None:
         """What runs on it inherits its name, so that it can be found. without: a folder that it has of its own, and empty."""
-        command = ["slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name]
+        words = ["-f", f"{self.folder}/slurm.conf", "-N", name]
         if without:
+            slurmd = debian.path_of("slurmd") or ""
             apart = f'mount -t tmpfs none "{without}" && exec "$@"'
-            command = ["unshare", "--mount", "sh", "-c", apart, "sh", shutil.which("slurmd", path=SEARCHED) or "", *command[1:]]
-        self._begin(*command, SLURMD_NODENAME=name)
+            self._begin("unshare", "--mount", "sh", "-c", apart, "sh", slurmd, *words, SLURMD_NODENAME=name)
+        else:
+            self._begin("slurmd", *words, SLURMD_NODENAME=name)
 
     def export(self, node: str, name: str, text: str) -> None:
         """What starts on a node from now on has this in its environment; nothing with an empty text."""
@@ -117,7 +114,7 @@ class Slurm:
         _kill_all(f"SLURM_CONF={self.folder}/slurm.conf", f"SLURMD_NODENAME={name}")
 
     def _begin(self, *command: str, **more: str) -> None:
-        program = shutil.which(command[0], path=SEARCHED)
+        program = shutil.which(command[0], path=debian.SEARCHED)
         assert program
         environment = {**self.environment, **more}
         done = subprocess.run([program, *command[1:]], env=environment, capture_output=True, text=True, timeout=60)
@@ -127,7 +124,7 @@ class Slurm:
 @contextmanager
 def running(nodes: int = 2) -> Iterator[Slurm]:
     """A cluster of so many nodes, all of them on this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # the paths of sockets are short
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # munge refuses a folder below a closed one
     folder.chmod(0o755)
     cluster = Slurm(folder, tuple(f"n{number}" for number in range(1, nodes + 1)), _free_port(nodes))
     try:

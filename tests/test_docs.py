@@ -24,7 +24,7 @@ from experiments.config import settings as settings_
 from experiments.config.commands import COMMANDS
 from experiments.planning import treatments
 from models import frameworks
-from tests import warm
+from tests import debian, warm
 from tests.conftest import ROOT
 from tests.documented import NOT_RUN, PAGES, Command, commands
 
@@ -101,6 +101,15 @@ def test_a_newcomer_meets_words_of_our_own_with_their_meaning() -> None:
     for word in ("campaign", "cell", "block", "level", "stratum", "margin"):
         assert f"\n| {word} | " in readme[: readme.index("## Experiments")]
         assert f"\n| {word} | " in glossary
+
+
+def test_readme_names_the_debian_packages_without_which_tests_are_skipped() -> None:
+    table = (ROOT / "README.md").read_text().partition("| package | tests without it |")[2]
+    rows = dict(re.findall(r"^\| `(\S+)` \| (.*) \|$", table.partition("\n\n")[0], re.MULTILINE))
+    assert rows.keys() == debian.PROGRAMS.keys()
+    paths = [path for text in rows.values() for path in re.findall(r"`([^`]+/[^`]+)`", text)]
+    assert paths
+    assert all((ROOT / path).exists() for path in paths)
 
 
 def test_commands_are_found() -> None:

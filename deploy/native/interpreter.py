@@ -22,7 +22,8 @@ from deploy.native import account
 from deploy.native.account import Account
 from deploy.native.folder import Folder, Refused
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+CODE = Path(__file__).resolve().parent.parent
+ROOT = CODE.parent
 # Parts of the standard library that a server never imports, and that take half of its disk space.
 UNUSED = shutil.ignore_patterns("site-packages", "test", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "config-*")
 CHECK_SECONDS = 120
@@ -50,7 +51,7 @@ def reachable(owner: Account | None, folder: Folder) -> Interpreter:
     if owner is None:
         return of_caller()
     mlflow = find_spec("mlflow")
-    packages = (ROOT / "deploy", Path(str(mlflow and mlflow.origin)), Path(sys.executable))
+    packages = (CODE, Path(str(mlflow and mlflow.origin)), Path(sys.executable))
     base_closed = any(account.closed(owner, path) for path in (_executable(), Path(os.__file__)))
     if not base_closed and not any(account.closed(owner, path) for path in packages):
         return of_caller()
@@ -65,7 +66,7 @@ class _Copy:
         self._has_base = has_base
 
     def refreshed(self, owner: Account) -> Interpreter:
-        """Make the copy anew where Python or a package has changed; the server's code always."""
+        """Make the copy anew where Python, a package or the server's code has changed."""
         key = self._key()
         if not (self._path / key).exists():
             print(f"{owner.name} cannot enter the folder of Python: it gets a copy in {self._path}", flush=True)
@@ -74,22 +75,14 @@ class _Copy:
                 shutil.rmtree(path, ignore_errors=True)
             for distribution in _distributions().values():
                 copy_distribution(distribution, making / "packages")
+            shutil.copytree(CODE, making / "packages" / CODE.name)
             if self._has_base:
                 _copy_base(making)
             account.open_for_reading(making)
             (making / key).touch()
             making.rename(self._path)
-            self._copy_code()
             _check(self._interpreter())
-        else:
-            self._copy_code()
         return self._interpreter()
-
-    def _copy_code(self) -> None:
-        code = self._path / "packages" / "deploy"
-        shutil.rmtree(code, ignore_errors=True)
-        shutil.copytree(ROOT / "deploy", code)
-        account.open_for_reading(code)
 
     def _interpreter(self) -> Interpreter:
         executable = _executable()
@@ -100,9 +93,10 @@ class _Copy:
         return Interpreter(str(executable), environment)
 
     def _key(self) -> str:
-        """A name that changes with the version of Python or of any package."""
+        """A file name that changes with everything that is copied."""
         versions = sorted(f"{name} {found.version}" for name, found in _distributions().items())
-        text = json.dumps([sys.version, str(_executable()), self._has_base, versions])
+        code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(CODE.rglob("*.py"))]
+        text = json.dumps([sys.version, str(_executable()), self._has_base, versions, code])
         return f"copied-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -21,8 +21,7 @@ import requests
 from tests import warm
 from tests.conftest import PYTHONPATH, ROOT
 
-
-# The copy of Python of the group's server, where it needs one: others get links to it, since making one takes a gigabyte.
+# The copy of Python of the group's server, where it needs one: others use it too, since one takes a gigabyte.
 _copies: list[Path] = []
 
 
@@ -39,7 +38,7 @@ def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedPr
     """As whoever keeps the server calls it: with none of a client's settings in the environment."""
     if action in ("start", "restore") and _copies and not folder.exists():
         folder.mkdir(mode=0o711)
-        subprocess.run(["cp", "--archive", "--link", str(_copies[0]), str(folder / "python")], check=True)
+        (folder / "python").symlink_to(_copies[0])
     command = [sys.executable, "-m", "deploy.native", action, *arguments, "--folder", str(folder)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
     return subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)

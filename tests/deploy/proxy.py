@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from string import Template
 
 import requests
 
+from tests import debian
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import Group
 
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-MISSING = "" if NGINX and shutil.which("openssl") else "nginx or openssl is not installed"
+NGINX = debian.path_of("nginx")
 
 
 @contextmanager

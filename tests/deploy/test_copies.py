@@ -16,7 +16,6 @@ import pytest
 
 from deploy.native.folder import Folder, Settings, locked
 from tests.deploy.group import Group, native
-from tests.tracking.postgres import MISSING
 
 
 @pytest.fixture
@@ -129,7 +128,7 @@ def test_what_is_no_copy_is_one_line(tmp_path: Path, about: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.debian(package="postgresql")
 def test_a_dump_that_cannot_be_read_leaves_no_database_behind(group: Group, place: Path) -> None:
     assert native("backup", group.folder, str(place / "copy")).returncode == 0
     dump = (place / "copy" / "database.dump").read_bytes()

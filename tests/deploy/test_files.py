@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -220,7 +219,7 @@ def test_a_mistake_in_a_manifest_is_seen(right: str, wrong: str) -> None:
         judge_kubernetes(KUBERNETES.replace(right, wrong, 1), VERSIONS[-1])
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+@pytest.mark.debian(package="systemd")
 def test_units_are_what_systemd_understands(tmp_path: Path) -> None:
     texts = {unit.name: unit.read_text() for unit in sorted((DEPLOY / "systemd").glob("evenhand-*"))}
     assert judge_units(tmp_path, texts) == []
@@ -234,7 +233,7 @@ def test_units_are_what_systemd_understands(tmp_path: Path) -> None:
         assert judge_units(tmp_path, {**texts, "evenhand-server.service": server.replace(right, wrong)}), wrong
 
 
-@pytest.mark.skipif(not shutil.which("systemd-sysusers"), reason="systemd-sysusers is not installed")
+@pytest.mark.debian(package="systemd")
 def test_the_units_user_is_made_by_systemd(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     users = DEPLOY / "systemd" / "evenhand.sysusers.conf"

@@ -19,11 +19,13 @@ import requests
 
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import Group, free_port
-from tests.deploy.proxy import MISSING, NGINX, started
+from tests.deploy.proxy import NGINX, started
+
+pytestmark = pytest.mark.debian(package="nginx-light")
 
 
-def test_the_drawn_secrets_are_their_owners_alone_and_not_drawn_twice(proxy: tuple[str, Path]) -> None:
-    folder = proxy[1].parent.parent
+def test_the_drawn_secrets_are_their_owners_alone_and_not_drawn_twice(nginx: tuple[str, Path]) -> None:
+    folder = nginx[1].parent.parent
     before = {path: path.read_text() for path in (folder / "secrets").iterdir()}
     assert len(set(before.values())) == 4
     assert {path.stat().st_mode & 0o777 for path in before} == {0o600}
@@ -37,7 +39,6 @@ def secrets(folder: Path, *words: str, **named: str) -> subprocess.CompletedProc
     return subprocess.run(["sh", str(folder / "secrets.sh"), *words], env=kept | named, capture_output=True, text=True)
 
 
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_the_certificate_is_for_the_servers_name(tmp_path: Path) -> None:
     shutil.copy(ROOT / "deploy" / "compose" / "secrets.sh", tmp_path)
     for words in ((), ("",), ("two words",), ("-x",), ("$(id)",)):
@@ -92,8 +93,6 @@ class Named(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Names]]:
     """nginx before two servers of one name, which stands for the first."""
-    if MISSING:
-        pytest.skip(MISSING)
     port, names = free_port(), Names("127.0.0.1")
     servers = [ThreadingHTTPServer((address, port), Named) for address in ("127.0.0.1", "127.0.0.2")]
     for server in servers:
@@ -146,8 +145,8 @@ def test_connections_that_do_not_go_on_are_dropped_and_block_nobody(alone: tuple
         one.close()
 
 
-def test_names_and_passwords_go_through_tls(group: Group, proxy: tuple[str, Path]) -> None:
-    address, certificate = proxy
+def test_names_and_passwords_go_through_tls(group: Group, nginx: tuple[str, Path]) -> None:
+    address, certificate = nginx
     user = ("alice", group.password("alice"))
     search = f"{address}/api/2.0/mlflow/experiments/search?max_results=5"
     assert requests.get(search, verify=certificate, timeout=30).status_code == 401
@@ -161,8 +160,8 @@ def test_names_and_passwords_go_through_tls(group: Group, proxy: tuple[str, Path
         requests.get(search, timeout=30)  # a certificate that nobody vouches for
 
 
-def test_too_large_an_upload_and_a_foreign_name_are_refused(group: Group, proxy: tuple[str, Path]) -> None:
-    address, certificate = proxy
+def test_too_large_an_upload_and_a_foreign_name_are_refused(group: Group, nginx: tuple[str, Path]) -> None:
+    address, certificate = nginx
     user = ("alice", group.password("alice"))
     path = f"{address}/api/2.0/mlflow-artifacts/artifacts/0/x/artifacts/y"
     assert requests.put(path, data=b"x" * 2_000_000, auth=user, verify=certificate, timeout=30).status_code == 413
@@ -170,8 +169,8 @@ def test_too_large_an_upload_and_a_foreign_name_are_refused(group: Group, proxy:
     assert foreign.status_code == 421
 
 
-def test_nginx_itself_judges_the_template(proxy: tuple[str, Path]) -> None:
-    folder = proxy[1].parent.parent.parent
+def test_nginx_itself_judges_the_template(nginx: tuple[str, Path]) -> None:
+    folder = nginx[1].parent.parent.parent
     wrong = folder / "wrong.conf"
     (folder / "wrong.d").mkdir()
     text = (folder / "conf.d" / "default.conf").read_text()

@@ -26,7 +26,6 @@ import pytest
 from deploy.native.folder import Folder, Settings
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import Group, free_port, native
-from tests.tracking.postgres import MISSING
 
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="what root's server may do is looked at as root")
 ORPHAN = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)"
@@ -158,7 +157,7 @@ def test_the_server_may_write_its_artifacts_and_nothing_else(group: Group) -> No
     shutil.rmtree(group.folder / "backups")
 
 
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.debian(package="postgresql")
 def test_what_died_is_told_and_mended(place: Path) -> None:
     folder = place / "server"
     port = free_port()
@@ -229,7 +228,7 @@ class Manager:
         )
 
 
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.debian(package="postgresql")
 def test_in_the_foreground_it_says_that_it_is_ready_and_ends_with_its_database(place: Path) -> None:
     manager, folder = Manager(place), place / "server"
     process = manager.run(folder, "--port", str(free_port()), "--workers", "1")

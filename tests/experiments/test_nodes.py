@@ -18,7 +18,7 @@ from tests.experiments.test_distributed import two_cpus
 from tests.slurm import Slurm
 from tracking.store import Store
 
-with_slurm = pytest.mark.skipif(bool(slurm.MISSING), reason=slurm.MISSING)
+with_slurm = pytest.mark.debian(package="slurm-wlm")
 SETTINGS = {"frameworks": "pytorch", "blocks": "1", "steps": "12", "figures": "false", "others_limit_percent": "100"}
 ON_TWO_NODES = {**SETTINGS, "executor": "slurm", "partition": "main", "nodes": "2"}
 

@@ -15,7 +15,7 @@ from tests.slurm import Slurm
 from tests.warm import Process
 from tracking.store import Store
 
-pytestmark = pytest.mark.skipif(bool(slurm.MISSING), reason=slurm.MISSING)
+pytestmark = pytest.mark.debian(package="slurm-wlm")
 
 # The toy framework starts at once.
 TOYS = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "bleu_images": "1"}

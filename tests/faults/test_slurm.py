@@ -18,7 +18,7 @@ from tracking import journal
 from tracking.records import RunClosed
 from tracking.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(slurm.MISSING), reason=slurm.MISSING)]
+pytestmark = [pytest.mark.slow, pytest.mark.debian(package="slurm-wlm")]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,10 +63,8 @@ class Driver:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not (compiler := shutil.which("cc")):
-        pytest.skip("building a driver library needs a C compiler")
     built = tmp_path_factory.mktemp("nvml") / NAME
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", f"-Wl,-soname,{built.name}", "-o", str(built), str(SOURCE)], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", f"-Wl,-soname,{built.name}", "-o", str(built), str(SOURCE)], check=True)
     return built
 
 

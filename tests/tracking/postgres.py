@@ -13,16 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
-BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-MISSING = "" if BINARIES else "no PostgreSQL in /usr/lib/postgresql; install it: apt-get install postgresql"
+from tests import debian
 
 
 def running() -> Iterator[Postgres]:
-    """For a fixture, which is skipped where there is no PostgreSQL."""
-    if MISSING:
-        pytest.skip(MISSING)
     made = Postgres()
     yield made
     made.stop()
@@ -75,7 +70,7 @@ class Postgres:
 
     def _call(self, program: str, *arguments: str) -> None:
         with (self._folder / f"{program}.log").open("w+") as log:  # a pipe would stay open as long as the server runs
-            command = [str(BINARIES[-1] / program), *arguments]
+            command = [str(debian.POSTGRESQL[-1] / program), *arguments]
             code = subprocess.run(command, cwd=self._folder, stdout=log, stderr=log, **self._user).returncode
             log.seek(0)
             assert code == 0, log.read()

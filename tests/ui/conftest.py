@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,10 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from tests import debian
 from tests.conftest import QUICK
 from tests.deploy.group import Group
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 SIZE = {"width": 1400, "height": 900}
 # On its own machine MLflow's assistant opens itself over a third of the page, once.
 NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
@@ -35,12 +33,10 @@ class Campaign:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip(f"no browser is installed; looked for {', '.join(NAMES)}")
     expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         alone = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=alone)
+        started = playwright.chromium.launch(executable_path=debian.path_of("chromium"), args=alone)
         yield started
         started.close()
 

@@ -23,13 +23,13 @@ SCRIPT = """<script>document.title='owned'; window.owned=1</script><img src=x on
 
 @pytest.mark.parametrize("words", [None, ("dana", "a guess"), ("nobody", "a guess")], ids=str)
 def test_without_the_right_name_and_password_nothing_is_seen(
-    browser: Browser, proxy: tuple[str, Path], words: tuple[str, str] | None
+    browser: Browser, nginx: tuple[str, Path], words: tuple[str, str] | None
 ) -> None:
     given = {"http_credentials": {"username": words[0], "password": words[1]}} if words else {}
     with browser.new_context(ignore_https_errors=True, **given) as context:  # type: ignore[arg-type]
         page = context.new_page()
         try:
-            answer = page.goto(proxy[0])
+            answer = page.goto(nginx[0])
             assert answer is not None
             assert answer.status == 401
         except Error as error:  # what Chromium says of a password that was refused
@@ -37,16 +37,16 @@ def test_without_the_right_name_and_password_nothing_is_seen(
         assert not {"Experiments", "images"} & set(re.findall(r"\w+", page.inner_text("body")))
 
 
-def test_a_self_signed_certificate_is_not_taken_unasked(browser: Browser, proxy: tuple[str, Path]) -> None:
+def test_a_self_signed_certificate_is_not_taken_unasked(browser: Browser, nginx: tuple[str, Path]) -> None:
     with browser.new_context() as context, pytest.raises(Error, match="ERR_CERT_AUTHORITY_INVALID"):
-        context.new_page().goto(proxy[0])
+        context.new_page().goto(nginx[0])
 
 
-def test_dana_logs_in_through_tls(browser: Browser, newcomer: Group, proxy: tuple[str, Path]) -> None:
+def test_dana_logs_in_through_tls(browser: Browser, newcomer: Group, nginx: tuple[str, Path]) -> None:
     words = {"username": "dana", "password": newcomer.password("dana")}
     with browser.new_context(ignore_https_errors=True, http_credentials=words) as context:  # type: ignore[arg-type]
         page = context.new_page()
-        page.goto(f"{proxy[0]}/#/experiments")
+        page.goto(f"{nginx[0]}/#/experiments")
         expect(page.get_by_role("link", name="images/captioning", exact=True)).to_be_visible()
         expect(page.get_by_text("dana", exact=True)).to_be_visible()
 
