@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.util import cache_from_source, find_spec
+from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -75,7 +75,7 @@ class _Copy:
                 shutil.rmtree(path, ignore_errors=True)
             for distribution in _distributions().values():
                 copy_distribution(distribution, making / "packages")
-            shutil.copytree(CODE, making / "packages" / CODE.name)
+            shutil.copytree(CODE, making / "packages" / CODE.name, ignore=UNUSED)
             if self._has_base:
                 _copy_base(making)
             account.open_for_reading(making)
@@ -143,7 +143,7 @@ def _required(distribution: metadata.Distribution, extras: set[str]) -> Iterator
 
 
 def copy_distribution(distribution: metadata.Distribution, target: Path) -> None:
-    """Copy every file that a package has installed beside others, with its bytecode.
+    """Copy what a package has installed beside others, but for its tests and bytecode.
 
     Raises:
         Refused: the package does not list its files.
@@ -152,13 +152,8 @@ def copy_distribution(distribution: metadata.Distribution, target: Path) -> None
         name = distribution.metadata["Name"]
         raise Refused(f"{name} does not list its files; install it with pip in a virtual environment")
     for file in distribution.files:
-        if file.parts[0] == ".." or file.suffix in (".pyc", ".pth"):
-            continue
-        source = Path(str(distribution.locate_file(file)))
-        _copy_file(source, target / file)
-        compiled = Path(cache_from_source(str(source))) if file.suffix == ".py" else None
-        if compiled and compiled.exists():
-            _copy_file(compiled, target / file.parent / "__pycache__" / compiled.name)
+        if file.parts[0] != ".." and file.suffix not in (".pyc", ".pth") and "tests" not in file.parts:
+            _copy_file(Path(str(distribution.locate_file(file))), target / file)
 
 
 def _copy_base(target: Path) -> None:
@@ -170,18 +165,17 @@ def _copy_base(target: Path) -> None:
     shutil.copytree(
         library,
         target / library.relative_to(prefix),
-        ignore=lambda folder, names: UNUSED(folder, names) if Path(folder) == library else (),
+        ignore=UNUSED,
     )
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Copy with the time of the last change, by which Python knows bytecode that fits."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(source, target)
+    shutil.copy(source, target)
 
 
 def _check(interpreter: Interpreter) -> None:
-    """Raises Refused unless the copy imports the server."""
+    """Import the server, which leaves its bytecode in the copy. Raises Refused where that fails."""
     command = [interpreter.executable, "-c", "import deploy.guard.app"]
     done = subprocess.run(command, env=interpreter.environment, cwd="/", capture_output=True, text=True, timeout=CHECK_SECONDS)
     if done.returncode:
