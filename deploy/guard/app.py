@@ -110,7 +110,7 @@ class Guard:
             route = _allowed(route, account)
             asked.check_path(route)
         reads = scope["method"] in ("GET", "HEAD")
-        scope["query_string"] = asked.read_query(route, scope["query_string"], may_have_one=reads)
+        _, scope["query_string"] = asked.read_query(route, scope["query_string"], may_have_one=reads)
         if reads:
             _without_body(size)
             whole = _of_model(route) or route.rule == "/get-artifact"

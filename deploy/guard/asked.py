@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from deploy.guard import inside
 from deploy.guard.refusal import Refusal
-from deploy.guard.routes import UPLOAD, Route
+from deploy.guard.routes import UPLOAD, WRITE, Route
 
 # Names of fields. MLflow's parser of messages reads a name up to its first NUL.
 FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
@@ -40,9 +40,10 @@ LONGEST_PART_BYTES, MAX_PARTS = 255, 64
 MAX_BRACES = 64
 
 
-def read_query(route: Route, query: bytes, *, may_have_one: bool) -> bytes:
-    """Return a query as it is sent on: the names and values that were checked, written in one way.
+def read_query(route: Route, query: bytes, *, may_have_one: bool) -> tuple[dict[str, Any], bytes]:
+    """Return what MLflow's handler reads from a query, and the query as it is sent on.
 
+    What it reads are the fields of its message, or lists of texts where it parses no message.
     Raises Refusal for what is named twice, in the path as well or under two names, and differs.
     """
     if query and not may_have_one:
@@ -59,9 +60,13 @@ def read_query(route: Route, query: bytes, *, may_have_one: bool) -> bytes:
             continue
         if seen.setdefault(one, text) != text:
             raise Refusal(400, f"{one} is named twice and differs; name one")
-    message = inside.message_of_query(route, entries)
-    check_entries(dict(entries) if message is None else message)
-    return urlencode(entries).encode()
+    read = inside.message_of_query(route, entries)
+    if read is None:
+        read = {}
+        for name, text in entries:
+            read.setdefault(name, []).append(text)
+    check_entries(read)
+    return read, urlencode(entries).encode()
 
 
 def read_body(route: Route, body: bytes) -> tuple[dict[str, Any], bytes]:
@@ -80,8 +85,12 @@ def read_body(route: Route, body: bytes) -> tuple[dict[str, Any], bytes]:
     if not isinstance(sent, dict):
         raise Refusal(400, "the body is no JSON object")
     message = inside.message_of_body(route, sent)
+    if message is None and route.kind == WRITE:
+        raise Refusal(403, "this server does not know what that would write")
     read = sent if message is None else message
     check_entries(read)
+    if route.rule == "/graphql" and not isinstance(read.get("query"), str):
+        raise Refusal(400, "query is a text in GraphQL")
     for name, text in route.named.items():
         said = next((value for key, value in read.items() if check_field(key) == check_field(name)), text)
         if said != text:

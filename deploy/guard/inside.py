@@ -119,8 +119,8 @@ def _fields(kind: type[Message], sent: Mapping[str, Any]) -> dict[str, Any]:
     except OverflowError:
         raise Refusal(400, "a number is larger than any float64; write at most 1.8e308") from None
     except Error as error:
-        reason = str(error).splitlines()[0][:300]
-        raise Refusal(400, f"this is no {kind.DESCRIPTOR.name}: {reason}") from None
+        reason = ascii(str(error).strip("."))[1:-1]
+        raise Refusal(400, f"the request is no {kind.DESCRIPTOR.name}: {reason[:300]}") from None
     return found
 
 
