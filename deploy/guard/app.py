@@ -1,7 +1,8 @@
 """The guard: an application in front of MLflow's own, the same wherever the server runs.
 
 A request is let through in this order: a route that there is, a right name and password, a route for this account, a body
-of bounded size, and in it nothing that is named twice, lies elsewhere or belongs to another team.
+of bounded size, and in it nothing that is named twice, lies elsewhere or belongs to another team. What MLflow gets is not
+what was sent: it is what was read from it and authorised.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from deploy.guard import inside
 from deploy.guard.refusal import Refusal
 from deploy.guard.routes import UPLOAD, WRITE, Route
 
-# Names of fields. MLflow's parser of messages reads a name up to its first NUL.
+# Names of fields. protobuf reads a name up to its first NUL; none of MLflow's messages has a map, whose
+# keys would be data.
 FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # What no text of a database holds.
 NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")

@@ -1,4 +1,4 @@
-"""The only module that reaches into MLflow's server: its application, its accounts, who owns what."""
+"""The only module that reaches into MLflow's server: its application, messages (protobuf), accounts, who owns what."""
 
 from __future__ import annotations
 
@@ -100,9 +100,10 @@ def message_of_query(route: Route, entries: Iterable[tuple[str, str]]) -> dict[s
     kind = _messages().get(f"{route.method} {route.rule}")
     if kind is None:
         return None
+    fields = {field.name: field for field in kind.DESCRIPTOR.fields}  # fields_by_name stops at a NUL
     sent = dict[str, Any]()
     for name, text in entries:
-        field = kind.DESCRIPTOR.fields_by_name.get(name)
+        field = fields.get(name)
         if field is not None and field.is_repeated:
             sent.setdefault(name, []).append(text)
         elif field is not None:
