@@ -1,8 +1,8 @@
 """The guard: an application in front of MLflow's own, the same wherever the server runs.
 
 A request is let through in this order: a route that there is, a right name and password, a route for this account, a body
-of bounded size, and in it nothing that is named twice, lies elsewhere or belongs to another team. What MLflow gets is not
-what was sent: it is what was read from it and authorised.
+of bounded size, and in it nothing that is named twice, lies elsewhere or belongs to another team.
+What MLflow gets is not what was sent: it is what was read from it and authorised.
 """
 
 from __future__ import annotations
@@ -102,8 +102,7 @@ class Guard:
         origin = header(scope["headers"], b"origin")
         if origin and origin not in self._origins:  # MLflow would let any page of the same machine in
             raise Refusal(403, "a page of another address has no business here")
-        # An underscore: where MLflow gets its headers from, it is the same as a hyphen.
-        scope["headers"] = [(name, text) for name, text in scope["headers"] if name.lower() not in DROPPED and b"_" not in name]
+        scope["headers"] = [pair for pair in scope["headers"] if not _is_dropped(pair[0])]
         route = self._routes.match(scope["method"], scope["path"])
         if route is None or route.kind != routes.OPEN:
             client = scope["client"][0] if scope.get("client") else ""
@@ -111,7 +110,8 @@ class Guard:
             route = _allowed(route, account)
             asked.check_path(route)
         reads = scope["method"] in ("GET", "HEAD")
-        _, scope["query_string"] = asked.read_query(route, scope["query_string"], may_have_one=reads)
+        query = scope["query_string"]
+        _, scope["query_string"] = asked.read_query(route, query, may_have_one=reads)
         if reads:
             _without_body(size)
             whole = _of_model(route) or route.rule == "/get-artifact"
@@ -127,7 +127,14 @@ class Guard:
             answer = _handed_over(request, send) if request.team else send
             await self._behind(scope, bodies.again(request.body, receive), answer)
 
-    async def _upload(self, route: Route, scope: Scope, receive: Receive, send: Send, size: int | None) -> None:
+    async def _upload(
+        self,
+        route: Route,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        size: int | None,
+    ) -> None:
         if size is not None and size > self._largest_upload_bytes:
             raise bodies.too_large(self._largest_upload_bytes)
         await anyio.to_thread.run_sync(inside.check_upload, route.named["artifact_path"])
@@ -165,6 +172,11 @@ def _allowed(route: Route | None, account: Account) -> Route:
     if route.kind == routes.ADMINISTER and not account.is_admin:
         raise Refusal(403, f"{account.user} is no administrator")
     return route
+
+
+def _is_dropped(name: bytes) -> bool:
+    """Return whether MLflow gets no such header. To WSGI an underscore is the same as a hyphen."""
+    return name.lower() in DROPPED or b"_" in name
 
 
 def _without_body(size: int | None) -> None:

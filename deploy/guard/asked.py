@@ -13,8 +13,8 @@ from deploy.guard import inside
 from deploy.guard.refusal import Refusal
 from deploy.guard.routes import UPLOAD, WRITE, Route
 
-# Names of fields. protobuf reads a name up to its first NUL; none of MLflow's messages has a map, whose
-# keys would be data.
+# Names of fields. protobuf reads a name up to its first NUL. No message of an offered route has a
+# map, whose keys would be data.
 FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # What no text of a database holds.
 NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
@@ -93,8 +93,8 @@ def read_body(route: Route, body: bytes) -> tuple[dict[str, Any], bytes]:
     if route.rule == "/graphql" and not isinstance(read.get("query"), str):
         raise Refusal(400, "query is a text in GraphQL")
     for name, text in route.named.items():
-        said = next((value for key, value in read.items() if check_field(key) == check_field(name)), text)
-        if said != text:
+        own = check_field(name)
+        if any(value != text for key, value in read.items() if check_field(key) == own):
             raise Refusal(400, f"{name} is {text} in the path and another in the body; name one")
     try:
         return read, json.dumps(read, allow_nan=False).encode()
@@ -125,7 +125,7 @@ def check_entries(body: Any) -> None:
         check_search(name, value)
         for text in value if isinstance(value, list) else (value,):
             if isinstance(text, str) and NO_TEXT.search(text):
-                raise Refusal(400, f"{name} holds a character that no database stores: NUL or half of a pair")
+                raise Refusal(400, f"{name} holds a NUL or half of a character; leave it out")
         if check_field(name) in LOCATIONS and value:
             raise Refusal(400, f"{name}: files go where the server keeps them; leave it out")
         if name == "key" and isinstance(value, str) and value.strip().lower() in OWN_TAGS:
@@ -216,7 +216,8 @@ class _Objects:
 def check_field(name: str) -> str:
     """Return the one name for a field of several. Raises Refusal for what is no field's name."""
     if not FIELD.fullmatch(name):
-        raise Refusal(400, f"{ascii(name)[:100]} is no field: at most 100 letters, digits and _, a letter first")
+        told = "at most 100 letters, digits and _, a letter first"
+        raise Refusal(400, f"{ascii(name)[:100]} is no field's name: {told}")
     return _canonical(name)
 
 

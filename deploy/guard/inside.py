@@ -1,4 +1,4 @@
-"""The only module that reaches into MLflow's server: its application, messages (protobuf), accounts, who owns what."""
+"""The only module that reaches into MLflow's server: its application, its messages (protobuf), accounts, owners."""
 
 from __future__ import annotations
 
@@ -113,25 +113,27 @@ def message_of_query(route: Route, entries: Iterable[tuple[str, str]]) -> dict[s
 
 
 def _fields(kind: type[Message], sent: Mapping[str, Any]) -> dict[str, Any]:
-    message = kind()
+    message, form = kind(), {"preserving_proto_field_name": True, "unquote_int64_if_possible": True}
     try:
         parse_dict(sent, message)
-        found: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True, unquote_int64_if_possible=True)
+        fields: dict[str, Any] = MessageToDict(message, **form)
     except OverflowError:
         raise Refusal(400, "a number is larger than any float64; write at most 1.8e308") from None
     except Error as error:
         reason = ascii(str(error).strip("."))[1:-1]
         raise Refusal(400, f"the request is no {kind.DESCRIPTOR.name}: {reason[:300]}") from None
-    return found
+    return fields
 
 
 @lru_cache(1)
 def _messages() -> dict[str, type[Message]]:
     """Return the class of the message that each route's handler parses, by method and rule."""
     listed = handlers.get_endpoints(lambda request: request)
-    return {SEARCH_DATASETS: SearchDatasets} | {
-        line(method, path): request for path, request, methods in listed for method in methods if isinstance(request, type)
-    }
+    messages: dict[str, type[Message]] = {SEARCH_DATASETS: SearchDatasets}
+    for path, request, methods in listed:
+        if isinstance(request, type):  # the others are functions, which parse no message
+            messages |= {line(method, path): request for method in methods}
+    return messages
 
 
 def known(user: str, password: str) -> Account | None:
