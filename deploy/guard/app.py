@@ -2,6 +2,7 @@
 
 A request is let through in this order: a route that there is, a right name and password, a route for this account, a body
 of bounded size, and in it nothing that is named twice, lies elsewhere or belongs to another team.
+What MLflow gets is not what was sent: it is what was read from it and authorised.
 """
 
 from __future__ import annotations
@@ -51,11 +52,18 @@ def create() -> Application:
 
 @dataclass(frozen=True)
 class Request:
-    """A request that may go on. team: whose the experiment or model is that it makes, empty where it makes none."""
+    """Request that may go on.
+
+    Attributes:
+        message: What MLflow's handler reads from the body.
+        body: What is sent on.
+        team: Whose the experiment or model is that it makes, empty where it makes none.
+    """
 
     route: Route
     account: Account
-    body: dict[str, Any]
+    message: dict[str, Any]
+    body: bytes
     team: str = ""
 
 
@@ -75,12 +83,14 @@ class Guard:
             await self._behind(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif scope["path"] == routes.READY and scope["method"] in ("GET", "HEAD"):
-            await self._ready.answer(send)
         else:
             incoming = Incoming(receive)
             try:
-                await self._answer(scope, incoming, send)
+                size = bodies.announced_bytes(scope["headers"])
+                if scope["path"] == routes.READY and scope["method"] in ("GET", "HEAD"):
+                    await self._ready.answer(send)
+                else:
+                    await self._answer(scope, incoming, send, size)
             except Refusal as refusal:
                 if refusal.status not in STRANGERS:
                     await incoming.discard()
@@ -88,34 +98,46 @@ class Guard:
             except Disconnected:
                 pass
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, size: int | None) -> None:
         origin = header(scope["headers"], b"origin")
         if origin and origin not in self._origins:  # MLflow would let any page of the same machine in
             raise Refusal(403, "a page of another address has no business here")
-        scope["headers"] = [(name, text) for name, text in scope["headers"] if name.lower() not in DROPPED]
+        scope["headers"] = [pair for pair in scope["headers"] if not _is_dropped(pair[0])]
         route = self._routes.match(scope["method"], scope["path"])
-        size = bodies.announced_bytes(scope["headers"])
         if route is None or route.kind != routes.OPEN:
             client = scope["client"][0] if scope.get("client") else ""
             account = await self._logins.account(header(scope["headers"], b"authorization"), client)
             route = _allowed(route, account)
             asked.check_path(route)
         reads = scope["method"] in ("GET", "HEAD")
-        asked.check_query(route, scope["query_string"], may_have_one=reads)
+        query = scope["query_string"]
+        _, scope["query_string"] = asked.read_query(route, query, may_have_one=reads)
         if reads:
             _without_body(size)
             whole = _of_model(route) or route.rule == "/get-artifact"
             await self._behind(await anyio.to_thread.run_sync(_streamed, route, scope) if whole else scope, receive, send)
         elif route.kind == routes.UPLOAD:
-            await self._upload(scope, receive, send, size)
+            await self._upload(route, scope, receive, send, size)
         else:
             body = await _body(route, receive, size)
+            if body:
+                asked.check_type(header(scope["headers"], b"content-type"))
             request = await anyio.to_thread.run_sync(_checked, route, account, body)
-            await self._behind(scope, bodies.again(body, receive), _handed_over(request, send) if request.team else send)
+            scope["headers"] = bodies.described(scope["headers"], request.body)
+            answer = _handed_over(request, send) if request.team else send
+            await self._behind(scope, bodies.again(request.body, receive), answer)
 
-    async def _upload(self, scope: Scope, receive: Receive, send: Send, size: int | None) -> None:
+    async def _upload(
+        self,
+        route: Route,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        size: int | None,
+    ) -> None:
         if size is not None and size > self._largest_upload_bytes:
             raise bodies.too_large(self._largest_upload_bytes)
+        await anyio.to_thread.run_sync(inside.check_upload, route.named["artifact_path"])
         body = Bounded(receive, self._largest_upload_bytes)
         try:
             await self._behind(scope, body, body.answers(send))
@@ -152,6 +174,11 @@ def _allowed(route: Route | None, account: Account) -> Route:
     return route
 
 
+def _is_dropped(name: bytes) -> bool:
+    """Return whether MLflow gets no such header. To WSGI an underscore is the same as a hyphen."""
+    return name.lower() in DROPPED or b"_" in name
+
+
 def _without_body(size: int | None) -> None:
     if size != 0:
         raise Refusal(400, "this request has no body")
@@ -186,19 +213,18 @@ def _streamed(route: Route, scope: Scope) -> Scope:
 
 def _checked(route: Route, account: Account, raw: bytes) -> Request:
     """Raises Refusal for a body that names what is not the account's, or a thing in two ways."""
-    body = asked.body_of(route, raw)
-    asked.check_entries(body)
-    team = _named(route, account, body)
+    message, body = asked.read_body(route, raw)
+    team = _named(route, account, message)
     if route.kind == routes.WRITE and not account.is_admin:
-        for kind, one in asked.ids(route, body):
+        for kind, one in asked.ids(route, message):
             _owned(account, kind, one)
-    return Request(route, account, body, "" if account.is_admin else team)
+    return Request(route, account, message, body, "" if account.is_admin else team)
 
 
 def _named(route: Route, account: Account, body: dict[str, Any]) -> str:
     """The team of what a request makes or renames, empty where it does neither. Raises Refusal for a name it may not give."""
     action = route.rule.partition("/mlflow/")[2]
-    new_name = body.get("new_name", body.get("newName"))
+    new_name = body.get("new_name")
     if action in ("roles/create", "roles/update") and "name" in body:
         names.check_team(body["name"])
     elif action == "users/create":
@@ -251,7 +277,7 @@ def _handed_over(request: Request, send: Send) -> Send:
             return
         if pieces[0]["status"] == 200:
             answer = json.loads(b"".join(piece.get("body", b"") for piece in pieces[1:]))
-            pattern = str(request.body.get(field, request.body.get("newName")) if field else answer["experiment_id"])
+            pattern = str(request.message[field] if field else answer["experiment_id"])
             await anyio.to_thread.run_sync(inside.hand_over, request.account, what, pattern, request.team)
         for piece in pieces:
             await send(piece)

@@ -6,12 +6,18 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
-from urllib.parse import parse_qsl
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl, urlencode
 
+from deploy.guard import inside
 from deploy.guard.refusal import Refusal
-from deploy.guard.routes import UPLOAD, Route
+from deploy.guard.routes import UPLOAD, WRITE, Route
 
+# Names of fields. protobuf reads a name up to its first NUL. No message of an offered route has a
+# map, whose keys would be data.
+FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+# What no text of a database holds.
+NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 # Two names of MLflow's for one thing.
 SAME = {"run_uuid": "run_id"}
 # What a query may name several times: lists.
@@ -35,8 +41,12 @@ LONGEST_PART_BYTES, MAX_PARTS = 255, 64
 MAX_BRACES = 64
 
 
-def check_query(route: Route, query: bytes, *, may_have_one: bool) -> None:
-    """Raises Refusal for what is named twice, in the path as well or under two names, and differs."""
+def read_query(route: Route, query: bytes, *, may_have_one: bool) -> tuple[dict[str, Any], bytes]:
+    """Return what MLflow's handler reads from a query, and the query as it is sent on.
+
+    What it reads are the fields of its message, or lists of texts where it parses no message.
+    Raises Refusal for what is named twice, in the path as well or under two names, and differs.
+    """
     if query and not may_have_one:
         raise Refusal(400, "this request says what it wants in its body; it takes no query")
     try:
@@ -45,29 +55,57 @@ def check_query(route: Route, query: bytes, *, may_have_one: bool) -> None:
         raise Refusal(400, "the query cannot be read; write name=value&name=value, encoded as UTF-8") from None
     seen: dict[str, str] = dict(route.named)
     for name, text in entries:
+        one = check_field(name)
         check_search(name, text)
         if name in LISTS or route.rule.endswith(LISTS_OF.get(name, ("\0",))):
             continue
-        one = _canonical(name)
         if seen.setdefault(one, text) != text:
             raise Refusal(400, f"{one} is named twice and differs; name one")
+    read = inside.message_of_query(route, entries)
+    if read is None:
+        read = {}
+        for name, text in entries:
+            read.setdefault(name, []).append(text)
+    check_entries(read)
+    return read, urlencode(entries).encode()
 
 
-def body_of(route: Route, body: bytes) -> dict[str, Any]:
-    """The object in a body. Raises Refusal for anything else, and for what comes twice or contradicts the path."""
+def read_body(route: Route, body: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return what MLflow's handler reads from a body, and the body as it is sent on.
+
+    What it reads are the fields of its message, or the object where it parses no message. Only they
+    are sent on, under their own names: permissions are decided on what the handler gets.
+    Raises Refusal for anything else, and for what comes twice or contradicts the path.
+    """
     if not body:
-        return {}
+        return {}, b""
     try:
-        found = json.loads(body.decode(), object_pairs_hook=_Objects())
+        sent = json.loads(body.decode(), object_pairs_hook=_Objects(), parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise Refusal(400, "the body is no JSON object in UTF-8") from None
-    if not isinstance(found, dict):
+    if not isinstance(sent, dict):
         raise Refusal(400, "the body is no JSON object")
+    message = inside.message_of_body(route, sent)
+    if message is None and route.kind == WRITE:
+        raise Refusal(403, "this server does not know what that would write")
+    read = sent if message is None else message
+    check_entries(read)
+    if route.rule == "/graphql" and not isinstance(read.get("query"), str):
+        raise Refusal(400, "query is a text in GraphQL")
     for name, text in route.named.items():
-        said = next((value for key, value in found.items() if _canonical(key) == _canonical(name)), text)
-        if said != text:
-            raise Refusal(400, f"{_canonical(name)} is {text} in the path and another in the body; name one")
-    return found
+        own = check_field(name)
+        if any(value != text for key, value in read.items() if check_field(key) == own):
+            raise Refusal(400, f"{name} is {text} in the path and another in the body; name one")
+    try:
+        return read, json.dumps(read, allow_nan=False).encode()
+    except ValueError:
+        raise Refusal(400, "a number is larger than any float64; write at most 1.8e308") from None
+
+
+def check_type(content_type: str) -> None:
+    """Raise Refusal for a body that says that it is something other than JSON."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(400, "the body is JSON; send it with Content-Type: application/json")
 
 
 def check_search(name: str, value: Any) -> None:
@@ -85,7 +123,10 @@ def check_entries(body: Any) -> None:
     """Raises Refusal for a search without bounds, and for a place of files: where files go is the server's to say."""
     for name, value in entries(body):
         check_search(name, value)
-        if _canonical(name) in LOCATIONS and value:
+        for text in value if isinstance(value, list) else (value,):
+            if isinstance(text, str) and NO_TEXT.search(text):
+                raise Refusal(400, f"{name} holds a NUL or half of a character; leave it out")
+        if check_field(name) in LOCATIONS and value:
             raise Refusal(400, f"{name}: files go where the server keeps them; leave it out")
         if name == "key" and isinstance(value, str) and value.strip().lower() in OWN_TAGS:
             raise Refusal(400, f"tag {value.strip()} is the server's own")
@@ -110,7 +151,7 @@ def ids(route: Route, body: Any) -> set[tuple[str, str]]:
     used = route.rule.endswith("/runs/log-inputs")  # models that a run has read: named, not changed
     found = {(IDS[name], text) for name, text in route.named.items() if name in IDS}
     for name, value in entries(body):
-        kind = IDS.get(_canonical(name))
+        kind = IDS.get(check_field(name))
         if kind and value not in (None, "") and not (used and kind == MODEL):
             found.add((kind, _id(name, value)))
         elif name == "source" and isinstance(value, str):
@@ -165,11 +206,24 @@ class _Objects:
             raise Refusal(400, f"the body has more than {MAX_NAMES:,} names")
         found, meant = dict(pairs), dict[str, Any]()
         for name, value in pairs:
-            if meant.setdefault(_canonical(name), value) != value:
-                raise Refusal(400, f"{_canonical(name)} is named twice and differs; name one")
+            if meant.setdefault(check_field(name), value) != value:
+                raise Refusal(400, f"{check_field(name)} is named twice and differs; name one")
         if len(found) < len(pairs):
             raise Refusal(400, "the body has one name twice; name each thing once")
         return found
+
+
+def check_field(name: str) -> str:
+    """Return the one name for a field of several. Raises Refusal for what is no field's name."""
+    if not FIELD.fullmatch(name):
+        told = "at most 100 letters, digits and _, a letter first"
+        raise Refusal(400, f"{ascii(name)[:100]} is no field's name: {told}")
+    return _canonical(name)
+
+
+def _no_constant(text: str) -> NoReturn:
+    """Refuse what is no JSON: MLflow reads a metric that is NaN as 0, and "NaN" as itself."""
+    raise Refusal(400, f'{text} is no JSON; write "{text}"')
 
 
 @lru_cache(10_000)

@@ -12,6 +12,7 @@ LARGEST_JSON_BYTES, LARGEST_SEARCH_BYTES, LARGEST_QUERY_BYTES = 4 * 2**20, 256 *
 JSON_SECONDS = 30.0
 CHUNK_SECONDS = 60.0
 DISCARDED_BYTES, DISCARD_SECONDS = 16 * 2**20, 5.0
+DESCRIBING = {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding"}
 
 
 class Disconnected(Exception):
@@ -19,9 +20,24 @@ class Disconnected(Exception):
 
 
 def announced_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """The size that a request's headers tell, None for one that comes in chunks. HTTP's own parser has judged them."""
+    """Return the size that a request's headers tell, None for one that comes in chunks.
+
+    HTTP's own parser has judged each of them. Raises Refusal for both: a proxy may have believed the
+    other one.
+    """
     known = {name.lower(): text for name, text in headers}
-    return None if b"transfer-encoding" in known else int(known.get(b"content-length", 0))
+    if b"transfer-encoding" not in known:
+        return int(known.get(b"content-length", 0))
+    if b"content-length" in known:
+        raise Refusal(400, "a body has a Content-Length or comes in chunks; send one of the two headers")
+    return None
+
+
+def described(headers: Iterable[tuple[bytes, bytes]], body: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a request whose body is replaced by plain JSON, or by none."""
+    others = [(name, text) for name, text in headers if name.lower() not in DESCRIBING]
+    kind = [(b"content-type", b"application/json")] if body else []
+    return [*others, *kind, (b"content-length", str(len(body)).encode())]
 
 
 async def read(receive: Receive, largest_bytes: int) -> bytes:

@@ -1,19 +1,23 @@
-"""The only module that reaches into MLflow's server: its application, its accounts, who owns what."""
+"""The only module that reaches into MLflow's server: its application, its messages (protobuf), accounts, owners."""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.json_format import Error, MessageToDict
+from google.protobuf.message import Message
+
 from deploy import garbage
-from deploy.guard.routes import line
+from deploy.guard.refusal import Refusal
+from deploy.guard.routes import Route, line
 
 # MLflow reads these when it is imported.
 os.environ["_MLFLOW_SGI_NAME"] = "uvicorn"
@@ -25,8 +29,10 @@ os.environ["MLFLOW_ENABLE_WORKSPACES"] = "false"
 
 with garbage.uncollected():
     from mlflow.exceptions import MlflowException
+    from mlflow.protos.service_pb2 import SearchDatasets
     from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
     from mlflow.server import app as flask_app
+    from mlflow.utils.proto_json_utils import parse_dict
     from werkzeug.security import check_password_hash, generate_password_hash
 
 BACKEND, ARTIFACTS = "MLFLOW_BACKEND_STORE_URI", ARTIFACTS_DESTINATION_ENV_VAR
@@ -35,6 +41,8 @@ DEFAULT_EXPERIMENT = "0"
 PERSONAL_ROLE = "__user_"
 MANAGE = "MANAGE"
 OWN_PLACE = "mlflow-artifacts:/"
+# Of a route that no service of MLflow's lists.
+SEARCH_DATASETS = "POST {api}/2.0/mlflow/experiments/search-datasets"
 LOG_CONFIG = Path(handlers.__file__).with_name("uvicorn_log_config.yaml")
 
 
@@ -75,6 +83,57 @@ def offered(application: Any) -> Iterator[str]:
         for route in router.effective_route_contexts():
             path = re.sub(r"\{(\w+):path\}", r"<path:\1>", route.path).replace("{", "<").replace("}", ">")
             yield from (line(method, path) for method in route.methods - {"HEAD", "OPTIONS"})
+
+
+def message_of_body(route: Route, sent: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fields of the message that MLflow's handler reads from an object, by their own names.
+
+    None where its handler reads the object itself. Raises Refusal for what is no such message: MLflow
+    would go on with those fields that it had read so far.
+    """
+    kind = _messages().get(f"{route.method} {route.rule}")
+    return _fields(kind, sent) if kind else None
+
+
+def message_of_query(route: Route, entries: Iterable[tuple[str, str]]) -> dict[str, Any] | None:
+    """Return the same for a query, whose names MLflow looks up as they are."""
+    kind = _messages().get(f"{route.method} {route.rule}")
+    if kind is None:
+        return None
+    fields = {field.name: field for field in kind.DESCRIPTOR.fields}  # fields_by_name stops at a NUL
+    sent = dict[str, Any]()
+    for name, text in entries:
+        field = fields.get(name)
+        if field is not None and field.is_repeated:
+            sent.setdefault(name, []).append(text)
+        elif field is not None:
+            is_flag = field.type == field.TYPE_BOOL and text.lower() in ("true", "false")
+            sent.setdefault(name, text.lower() == "true" if is_flag else text)
+    return _fields(kind, sent)
+
+
+def _fields(kind: type[Message], sent: Mapping[str, Any]) -> dict[str, Any]:
+    message, form = kind(), {"preserving_proto_field_name": True, "unquote_int64_if_possible": True}
+    try:
+        parse_dict(sent, message)
+        fields: dict[str, Any] = MessageToDict(message, **form)
+    except OverflowError:
+        raise Refusal(400, "a number is larger than any float64; write at most 1.8e308") from None
+    except Error as error:
+        reason = ascii(str(error).strip("."))[1:-1]
+        raise Refusal(400, f"the request is no {kind.DESCRIPTOR.name}: {reason[:300]}") from None
+    return fields
+
+
+@lru_cache(1)
+def _messages() -> dict[str, type[Message]]:
+    """Return the class of the message that each route's handler parses, by method and rule."""
+    listed = handlers.get_endpoints(lambda request: request)
+    messages: dict[str, type[Message]] = {SEARCH_DATASETS: SearchDatasets}
+    for path, request, methods in listed:
+        if isinstance(request, type):  # the others are functions, which parse no message
+            messages |= {line(method, path): request for method in methods}
+    return messages
 
 
 def known(user: str, password: str) -> Account | None:
@@ -126,6 +185,19 @@ def hand_over(account: Account, what: str, pattern: str, team: str) -> None:
     (role,) = (role for role in auth.store.list_user_roles(account.id) if role.name == team)
     if (what, pattern) not in {(one.resource_type, one.resource_pattern) for one in role.permissions}:
         auth.store.add_role_permission(role.id, what, pattern, MANAGE)
+
+
+def check_upload(path: str) -> None:
+    """Raise Refusal for a file where a folder lies, or below a file. An object store has no folders."""
+    root = os.environ[ARTIFACTS]
+    if "://" in root:
+        return
+    place = Path(root, path)
+    if path.endswith("/") or place.is_dir():
+        raise Refusal(400, f"{path} is a folder; name the file in it")
+    for above in place.relative_to(root).parents:
+        if Path(root, above).is_file():
+            raise Refusal(400, f"{above} is a file; no file lies below it")
 
 
 def place_of_run(run: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,15 +16,17 @@ CLASSIFIED = Path(__file__).with_name("routes.toml")
 API, PREFIXES = "{api}", ("/api", "/ajax-api")
 OPEN, READ, WRITE, UPLOAD, ACCOUNT, ADMINISTER, REFUSED = "open", "read", "write", "upload", "account", "administer", "refused"
 READY = "/ready"
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
 class Route:
-    """What a request asks for. rule: as `routes.toml` has it, without method; named: what stands in its path."""
+    """What a request asks for. method and rule: as `routes.toml` has them; named: what stands in its path."""
 
     kind: str
     rule: str
     named: Mapping[str, str]
+    method: str = "GET"
 
 
 class Routes:
@@ -35,13 +38,14 @@ class Routes:
 
     def match(self, method: str, path: str) -> Route | None:
         """The route of a request, None where there is none of this method and path."""
-        if path.startswith("//"):  # the map would take off what MLflow might not
+        if path.startswith("//") or CONTROL.search(path):  # what the map and MLflow might read in two ways
             return None
         try:
-            (kind, rule), named = self._map.match(path, method)
+            (kind, text), named = self._map.match(path, method)
         except (RequestRedirect, HTTPException):
             return None
-        return Route(kind, rule, {name: str(text) for name, text in named.items()})
+        listed, rule = text.split(" ", 1)
+        return Route(kind, rule, {name: str(part) for name, part in named.items()}, listed)
 
 
 def classes(path: Path = CLASSIFIED) -> dict[str, list[str]]:
@@ -62,4 +66,4 @@ def line(method: str, rule: str) -> str:
 def _rules(kind: str, text: str) -> Iterator[Rule]:
     method, rule = text.split(" ", 1)
     for prefix in PREFIXES if rule.startswith(API) else ("",):
-        yield Rule(rule.replace(API, prefix), methods=[method], endpoint=(kind, rule))
+        yield Rule(rule.replace(API, prefix), methods=[method], endpoint=(kind, text))
