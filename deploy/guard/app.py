@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qs, parse_qsl, quote
 
 import anyio
 
 from deploy import readiness
-from deploy.guard import asked, bodies, inside, names, routes
+from deploy.guard import asked, bodies, deadline, inside, names, routes, searches
 from deploy.guard.bodies import Bounded, Disconnected, Incoming
 from deploy.guard.inside import Account
 from deploy.guard.logins import Logins, header
 from deploy.guard.refusal import Message, Receive, Refusal, Send
 from deploy.guard.routes import Route, Routes
+from deploy.guard.turns import Turns
 
 Scope = MutableMapping[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LOGGER = logging.getLogger("uvicorn.evenhand")  # uvicorn's own writes into the server's log
 LARGEST_UPLOAD = "EVENHAND_LARGEST_UPLOAD_BYTES"
 READY_SECONDS = 2.0
 # Answers to those who have not shown who they are: nothing of theirs is read.
@@ -46,6 +49,7 @@ DROPPED = {b"x-mlflow-workspace", b"x-mlflow-authorization"}
 def create() -> Application:
     """The ASGI application that a worker serves."""
     origins = os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
+    deadline.install()
     return Guard(inside.application(), origins, int(os.environ.get(LARGEST_UPLOAD, 2 * 2**30)))
 
 
@@ -68,6 +72,7 @@ class Guard:
         self._largest_upload_bytes = largest_upload_bytes
         self._routes = Routes(routes.classes())
         self._logins = Logins()
+        self._turns = Turns.of_server()
         self._ready = Ready()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,7 +107,9 @@ class Guard:
             asked.check_path(route)
         reads = scope["method"] in ("GET", "HEAD")
         asked.check_query(route, scope["query_string"], may_have_one=reads)
-        if reads:
+        if route.kind == routes.SEARCH:
+            await self._search(route, account, scope, receive, send)
+        elif reads:
             _without_body(size)
             whole = _of_model(route) or route.rule == "/get-artifact"
             await self._behind(await anyio.to_thread.run_sync(_streamed, route, scope) if whole else scope, receive, send)
@@ -112,6 +119,33 @@ class Guard:
             body = await _body(route, receive, size)
             request = await anyio.to_thread.run_sync(_checked, route, account, body)
             await self._behind(scope, bodies.again(body, receive), _handed_over(request, send) if request.team else send)
+
+    async def _search(
+        self, route: Route, account: Account, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer a search in its account's turn. A failed one leaves one line in the log."""
+        size = bodies.announced_bytes(scope["headers"])
+        if scope["method"] in ("GET", "HEAD"):
+            _without_body(size)
+            sent = parse_qs(scope["query_string"].decode(), keep_blank_values=True)
+            await anyio.to_thread.run_sync(searches.check, route, sent)
+        else:
+            body = await _body(route, receive, size)
+            await anyio.to_thread.run_sync(_checked, route, account, body)
+            receive = bodies.again(body, receive)
+        async with self._turns.turn(account.id):
+            with deadline.limited() as search:
+
+                async def unless_overdue(message: Message) -> None:
+                    if not search.is_overdue:
+                        await send(message)
+
+                await self._behind(scope, receive, unless_overdue)
+        if search.failure:
+            LOGGER.warning("%s: a search of %s failed: %s", route.rule, account.user, search.failure)
+        if search.is_overdue:
+            message = "the search takes too long; ask for fewer conditions, experiments or results"
+            raise Refusal(400, message)
 
     async def _upload(self, scope: Scope, receive: Receive, send: Send, size: int | None) -> None:
         if size is not None and size > self._largest_upload_bytes:
@@ -158,8 +192,9 @@ def _without_body(size: int | None) -> None:
 
 
 async def _body(route: Route, receive: Receive, size: int | None) -> bytes:
-    largest = bodies.LARGEST_SEARCH_BYTES if route.kind == routes.READ else bodies.LARGEST_JSON_BYTES
-    if route.rule == "/graphql":
+    reads = route.kind in (routes.READ, routes.SEARCH)
+    largest = bodies.LARGEST_SEARCH_BYTES if reads else bodies.LARGEST_JSON_BYTES
+    if route.rule == searches.GRAPHQL:
         largest = bodies.LARGEST_QUERY_BYTES
     if size is not None and size > largest:
         raise bodies.too_large(largest)
@@ -188,6 +223,8 @@ def _checked(route: Route, account: Account, raw: bytes) -> Request:
     """Raises Refusal for a body that names what is not the account's, or a thing in two ways."""
     body = asked.body_of(route, raw)
     asked.check_entries(body)
+    if route.kind == routes.SEARCH:
+        searches.check(route, body)
     team = _named(route, account, body)
     if route.kind == routes.WRITE and not account.is_admin:
         for kind, one in asked.ids(route, body):
