@@ -7,6 +7,7 @@ of bounded size, and in it nothing that is named twice, lies elsewhere or belong
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import logging
 import os
@@ -81,7 +82,7 @@ class Guard:
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
         elif scope["path"] == routes.READY and scope["method"] in ("GET", "HEAD"):
-            await self._ready.answer(send)
+            await self._ready.answer(scope, send)
         else:
             incoming = Incoming(receive)
             try:
@@ -159,21 +160,32 @@ class Guard:
 
 
 class Ready:
-    """Whether the server can do its work, asked of database and artifacts once in two seconds however often it is asked here."""
+    """Whether the server can do its work, asked of database and artifacts once in two seconds however often it is asked here.
+
+    Why it cannot goes to the server's log, and to who shows the server's own key.
+    """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._known = (0.0, "")
+        key = readiness.operator_key(os.environ["MLFLOW_FLASK_SERVER_SECRET_KEY"])
+        self._authorization = f"Bearer {key}"
 
-    async def answer(self, send: Send) -> None:
+    async def answer(self, scope: Scope, send: Send) -> None:
         async with self._lock:
             if time.monotonic() > self._known[0]:
                 places = os.environ[inside.BACKEND], os.environ[inside.ARTIFACTS]
                 problem = await anyio.to_thread.run_sync(readiness.problem, *places)
+                if problem and problem != self._known[1]:
+                    LOGGER.warning("not ready: %s", problem)
                 self._known = (time.monotonic() + READY_SECONDS, problem)
-        body = (self._known[1] or "ready").encode() + b"\n"
+            problem = self._known[1]
+        values = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+        is_operator = hmac.compare_digest(b"".join(values), self._authorization.encode())
+        text = (problem if is_operator else "not ready") if problem else "ready"
+        body = text.encode() + b"\n"
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 503 if self._known[1] else 200, "headers": headers})
+        await send({"type": "http.response.start", "status": 503 if problem else 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 

@@ -115,9 +115,8 @@ def _nodes(document: DocumentNode) -> Iterator[Node]:
             raise Refusal(400, f"a query is nested deeper than {DEEPEST}")
         for key in node.keys:
             inner = getattr(node, key, None)
-            for child in inner if isinstance(inner, list | tuple) else [inner]:
-                if isinstance(child, Node):
-                    waiting.append((child, depth))
+            children = inner if isinstance(inner, list | tuple) else [inner]
+            waiting += [(child, depth) for child in children if isinstance(child, Node)]
 
 
 def _values(variables: object) -> Iterator[Any]:

@@ -82,7 +82,7 @@ QUERIES: dict[str, dict[str, Any]] = {
         "query": f"query($f: String) {{ a: {SEARCH % 'filter: $f'} b: {SEARCH % 'filter: $f'} }}",
         "variables": {"f": metrics(20, " and ")},
     },
-    "aliases": {"query": "{ %s }" % " ".join(f"a{n}: __typename" for n in range(11))},
+    "aliases": {"query": "{" + " ".join(f"a{n}: __typename" for n in range(11)) + "}"},
     "a deep one": {"query": "{ " + "a { " * 12 + "b" + " }" * 12 + " }"},
     "a deep value": {"query": "{ a(b: " + "[" * 40 + "]" * 40 + ") }"},
     "many fields": {"query": "{ " + "test " * 600 + "}"},
