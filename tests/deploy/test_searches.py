@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import psutil
 import pytest
 
-from deploy.guard import deadline, searches
-from tests.conftest import wait_for
+from deploy.guard import deadline, searches, turns
+from deploy.guard.refusal import Refusal
+from tests.conftest import ROOT, wait_for
 from tests.deploy.group import Group
 
 API = "/api/2.0/mlflow"
@@ -128,6 +133,10 @@ def test_what_pages_and_clients_search_is_answered(group: Group, filled: str) ->
     ):
         answer = group.ask("alice", "POST", f"{API}/runs/search", json={"experiment_ids": [filled], **sent})
         assert answer.status_code == 200, answer.text
+    with ThreadPoolExecutor(8) as crowd:  # as a page does; two run, the others wait
+        path, sent = f"{API}/runs/search", {"experiment_ids": [filled]}
+        at_once = [crowd.submit(group.ask, "bob", "POST", path, json=sent) for _ in range(8)]
+        assert {search.result().status_code for search in at_once} == {200}
     query = f"query SearchRuns($data: MlflowSearchRunsInput!) {{ {SEARCH.replace('{%s}', '$data', 1)} }}"
     data = {"experimentIds": [filled], "filter": metrics(5, " and "), "maxResults": 1_000}
     data["experimentIds"] += [str(number) for number in range(100, 300)]
@@ -151,6 +160,75 @@ def test_a_search_that_takes_too_long_is_ended(group: Group, filled: str) -> Non
     query = f"query($f: String) {{ {SEARCH % f'experimentIds: [{json.dumps(filled)}], filter: $f'} }}"
     named = {"query": query, "variables": {"f": sent["filter"]}}
     assert group.ask("alice", "POST", "/graphql", json=named).status_code == 400
+
+
+ENDLESS = """
+import time
+from sqlalchemy import create_engine, text
+from deploy.guard import deadline
+
+deadline.install()
+deadline.STATEMENT_SECONDS, deadline.SEARCH_SECONDS = 0.5, 1.2
+endless = text("WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n")
+begun = time.monotonic()
+with create_engine("sqlite://").connect() as connection, deadline.limited() as search:
+    for _ in range(5):
+        try:
+            connection.execute(endless).scalar()
+        except deadline.MlflowException as error:
+            print(error.error_code, search.is_overdue, time.monotonic() - begun < 5)
+        search.spent_seconds += 0.5
+    connection.execute(text("SELECT 1"))
+"""
+
+
+def test_a_statement_of_sqlite_is_ended_too() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", ENDLESS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["INVALID_PARAMETER_VALUE True True"] * 5
+    assert "over 0 s in a statement" in done.stderr, "its time is over: not even a short one begins"
+
+
+HOLDING = """
+import asyncio, sys
+from deploy.guard.turns import Turns
+
+async def hold():
+    turns = Turns(sys.argv[1])
+    async with turns.turn(7), turns.turn(7), turns.turn(8):
+        print("held", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(hold())
+"""
+
+
+def test_two_searches_of_an_account_run_at_once_in_all_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "WAIT_SECONDS", 0.3)
+    file = tmp_path / "turns"
+    file.touch()
+    command = [sys.executable, "-W", "ignore", "-c", HOLDING, str(file)]
+    worker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout
+    assert worker.stdout.readline() == "held\n"
+
+    async def statuses() -> list[int]:
+        found, shared = [], turns.Turns(str(file))
+        for account in (7, 8, 8, 9):
+            try:
+                async with shared.turn(account):
+                    found.append(200)
+            except Refusal as refusal:
+                assert refusal.again_seconds
+                found.append(refusal.status)
+        return found
+
+    assert asyncio.run(statuses()) == [429, 200, 200, 200]
+    worker.kill()
+    worker.wait()
+    assert asyncio.run(statuses()) == [200] * 4, "a worker that dies gives its turns back"
 
 
 def hostile(experiment: str) -> Iterator[tuple[str, dict[str, Any]]]:
