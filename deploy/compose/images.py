@@ -23,9 +23,9 @@ DONE, FAILED, WRONG_CALL = 0, 1, 2
 SECONDS = 30
 # ${POSTGRES_IMAGE:-postgres:17-alpine}
 VARIABLE = re.compile(r"\$\{(\w+_IMAGE):-([^}@\s]+)\}")
-# image: postgres:17-alpine@sha256:…; an image of our own has no registry in its name, and no slash
+# image: postgres:17-alpine@sha256:…
 PLACE = re.compile(r"(?m)^(\s*(?:- )?image: )([^\s@${}]+)(@sha256:[0-9a-f]{64})?$")
-OWN = "evenhand-"
+OWN = "evenhand-"  # built here: no registry has it
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 HUB, HUB_REGISTRY = "docker.io", "registry-1.docker.io"
 KINDS = (
@@ -71,10 +71,8 @@ def _updated(path: Path, text: str) -> str:
     images = dict(VARIABLE.findall(COMPOSE.read_text()))
     kept = [line for line in text.splitlines() if line.partition("=")[0] not in images]
     # The Compose Specification knows an image by tag or by digest; Kubernetes takes both.
-    pinned = [
-        f"{name}={image.rpartition(':')[0]}@{digest(image)}"
-        for name, image in sorted(images.items())
-    ]
+    digests = {name: (image.rpartition(":")[0], digest(image)) for name, image in images.items()}
+    pinned = [f"{name}={image}@{found}" for name, (image, found) in sorted(digests.items())]
     return "\n".join([*kept, *pinned, ""])
 
 

@@ -122,7 +122,12 @@ class Guard:
             await self._behind(scope, bodies.again(body, receive), _handed_over(request, send) if request.team else send)
 
     async def _search(
-        self, route: Route, account: Account, scope: Scope, receive: Receive, send: Send
+        self,
+        route: Route,
+        account: Account,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Answer a search in its account's turn. A failed one leaves one line in the log."""
         size = bodies.announced_bytes(scope["headers"])
@@ -143,7 +148,8 @@ class Guard:
 
                 await self._behind(scope, receive, unless_overdue)
         if search.failure:
-            LOGGER.warning("%s: a search of %s failed: %s", route.rule, account.user, search.failure)
+            failed = (route.rule, account.user, search.failure)
+            LOGGER.warning("%s: a search of %s failed: %s", *failed)
         if search.is_overdue:
             message = "the search takes too long; ask for fewer conditions, experiments or results"
             raise Refusal(400, message)
@@ -160,9 +166,9 @@ class Guard:
 
 
 class Ready:
-    """Whether the server can do its work, asked of database and artifacts once in two seconds however often it is asked here.
+    """Readiness of the server: of database and artifacts, looked at once in two seconds at most.
 
-    Why it cannot goes to the server's log, and to who shows the server's own key.
+    Why it is not ready goes to the server's log, and to who shows the server's own key.
     """
 
     def __init__(self) -> None:
@@ -185,7 +191,8 @@ class Ready:
         text = (problem if is_operator else "not ready") if problem else "ready"
         body = text.encode() + b"\n"
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 503 if problem else 200, "headers": headers})
+        status = 503 if problem else 200
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 

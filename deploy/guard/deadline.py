@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,8 @@ class Search:
     def overdue(self) -> MlflowException:
         """Note that the time is over, and return what MLflow is to answer."""
         self.is_overdue = True
-        self.failure = f"over {STATEMENT_SECONDS:.0f} s in a statement or {SEARCH_SECONDS:.0f} s in all"
+        limits = f"{STATEMENT_SECONDS:.0f} s in a statement or {SEARCH_SECONDS:.0f} s in all"
+        self.failure = f"over {limits}"
         return MlflowException(self.failure, INVALID_PARAMETER_VALUE)
 
 
@@ -90,8 +91,9 @@ def _begin(connection: Connection, *_: object) -> None:
             "join_collapse_limit": JOINS_TO_REORDER,
             "from_collapse_limit": JOINS_TO_REORDER,
         }
-        with connection.connection.cursor() as cursor:
-            cursor.execute("; ".join(f"SET LOCAL {name} = {limit}" for name, limit in limits.items()))
+        with closing(connection.connection.cursor()) as cursor:
+            settings = [f"SET LOCAL {name} = {limit}" for name, limit in limits.items()]
+            cursor.execute("; ".join(settings))
     search.statement_began = time.monotonic()
 
 

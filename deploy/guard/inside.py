@@ -138,7 +138,8 @@ def logins_after(day: int) -> dict[str, int]:
 
 def add_login(pair: str, day: int, oldest: int) -> None:
     """Record that a pair of name and address logged in, and delete those up to the oldest day."""
-    upsert = f"INSERT INTO {LOGINS} VALUES (:pair, :day) ON CONFLICT (pair) DO UPDATE SET day = :day"
+    on_conflict = "ON CONFLICT (pair) DO UPDATE SET day = :day"
+    upsert = f"INSERT INTO {LOGINS} VALUES (:pair, :day) {on_conflict}"
     with auth.store.engine.begin() as connection:
         connection.execute(text(f"DELETE FROM {LOGINS} WHERE day <= :day"), {"day": oldest})
         connection.execute(text(upsert), {"pair": pair, "day": day})

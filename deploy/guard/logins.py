@@ -36,9 +36,8 @@ class Backoff:
     def __init__(self, free: int, clock: Callable[[], float]) -> None:
         self._free = free
         self._clock = clock
-        self._failures: TTLCache[Hashable, tuple[int, float]] = TTLCache(
-            REMEMBERED, FORGOTTEN_SECONDS, clock
-        )
+        self._failures: TTLCache[Hashable, tuple[int, float]]
+        self._failures = TTLCache(REMEMBERED, FORGOTTEN_SECONDS, clock)
 
     def wait_seconds(self, key: Hashable) -> float:
         """Seconds until the next try, 0 if it may be made now."""
@@ -95,7 +94,10 @@ class Logins:
         return account
 
     def _backoffs(
-        self, user: str, client: str, is_familiar: bool
+        self,
+        user: str,
+        client: str,
+        is_familiar: bool,
     ) -> list[tuple[Backoff, Hashable]]:
         """Return the limits of a try: others' guesses do not count where the name has logged in."""
         own: tuple[Backoff, Hashable] = (self._of_name_and_address, (user, client))
@@ -110,15 +112,18 @@ class Logins:
         if found := inside.known(user, password):
             return found
         if inside.is_remembered(user, password):
-            return await anyio.to_thread.run_sync(
-                inside.renewed, user, password, limiter=self._renewing
-            )
+            run = anyio.to_thread.run_sync
+            return await run(inside.renewed, user, password, limiter=self._renewing)
         if asked := self._asked.get((user, password)):  # one hashing for all that ask the same
             return await asyncio.shield(asked)
         return None
 
     async def _verify(
-        self, user: str, password: str, client: str, is_familiar: bool
+        self,
+        user: str,
+        password: str,
+        client: str,
+        is_familiar: bool,
     ) -> Account | None:
         """Counted as wrong until it is known to be right: those who try many at once are counted too."""
         is_full = len(self._asked) >= WAITING and not is_familiar
@@ -144,7 +149,10 @@ class Logins:
         return await asyncio.shield(asked)
 
     async def _hash(
-        self, user: str, password: str, limiter: anyio.CapacityLimiter
+        self,
+        user: str,
+        password: str,
+        limiter: anyio.CapacityLimiter,
     ) -> Account | None:
         return await anyio.to_thread.run_sync(inside.verified, user, password, limiter=limiter)
 

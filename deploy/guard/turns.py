@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -24,7 +23,7 @@ class Turns:
     """Turns of the accounts, as one worker takes them."""
 
     def __init__(self, path: str = "") -> None:
-        self._file = open(path, "r+b", buffering=0) if path else tempfile.TemporaryFile()  # noqa: SIM115
+        self._file = os.open(path, os.O_RDWR) if path else os.memfd_create("turns")
         self._taken: set[int] = set()
         self._waiting: Counter[int] = Counter()
 

@@ -185,7 +185,8 @@ def answers(settings: Settings) -> bool:
 def ready(folder: Folder, settings: Settings) -> str:
     """Return what the server says that it cannot do; it says so to who shows its key."""
     key = readiness.operator_key(folder.secrets().session_key)
-    request = urllib.request.Request(f"{settings.uri}{READY}", headers={"Authorization": f"Bearer {key}"})
+    headers = {"Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"{settings.uri}{READY}", headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=READY_SECONDS):
             return ""

@@ -46,7 +46,9 @@ async def status(logins: Logins, user: str, password: str, address: str) -> int:
 
 
 async def attack(
-    logins: Logins, users: tuple[str, ...], seconds: float
+    logins: Logins,
+    users: tuple[str, ...],
+    seconds: float,
 ) -> dict[str, dict[int, int]]:
     """Let each user ask every 5 s among guesses, each of which comes from another address."""
     global now
@@ -97,9 +99,8 @@ async def main() -> dict[str, object]:
 
     # A network of IPv6 is one address, and another network is another.
     now += 10_000
-    of_network = [
-        await status(logins, f"nobody{n}", "guess", f"2001:db8::{n:x}") for n in range(1, 25)
-    ]
+    addresses = [f"2001:db8::{number:x}" for number in range(1, 25)]
+    of_network = [await status(logins, f"of {one}", "guess", one) for one in addresses]
     other = await status(logins, "nobody", "guess", "2001:db8:0:1::1")
     return {
         "first": first,

@@ -57,7 +57,11 @@ def started(
     server = Template((folder / "compose" / "nginx.conf.template").read_text()).safe_substitute(filled)
     (folder / "conf.d" / "default.conf").write_text(server)
     main = (folder / "compose" / "nginx.conf").read_text()
-    for place, own in {"/etc/nginx/conf.d": "conf.d", "/tmp/nginx.pid": "nginx.pid", "/dev/stderr": "error.log"}.items():
+    for place, own in {
+        "/etc/nginx/conf.d": "conf.d",
+        "/tmp/nginx.pid": "nginx.pid",
+        "/dev/stderr": "error.log",
+    }.items():
         assert place in main
         main = main.replace(place, f"{folder}/{own}")
     (folder / "nginx.conf").write_text(main.replace("/dev/stdout", f"{folder}/access.log"))

@@ -29,7 +29,7 @@ def digest(name: str) -> str:
 
 
 class Registry(BaseHTTPRequestHandler):
-    """The part of the distribution protocol that names digests; like Docker Hub it wants a token."""
+    """The part of a registry that names digests; like Docker Hub it wants a token."""
 
     def do_HEAD(self) -> None:
         *_, tag = self.path.partition("/manifests/")
