@@ -5,6 +5,8 @@ Imported by the server's own process; `python deploy/readiness.py ARTIFACTS` ask
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import socket
 import sys
@@ -26,6 +28,11 @@ PROBE = ".evenhand-ready"  # what backups leave out
 TABLE = "evenhand_readiness"
 
 _hanging: dict[str, threading.Thread] = {}
+
+
+def operator_key(session_key: str) -> str:
+    """Return what a request to /ready shows to be told why the server is not ready."""
+    return hmac.new(session_key.encode(), b"/ready", hashlib.sha256).hexdigest()
 
 
 def problem(backend_uri: str, artifacts: str) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 KEPT_ALIVE_SECONDS = 20
 STATEMENT_SECONDS = 60
+# A worker that does not answer for so long is ended. One with much to do may need some seconds.
+HEALTHCHECK_SECONDS = 30
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,27 +39,30 @@ def _serve(asked: argparse.Namespace) -> int:
     # Read when MLflow is imported, here and in every worker.
     os.environ["MLFLOW_SERVER_ALLOWED_HOSTS"] = asked.hosts
     os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] = asked.origins
-    from deploy.guard import inside
+    from deploy.guard import inside, turns
     from deploy.guard.connections import BoundedProtocol
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     inside.prepare(asked.artifacts)
     os.environ.setdefault("PGOPTIONS", f"-c statement_timeout={STATEMENT_SECONDS}s")  # read by libpq, in every worker
-    uvicorn.run(
-        "deploy.guard.app:create",
-        factory=True,
-        host=asked.host,
-        port=asked.port,
-        workers=asked.workers,
-        http=BoundedProtocol,
-        ws="none",
-        proxy_headers=bool(asked.proxies),
-        forwarded_allow_ips=asked.proxies or None,
-        timeout_keep_alive=KEPT_ALIVE_SECONDS,
-        server_header=False,
-        log_config=str(inside.LOG_CONFIG),
-    )
+    with tempfile.NamedTemporaryFile(prefix="evenhand-turns-") as shared:
+        os.environ[turns.FILE] = shared.name
+        uvicorn.run(
+            "deploy.guard.app:create",
+            factory=True,
+            host=asked.host,
+            port=asked.port,
+            workers=asked.workers,
+            http=BoundedProtocol,
+            ws="none",
+            proxy_headers=bool(asked.proxies),
+            forwarded_allow_ips=asked.proxies or None,
+            timeout_keep_alive=KEPT_ALIVE_SECONDS,
+            timeout_worker_healthcheck=HEALTHCHECK_SECONDS,
+            server_header=False,
+            log_config=str(inside.LOG_CONFIG),
+        )
     return 0
 
 

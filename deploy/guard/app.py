@@ -8,7 +8,9 @@ What MLflow gets is not what was sent: it is what was read from it and authorise
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -19,16 +21,18 @@ from urllib.parse import parse_qsl, quote
 import anyio
 
 from deploy import readiness
-from deploy.guard import asked, bodies, inside, names, routes
+from deploy.guard import asked, bodies, deadline, inside, names, routes, searches
 from deploy.guard.bodies import Bounded, Disconnected, Incoming
 from deploy.guard.inside import Account
 from deploy.guard.logins import Logins, header
 from deploy.guard.refusal import Message, Receive, Refusal, Send
 from deploy.guard.routes import Route, Routes
+from deploy.guard.turns import Turns
 
 Scope = MutableMapping[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LOGGER = logging.getLogger("uvicorn.evenhand")  # uvicorn's own writes into the server's log
 LARGEST_UPLOAD = "EVENHAND_LARGEST_UPLOAD_BYTES"
 READY_SECONDS = 2.0
 # Answers to those who have not shown who they are: nothing of theirs is read.
@@ -47,6 +51,7 @@ DROPPED = {b"x-mlflow-workspace", b"x-mlflow-authorization"}
 def create() -> Application:
     """The ASGI application that a worker serves."""
     origins = os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
+    deadline.install()
     return Guard(inside.application(), origins, int(os.environ.get(LARGEST_UPLOAD, 2 * 2**30)))
 
 
@@ -76,6 +81,7 @@ class Guard:
         self._largest_upload_bytes = largest_upload_bytes
         self._routes = Routes(routes.classes())
         self._logins = Logins()
+        self._turns = Turns.of_server()
         self._ready = Ready()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +94,7 @@ class Guard:
             try:
                 size = bodies.announced_bytes(scope["headers"])
                 if scope["path"] == routes.READY and scope["method"] in ("GET", "HEAD"):
-                    await self._ready.answer(send)
+                    await self._ready.answer(scope, send)
                 else:
                     await self._answer(scope, incoming, send, size)
             except Refusal as refusal:
@@ -110,22 +116,67 @@ class Guard:
             route = _allowed(route, account)
             asked.check_path(route)
         reads = scope["method"] in ("GET", "HEAD")
-        query = scope["query_string"]
-        _, scope["query_string"] = asked.read_query(route, query, may_have_one=reads)
-        if reads:
+        query, scope["query_string"] = asked.read_query(route, scope["query_string"], may_have_one=reads)
+        if route.kind == routes.SEARCH:
+            await self._search(route, account, query, scope, receive, send, size)
+        elif reads:
             _without_body(size)
             whole = _of_model(route) or route.rule == "/get-artifact"
             await self._behind(await anyio.to_thread.run_sync(_streamed, route, scope) if whole else scope, receive, send)
         elif route.kind == routes.UPLOAD:
             await self._upload(route, scope, receive, send, size)
         else:
-            body = await _body(route, receive, size)
-            if body:
-                asked.check_type(header(scope["headers"], b"content-type"))
-            request = await anyio.to_thread.run_sync(_checked, route, account, body)
-            scope["headers"] = bodies.described(scope["headers"], request.body)
+            request = await self._request(route, account, scope, receive, size)
             answer = _handed_over(request, send) if request.team else send
             await self._behind(scope, bodies.again(request.body, receive), answer)
+
+    async def _search(
+        self,
+        route: Route,
+        account: Account,
+        query: dict[str, Any],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        size: int | None,
+    ) -> None:
+        """Answer a search in its account's turn. A failed one leaves one line in the log."""
+        if scope["method"] in ("GET", "HEAD"):
+            _without_body(size)
+            await anyio.to_thread.run_sync(searches.check, route, query)
+        else:
+            request = await self._request(route, account, scope, receive, size)
+            receive = bodies.again(request.body, receive)
+        async with self._turns.turn(account.id):
+            with deadline.limited() as search:
+
+                async def unless_overdue(message: Message) -> None:
+                    if not search.is_overdue:
+                        await send(message)
+
+                await self._behind(scope, receive, unless_overdue)
+        if search.failure:
+            failed = (route.rule, account.user, search.failure)
+            LOGGER.warning("%s: a search of %s failed: %s", *failed)
+        if search.is_overdue:
+            message = "the search takes too long; ask for fewer conditions, experiments or results"
+            raise Refusal(400, message)
+
+    async def _request(
+        self,
+        route: Route,
+        account: Account,
+        scope: Scope,
+        receive: Receive,
+        size: int | None,
+    ) -> Request:
+        """Read and check a body; the headers then describe what is sent on of it."""
+        body = await _body(route, receive, size)
+        if body:
+            asked.check_type(header(scope["headers"], b"content-type"))
+        request = await anyio.to_thread.run_sync(_checked, route, account, body)
+        scope["headers"] = bodies.described(scope["headers"], request.body)
+        return request
 
     async def _upload(
         self,
@@ -147,21 +198,33 @@ class Guard:
 
 
 class Ready:
-    """Whether the server can do its work, asked of database and artifacts once in two seconds however often it is asked here."""
+    """Readiness of the server: of database and artifacts, looked at once in two seconds at most.
+
+    Why it is not ready goes to the server's log, and to who shows the server's own key.
+    """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._known = (0.0, "")
+        key = readiness.operator_key(os.environ["MLFLOW_FLASK_SERVER_SECRET_KEY"])
+        self._authorization = f"Bearer {key}"
 
-    async def answer(self, send: Send) -> None:
+    async def answer(self, scope: Scope, send: Send) -> None:
         async with self._lock:
             if time.monotonic() > self._known[0]:
                 places = os.environ[inside.BACKEND], os.environ[inside.ARTIFACTS]
                 problem = await anyio.to_thread.run_sync(readiness.problem, *places)
+                if problem and problem != self._known[1]:
+                    LOGGER.warning("not ready: %s", problem)
                 self._known = (time.monotonic() + READY_SECONDS, problem)
-        body = (self._known[1] or "ready").encode() + b"\n"
+            problem = self._known[1]
+        values = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+        is_operator = hmac.compare_digest(b"".join(values), self._authorization.encode())
+        text = (problem if is_operator else "not ready") if problem else "ready"
+        body = text.encode() + b"\n"
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 503 if self._known[1] else 200, "headers": headers})
+        status = 503 if problem else 200
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 
@@ -185,8 +248,9 @@ def _without_body(size: int | None) -> None:
 
 
 async def _body(route: Route, receive: Receive, size: int | None) -> bytes:
-    largest = bodies.LARGEST_SEARCH_BYTES if route.kind == routes.READ else bodies.LARGEST_JSON_BYTES
-    if route.rule == "/graphql":
+    reads = route.kind in (routes.READ, routes.SEARCH)
+    largest = bodies.LARGEST_SEARCH_BYTES if reads else bodies.LARGEST_JSON_BYTES
+    if route.rule == searches.GRAPHQL:
         largest = bodies.LARGEST_QUERY_BYTES
     if size is not None and size > largest:
         raise bodies.too_large(largest)
@@ -214,6 +278,8 @@ def _streamed(route: Route, scope: Scope) -> Scope:
 def _checked(route: Route, account: Account, raw: bytes) -> Request:
     """Raises Refusal for a body that names what is not the account's, or a thing in two ways."""
     message, body = asked.read_body(route, raw)
+    if route.kind == routes.SEARCH:
+        searches.check(route, message)
     team = _named(route, account, message)
     if route.kind == routes.WRITE and not account.is_admin:
         for kind, one in asked.ids(route, message):

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from deploy.guard.addresses import network
+
 REQUEST_SECONDS = 10.0
 OF_ONE_ADDRESS = 512
 
@@ -21,7 +23,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        address = self.client[0] if self.client else ""
+        address = network(self.client[0]) if self.client else ""
         self._counted = address
         self._of_address[address] += 1
         if self._of_address[address] > OF_ONE_ADDRESS:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cachetools import TTLCache
 from google.protobuf.json_format import Error, MessageToDict
 from google.protobuf.message import Message
 
@@ -33,6 +34,7 @@ with garbage.uncollected():
     from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
     from mlflow.server import app as flask_app
     from mlflow.utils.proto_json_utils import parse_dict
+    from sqlalchemy import text
     from werkzeug.security import check_password_hash, generate_password_hash
 
 BACKEND, ARTIFACTS = "MLFLOW_BACKEND_STORE_URI", ARTIFACTS_DESTINATION_ENV_VAR
@@ -43,6 +45,9 @@ MANAGE = "MANAGE"
 OWN_PLACE = "mlflow-artifacts:/"
 # Of a route that no service of MLflow's lists.
 SEARCH_DATASETS = "POST {api}/2.0/mlflow/experiments/search-datasets"
+# Log-ins of which one is remembered after its minute in MLflow's cache, for as long as it is used.
+REMEMBERED, REMEMBERED_SECONDS = 10_000, 86_400
+LOGINS = "evenhand_logins"
 LOG_CONFIG = Path(handlers.__file__).with_name("uvicorn_log_config.yaml")
 
 
@@ -64,6 +69,9 @@ def prepare(artifacts: str) -> None:
     os.environ[constants.SERVE_ARTIFACTS_ENV_VAR] = "true"
     handlers.initialize_backend_stores(backend, backend, OWN_PLACE)
     auth.bootstrap_admin_user()
+    with auth.store.engine.begin() as connection:
+        columns = "pair VARCHAR(64) PRIMARY KEY, day INTEGER NOT NULL"
+        connection.execute(text(f"CREATE TABLE IF NOT EXISTS {LOGINS} ({columns})"))
     for role in auth.store.list_roles():  # an older version let every team write there
         for one in role.permissions:
             if (one.resource_type, one.resource_pattern) == ("experiment", DEFAULT_EXPERIMENT):
@@ -147,10 +155,52 @@ def verified(user: str, password: str) -> Account | None:
     """The account of a name and a password, None if they are wrong: as slow for a name that nobody has as for any other."""
     found = auth._authenticate_cached(user, password)
     if found:
+        with auth._USER_AUTH_CACHE_LOCK:
+            _remembered[auth._auth_cache_key(user, password)] = found
         return _account(found)
     if not auth.store.has_user(user):
         check_password_hash(_nobodys_password(), password)
     return None
+
+
+_remembered: TTLCache[tuple[str, bytes], Any] = TTLCache(REMEMBERED, REMEMBERED_SECONDS)
+
+
+def is_remembered(user: str, password: str) -> bool:
+    """Whether a name and a password were right before; no database."""
+    with auth._USER_AUTH_CACHE_LOCK:
+        return auth._auth_cache_key(user, password) in _remembered
+
+
+def renewed(user: str, password: str) -> Account | None:
+    """Give a log-in that was right another minute if the database has the same hash; no hashing."""
+    if found := known(user, password):
+        return found
+    key, now = auth._auth_cache_key(user, password), None
+    with suppress(LookupError), _what_there_is():
+        now = auth.store.get_user(user)
+    with auth._USER_AUTH_CACHE_LOCK:
+        before = _remembered.pop(key, None)
+        if not (before and now) or (before.id, before.password_hash) != (now.id, now.password_hash):
+            return None
+        auth._USER_AUTH_CACHE[key] = _remembered[key] = now
+    return _account(now)
+
+
+def logins_after(day: int) -> dict[str, int]:
+    """Return the pairs of `add_login` that are newer than a day, each with its own."""
+    with auth.store.engine.connect() as connection:
+        newer = text(f"SELECT pair, day FROM {LOGINS} WHERE day > :day")
+        return {pair: int(last) for pair, last in connection.execute(newer, {"day": day})}
+
+
+def add_login(pair: str, day: int, oldest: int) -> None:
+    """Record that a pair of name and address logged in, and delete those up to the oldest day."""
+    on_conflict = "ON CONFLICT (pair) DO UPDATE SET day = :day"
+    upsert = f"INSERT INTO {LOGINS} VALUES (:pair, :day) {on_conflict}"
+    with auth.store.engine.begin() as connection:
+        connection.execute(text(f"DELETE FROM {LOGINS} WHERE day <= :day"), {"day": oldest})
+        connection.execute(text(upsert), {"pair": pair, "day": day})
 
 
 def teams(account: Account) -> frozenset[str]:

@@ -14,7 +14,8 @@ from werkzeug.routing import Map, RequestRedirect, Rule
 
 CLASSIFIED = Path(__file__).with_name("routes.toml")
 API, PREFIXES = "{api}", ("/api", "/ajax-api")
-OPEN, READ, WRITE, UPLOAD, ACCOUNT, ADMINISTER, REFUSED = "open", "read", "write", "upload", "account", "administer", "refused"
+OPEN, READ, SEARCH, WRITE, UPLOAD = "open", "read", "search", "write", "upload"
+ACCOUNT, ADMINISTER, REFUSED = "account", "administer", "refused"
 READY = "/ready"
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 

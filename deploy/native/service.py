@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from deploy import readiness
 from deploy.guard.routes import READY
 from deploy.native import account, interpreter
 from deploy.native.folder import Folder, Refused, Secrets, Settings, write_private
@@ -181,10 +182,13 @@ def answers(settings: Settings) -> bool:
         return False
 
 
-def ready(settings: Settings) -> str:
-    """What the server itself says that it cannot do; empty where it writes and reads."""
+def ready(folder: Folder, settings: Settings) -> str:
+    """Return what the server says that it cannot do; it says so to who shows its key."""
+    key = readiness.operator_key(folder.secrets().session_key)
+    headers = {"Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"{settings.uri}{READY}", headers=headers)
     try:
-        with urllib.request.urlopen(f"{settings.uri}{READY}", timeout=READY_SECONDS):
+        with urllib.request.urlopen(request, timeout=READY_SECONDS):
             return ""
     except urllib.error.HTTPError as error:
         return error.read(1_000).decode(errors="replace").strip()[:300] or f"it answers with {error.code}"
@@ -199,7 +203,7 @@ def problem(folder: Folder, settings: Settings) -> str:
         return "it is not running"
     if (main := _main(folder)) and main.pid not in [one.pid for one in members]:
         return "its main process was killed, and its workers go on without it"
-    return ready(settings)
+    return ready(folder, settings)
 
 
 def _members(folder: Folder) -> list[psutil.Process]:

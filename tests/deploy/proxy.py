@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
@@ -26,8 +26,17 @@ def running(group: Group, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 @contextmanager
-def started(folder: Path, upstream: str, port: int, resolver: str = "127.0.0.1") -> Iterator[tuple[str, Path]]:
-    """nginx with both of compose's files, their places and ports replaced. Address and certificate."""
+def started(
+    folder: Path,
+    upstream: str,
+    port: int,
+    resolver: str = "127.0.0.1",
+    confined: Sequence[str] = (),
+) -> Iterator[tuple[str, Path]]:
+    """nginx with both of compose's files, their places and ports replaced. Address and certificate.
+
+    confined: a command that begins it with fewer rights.
+    """
     shutil.copytree(
         ROOT / "deploy" / "compose", folder / "compose", ignore=shutil.ignore_patterns("secrets", "certificates", ".env")
     )
@@ -47,11 +56,15 @@ def started(folder: Path, upstream: str, port: int, resolver: str = "127.0.0.1")
     server = Template((folder / "compose" / "nginx.conf.template").read_text()).safe_substitute(filled)
     (folder / "conf.d" / "default.conf").write_text(server)
     main = (folder / "compose" / "nginx.conf").read_text()
-    for place, own in {"/etc/nginx/conf.d": "conf.d", "/run/nginx.pid": "nginx.pid", "/dev/stderr": "error.log"}.items():
+    for place, own in {
+        "/etc/nginx/conf.d": "conf.d",
+        "/tmp/nginx.pid": "nginx.pid",
+        "/dev/stderr": "error.log",
+    }.items():
         assert place in main
         main = main.replace(place, f"{folder}/{own}")
     (folder / "nginx.conf").write_text(main.replace("/dev/stdout", f"{folder}/access.log"))
-    command = [str(NGINX), "-c", str(folder / "nginx.conf"), "-p", str(folder)]
+    command = [*confined, str(NGINX), "-c", str(folder / "nginx.conf"), "-p", str(folder)]
     checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     process = subprocess.Popen([*command, "-g", "daemon off;"])

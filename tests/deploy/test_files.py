@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +25,13 @@ KUBERNETES = (DEPLOY / "kubernetes" / "evenhand.yaml").read_text()
 VERSIONS = ("1.25", "1.31", kubernetes_validate.latest_version())
 
 
+def interpolated(text: str) -> str:
+    """Fill in the defaults of variables, as Compose does before it looks at a file."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
 def compose(text: str = COMPOSE) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(text)
+    found: dict[str, Any] = yaml.safe_load(interpolated(text))
     return found
 
 
@@ -32,7 +41,7 @@ def manifests(text: str = KUBERNETES) -> list[dict[str, Any]]:
 
 def judge_compose(text: str) -> None:
     """Raises ValueError for what the Compose Specification does not know, and for a name that nothing has."""
-    PyCompose.from_yaml(text).validate()
+    PyCompose.from_yaml(interpolated(text)).validate()
     found = compose(text)
     for name, service in found["services"].items():
         named = {volume.partition(":")[0] for volume in service.get("volumes", []) if not volume.startswith(".")}
@@ -97,12 +106,13 @@ def test_nothing_is_open_but_the_proxy_and_nothing_has_a_password_in_it() -> Non
 def test_images_are_pinned_and_kubernetes_parts_find_each_other() -> None:
     images = [service["image"] for service in compose()["services"].values() if "image" in service]
     images += [container["image"] for _, container in containers()]
-    assert all(":" in image and not image.endswith(":latest") for image in images)
+    assert all(re.search(r":[a-z]?[0-9][^:/]*$", image) for image in images)
     labels = {template["metadata"]["labels"]["app"] for _, template in pods()}
     for one in manifests():
         if one["kind"] == "Service":
             assert one["spec"]["selector"]["app"] in labels
     kinds = {"StatefulSet", "Deployment", "Service", "Ingress", "NetworkPolicy", "CronJob", "PersistentVolumeClaim"}
+    kinds |= {"Namespace"}
     assert {one["kind"] for one in manifests()} == kinds
     assert not any("minio" in image for image in images), "its images are no longer published"
 
@@ -135,6 +145,64 @@ def test_pods_run_without_root_and_only_who_must_can_speak_with_another() -> Non
     assert named - {None} == {template["metadata"]["labels"]["app"] for _, template in pods()}
     (ingress,) = (one["spec"] for one in manifests() if one["kind"] == "Ingress")
     assert ingress["ingressClassName"]
+
+
+def test_containers_and_pods_have_no_rights_but_those_they_need() -> None:
+    """Root without DAC_OVERRIDE cannot read a secret of the user who drew it."""
+    needed = {
+        "database": {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"},
+        "store": {"DAC_OVERRIDE"},
+        "tracking": {"DAC_OVERRIDE", "SETGID", "SETUID"},
+        "backup": {"DAC_OVERRIDE"},
+        "proxy": {"CHOWN", "DAC_OVERRIDE", "NET_BIND_SERVICE", "SETGID", "SETUID"},
+    }
+    services = compose()["services"]
+    assert {name: set(service["cap_add"]) for name, service in services.items()} == needed
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["read_only"] is True, name
+    for name, container in containers():
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+    for one, template in pods():
+        assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        allowed = {"secret", "emptyDir", "persistentVolumeClaim"}  # by the standard `restricted`
+        for volume in template["spec"]["volumes"]:
+            assert set(volume) - {"name"} <= allowed, one["metadata"]["name"]
+    first = manifests()[0]
+    assert first["kind"] == "Namespace"
+    assert first["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+WITH_CAPABILITIES = shutil.which("setpriv") if os.getuid() == 0 else None
+
+
+def confined(service: str) -> list[str]:
+    """Begin a command as root with the capabilities of a service of compose."""
+    added = ",".join(f"+{name.lower()}" for name in compose()["services"][service]["cap_add"])
+    return ["setpriv", f"--bounding-set=-all,{added}", "--inh-caps=-all", "--no-new-privs"]
+
+
+@pytest.mark.skipif(not WITH_CAPABILITIES, reason="capabilities are dropped as root, by setpriv")
+def test_the_tracking_container_reads_secrets_and_gives_root_up_with_its_capabilities(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "secret").write_text("drawn by another user")
+    (tmp_path / "secret").chmod(0o600)
+    os.chown(tmp_path / "secret", 12_345, 12_345)
+    script = (
+        "import os, pwd; from deploy.compose import serve\n"
+        "pwd.getpwnam = lambda _: pwd.getpwuid(65534)  # the container's user is not here\n"
+        "print(serve.secret('secret')); serve.drop_root(); print(os.getresuid())"
+    )
+    command = [*confined("tracking"), sys.executable, "-c", script]
+    own = {"SECRETS": str(tmp_path), "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["drawn by another user", "(65534, 65534, 65534)"]
+    command[1] = command[1].replace("+dac_override,", "")
+    refused = subprocess.run(command, env=own, capture_output=True, text=True, timeout=60)
+    assert "Permission denied" in refused.stderr
 
 
 def test_there_are_copies_every_day_with_an_end_to_them() -> None:
@@ -171,6 +239,8 @@ def test_the_builder_gets_what_the_image_is_made_of_and_no_secret(tmp_path: Path
 
 def test_compose_follows_its_specification() -> None:
     judge_compose(COMPOSE)
+    digest = f"@sha256:{'0' * 64}"
+    judge_compose(re.sub(r"\$\{\w+_IMAGE:-([^}]*):[^}]*\}", rf"\1{digest}", COMPOSE))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

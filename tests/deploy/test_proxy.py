@@ -20,6 +20,7 @@ import requests
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import Group, free_port
 from tests.deploy.proxy import NGINX, started
+from tests.deploy.test_files import WITH_CAPABILITIES, confined
 
 pytestmark = pytest.mark.debian(package="nginx-light")
 
@@ -98,7 +99,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path,
     for server in servers:
         Thread(target=server.serve_forever, daemon=True).start()
     folder = tmp_path_factory.mktemp("alone")
-    with started(folder, f"tracking.test:{port}", free_port(), f"127.0.0.1:{names.port}") as (address, certificate):
+    upstream, resolver = f"tracking.test:{port}", f"127.0.0.1:{names.port}"
+    rights = confined("proxy") if WITH_CAPABILITIES else ()
+    with started(folder, upstream, free_port(), resolver, rights) as (address, certificate):
         yield address, certificate, names
     for server in servers:
         server.shutdown()

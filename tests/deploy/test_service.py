@@ -22,6 +22,7 @@ from threading import Thread
 
 import psutil
 import pytest
+import requests
 
 from deploy.native.folder import Folder, Settings
 from tests.conftest import ROOT, wait_for
@@ -181,6 +182,11 @@ def test_what_died_is_told_and_mended(place: Path) -> None:
     assert told.returncode == 1
     assert "is not ready: the database cannot be written and read: " in told.stdout
     assert "system is down" in told.stdout
+    for headers in ({}, {"Authorization": "Bearer guessed"}):
+        answer = requests.get(f"http://127.0.0.1:{port}/ready", headers=headers, timeout=20)
+        assert (answer.status_code, answer.text) == (503, "not ready\n"), "strangers get no reason"
+    log = (folder / "server.log").read_text()
+    assert "not ready: the database cannot be written and read: " in log
     if os.getuid() == 0:  # as earlier versions left them
         (folder / "artifacts" / "old.txt").write_text("kept")
         os.chown(folder / "artifacts", 0, 0)

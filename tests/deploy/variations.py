@@ -205,7 +205,7 @@ def offered() -> Iterator[tuple[str, str, str, Any]]:
         if isinstance(request, type)
     }
     parsed[f"POST {routes.API}/2.0/mlflow/experiments/search-datasets"] = SearchDatasets
-    for kind in (routes.READ, routes.WRITE, routes.ACCOUNT, routes.ADMINISTER):
+    for kind in (routes.READ, routes.SEARCH, routes.WRITE, routes.ACCOUNT, routes.ADMINISTER):
         for line in routes.classes()[kind]:
             method, rule = line.split(" ", 1)
             yield kind, method, rule, parsed.get(line)

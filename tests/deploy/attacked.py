@@ -1,0 +1,118 @@
+"""Ten minutes of guesses against the log-ins of one worker, on a clock of their own.
+
+Run by test_logins.py with a database of MLflow's accounts; prints what users and guesses met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from base64 import b64encode
+from collections import Counter
+from pathlib import Path
+
+from cachetools import TTLCache
+
+folder = Path(sys.argv[1])
+(folder / "auth.ini").write_text(
+    f"[mlflow]\ndefault_permission = READ\ndatabase_uri = sqlite:///{folder}/store.db\n"
+    "admin_username = admin\nadmin_password = right-password-of-admin\n"
+)
+os.environ["MLFLOW_BACKEND_STORE_URI"] = f"sqlite:///{folder}/store.db"
+os.environ["MLFLOW_AUTH_CONFIG_PATH"] = str(folder / "auth.ini")
+os.environ["MLFLOW_FLASK_SERVER_SECRET_KEY"] = "a key of this test"
+
+from deploy.guard import inside  # noqa: E402
+from deploy.guard.logins import Logins  # noqa: E402
+from deploy.guard.refusal import Refusal  # noqa: E402
+
+HOME, STEP, GUESSES = "192.0.2.1", 5, 12
+now = 0.0
+
+
+def clock() -> float:
+    return now
+
+
+async def status(logins: Logins, user: str, password: str, address: str) -> int:
+    words = b64encode(f"{user}:{password}".encode()).decode()
+    try:
+        await logins.account(f"Basic {words}", address)
+    except Refusal as refusal:
+        return refusal.status
+    return 200
+
+
+async def attack(
+    logins: Logins,
+    users: tuple[str, ...],
+    seconds: float,
+) -> dict[str, dict[int, int]]:
+    """Let each user ask every 5 s among guesses, each of which comes from another address."""
+    global now
+    found: dict[str, Counter[int]] = {}
+    number = 0
+    end = now + seconds
+    while now < end:
+        for user in users:
+            guesses = []
+            for _ in range(GUESSES):
+                number += 1
+                address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+                guesses.append(status(logins, user, f"guess {number}", address))
+            answers = found.setdefault(f"guesses for {user}", Counter())
+            answers.update(await asyncio.gather(*guesses))
+            right = await status(logins, user, f"right-password-of-{user}", HOME)
+            found.setdefault(user, Counter())[right] += 1
+        elsewhere = (logins, "alice", "right-password-of-alice", "198.51.100.7")
+        if now + STEP >= end:
+            found["alice elsewhere"] = Counter([await status(*elsewhere)])
+        now += STEP
+    return {name: dict(answers) for name, answers in found.items()}
+
+
+async def main() -> dict[str, object]:
+    global now
+    logins = Logins(clock)
+    for user in ("alice", "admin"):
+        assert await status(logins, user, f"right-password-of-{user}", HOME) == 200
+    first = await attack(logins, ("alice", "admin"), 600)
+
+    # As after a restart, and as in another worker: nothing is remembered but the history.
+    inside._remembered.clear()
+    inside.auth._USER_AUTH_CACHE.clear()
+    second = await attack(Logins(clock), ("alice",), 60)
+
+    # What is withdrawn is noticed within a minute, though it is in use.
+    assert await status(logins, "alice", "right-password-of-alice", HOME) == 200
+    inside.auth.store.update_user("alice", password="another-password-of-alice")
+    before = await status(logins, "alice", "right-password-of-alice", HOME)
+    now += 61
+    after = await status(logins, "alice", "right-password-of-alice", HOME)
+    changed = await status(logins, "alice", "another-password-of-alice", HOME)
+    inside.auth.store.delete_user("alice")
+    now += 61
+    removed = await status(logins, "alice", "another-password-of-alice", HOME)
+    withdrawn = [before, after, changed, removed]
+
+    # A network of IPv6 is one address, and another network is another.
+    now += 10_000
+    addresses = [f"2001:db8::{number:x}" for number in range(1, 25)]
+    of_network = [await status(logins, f"of {one}", "guess", one) for one in addresses]
+    other = await status(logins, "nobody", "guess", "2001:db8:0:1::1")
+    return {
+        "first": first,
+        "second": second,
+        "withdrawn": withdrawn,
+        "network": of_network,
+        "other": other,
+    }
+
+
+inside.prepare(str(folder))
+inside.auth.store.create_user("alice", "right-password-of-alice")
+inside.auth._USER_AUTH_CACHE = TTLCache(10_000, 60, clock)
+inside._remembered = TTLCache(10_000, 86_400, clock)
+print("answers " + json.dumps(asyncio.run(main())))

@@ -1,0 +1,275 @@
+"""Searches on a running server: bounded in conditions and in time, two of an account at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import psutil
+import pytest
+
+from deploy.guard import deadline, searches, turns
+from deploy.guard.refusal import Refusal
+from tests.conftest import ROOT, wait_for
+from tests.deploy.group import Group
+
+API = "/api/2.0/mlflow"
+RUNS, METRICS, DATA_SETS = 40, 30, 4
+
+
+@pytest.fixture(scope="module")
+def filled(group: Group) -> str:
+    """An experiment of alice's whose runs make joins grow: each has several data sets."""
+    named = {"experiment_name": "vision/captioning"}
+    found = group.ask("alice", "GET", f"{API}/experiments/get-by-name", params=named).json()
+    experiment = str(found["experiment"]["experiment_id"])
+
+    def post(action: str, **sent: object) -> Any:
+        answer = group.ask("alice", "POST", f"{API}/{action}", json=sent)
+        answer.raise_for_status()
+        return answer.json()
+
+    def make(number: int) -> None:
+        run = post("runs/create", experiment_id=experiment)["run"]["info"]["run_id"]
+        point = {"value": number, "timestamp": 1, "step": 0}
+        points = [{"key": f"a{index}", **point} for index in range(METRICS)]
+        post("runs/log-batch", run_id=run, metrics=points)
+        dataset = {"digest": "x", "source_type": "a", "source": "b"}
+        inputs = [{"dataset": {**dataset, "name": f"d{index}"}} for index in range(DATA_SETS)]
+        post("runs/log-inputs", run_id=run, datasets=inputs)
+
+    with ThreadPoolExecutor(4) as crowd:
+        list(crowd.map(make, range(RUNS)))
+    return experiment
+
+
+def metrics(count: int, between: str) -> str:
+    return between.join(f"metrics.a{index} > -1" for index in range(count))
+
+
+BETWEEN = ["\nand\n", "\tAND\t", " \r\nand ", "\v", " and/**/", "\n"]
+TOO_LARGE: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"conditions joined by {it!a}": ("runs/search", {"filter": metrics(31, it)}) for it in BETWEEN},
+    "orderBy": ("runs/search", {"orderBy": [f"metrics.a{index}" for index in range(11)]}),
+    "a long entry of orderBy": ("runs/search", {"orderBy": ["metrics." + "a" * 2_000]}),
+    "experiments": ("experiments/search", {"filter": "\n".join(["name LIKE '%'"] * 31)}),
+    "filter of models": ("logged-models/search", {"filter": metrics(31, "\nAND\n")}),
+    "data sets of models": ("logged-models/search", {"datasets": [{"dataset_name": "d"}] * 31}),
+    "orderBy of models": ("logged-models/search", {"orderBy": [{"fieldName": "metrics.a"}] * 11}),
+}
+SEARCH = "mlflowSearchRuns(input: {%s}) { runs { info { runId } } }"
+LITERAL = json.dumps(metrics(31, "\nand\n"))
+ORDERS = json.dumps([f"metrics.a{index}" for index in range(11)])
+QUERIES: dict[str, dict[str, Any]] = {
+    "a literal": {"query": "{ %s }" % (SEARCH % f"filter: {LITERAL}")},
+    "a block": {"query": "{ %s }" % (SEARCH % f'filter: """{metrics(31, " and ")}"""')},
+    "a list": {"query": "{ %s }" % (SEARCH % f"orderBy: {ORDERS}")},
+    "a default": {"query": f"query($f: String = {LITERAL}) {{ {SEARCH % 'filter: $f'} }}"},
+    "a variable of any name": {
+        "query": f"query($f: String) {{ {SEARCH % 'filter: $f'} }}",
+        "variables": {"f": metrics(31, "\t and\n")},
+    },
+    "a list of any name": {
+        "query": f"query($o: [String!]) {{ {SEARCH % 'orderBy: $o'} }}",
+        "variables": {"o": [f"metrics.a{index}" for index in range(11)]},
+    },
+    "one variable used twice": {
+        "query": f"query($f: String) {{ a: {SEARCH % 'filter: $f'} b: {SEARCH % 'filter: $f'} }}",
+        "variables": {"f": metrics(20, " and ")},
+    },
+    "aliases": {"query": "{" + " ".join(f"a{n}: __typename" for n in range(11)) + "}"},
+    "a deep one": {"query": "{ " + "a { " * 12 + "b" + " }" * 12 + " }"},
+    "a deep value": {"query": "{ a(b: " + "[" * 40 + "]" * 40 + ") }"},
+    "many fields": {"query": "{ " + "test " * 600 + "}"},
+    "no query": {"query": ["a"]},
+}
+
+
+@pytest.mark.parametrize(("path", "sent"), TOO_LARGE.values(), ids=TOO_LARGE.keys())
+def test_a_search_is_bounded_in_each_of_its_spellings(
+    group: Group,
+    filled: str,
+    path: str,
+    sent: dict[str, Any],
+) -> None:
+    ids = {} if path.startswith("experiments") else {"experiment_ids": [filled]}
+    answer = group.ask("alice", "POST", f"{API}/{path}", json={**ids, **sent})
+    assert answer.status_code == 400, answer.text
+    assert "at most" in answer.text or "more than" in answer.text
+
+
+@pytest.mark.parametrize("sent", QUERIES.values(), ids=QUERIES.keys())
+def test_a_query_is_bounded_in_its_text_and_its_variables(group: Group, sent: dict[str, Any]) -> None:
+    assert group.ask("alice", "POST", "/graphql", json=sent).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["experiments", "registered-models", "model-versions"])
+@pytest.mark.parametrize("name", ["filter", "order_by"])
+def test_a_search_in_an_address_is_bounded_too(group: Group, path: str, name: str) -> None:
+    condition = "\n".join(["name LIKE '%'"] * 31)
+    sent = [("max_results", "5")]
+    sent += [(name, condition)] if name == "filter" else [(name, f"a{n}") for n in range(11)]
+    answer = group.ask("alice", "GET", f"{API}/{path}/search?{urlencode(sent)}")
+    assert answer.status_code == 400, answer.text
+
+
+def test_what_pages_and_clients_search_is_answered(group: Group, filled: str) -> None:
+    words = " and ".join(f"tags.a{index} = 'this and that'" for index in range(30))
+    ids = ",".join(f"'{index:032d}'" for index in range(100))
+    for sent in (
+        {"filter": metrics(30, " and "), "order_by": [f"metrics.a{n}" for n in range(10)]},
+        {"filter": words},
+        {"filter": f"run_id IN ({ids}) AND tags.a IS NULL"},
+        {"filter": "", "order_by": ["start_time DESC"]},
+    ):
+        sent = {"experiment_ids": [filled], **sent}
+        answer = group.ask("alice", "POST", f"{API}/runs/search", json=sent)
+        assert answer.status_code == 200, answer.text
+    with ThreadPoolExecutor(8) as crowd:  # as a page does; two run, the others wait
+        path, sent = f"{API}/runs/search", {"experiment_ids": [filled]}
+        at_once = [crowd.submit(group.ask, "bob", "POST", path, json=sent) for _ in range(8)]
+        assert {search.result().status_code for search in at_once} == {200}
+    search = SEARCH.replace("{%s}", "$data", 1)
+    query = f"query SearchRuns($data: MlflowSearchRunsInput!) {{ {search} }}"
+    data = {"experimentIds": [filled], "filter": metrics(5, " and "), "maxResults": 1_000}
+    data["experimentIds"] += [str(number) for number in range(100, 300)]
+    sent = {"query": query, "variables": {"data": data}}
+    answer = group.ask("bob", "POST", "/graphql", json=sent)
+    assert answer.status_code == 200
+    assert len(answer.json()["data"]["mlflowSearchRuns"]["runs"]) == RUNS
+
+
+def test_a_search_that_takes_too_long_is_ended(group: Group, filled: str) -> None:
+    """Each condition on data sets multiplies the rows by their number."""
+    sent = {"experiment_ids": [filled], "filter": "\n".join(["dataset.name LIKE '%'"] * 30)}
+    before, begun = log_lines(group), time.monotonic()
+    answer = group.ask("alice", "POST", f"{API}/runs/search", json=sent)
+    assert time.monotonic() - begun < deadline.STATEMENT_SECONDS + 10
+    assert (answer.status_code, answer.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    wait_for(lambda: len(log_lines(group)) >= len(before) + 2, 10)
+    lines = log_lines(group)[len(before) :]
+    assert len([line for line in lines if "a search of alice failed" in line]) == 1
+    assert not [line for line in lines if "SELECT" in line or "Traceback" in line]
+    fields = f"experimentIds: [{json.dumps(filled)}], filter: $f"
+    query = f"query($f: String) {{ {SEARCH % fields} }}"
+    named = {"query": query, "variables": {"f": sent["filter"]}}
+    assert group.ask("alice", "POST", "/graphql", json=named).status_code == 400
+
+
+ENDLESS = """
+import time
+from sqlalchemy import create_engine, text
+from deploy.guard import deadline
+
+deadline.install()
+deadline.STATEMENT_SECONDS, deadline.SEARCH_SECONDS = 0.5, 1.2
+numbers = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+endless = text(f"{numbers} SELECT max(x) FROM n")
+begun = time.monotonic()
+with create_engine("sqlite://").connect() as connection, deadline.limited() as search:
+    for _ in range(5):
+        try:
+            connection.execute(endless).scalar()
+        except deadline.MlflowException as error:
+            print(error.error_code, search.is_overdue, time.monotonic() - begun < 5)
+        search.spent_seconds += 0.5
+    connection.execute(text("SELECT 1"))
+"""
+
+
+def test_a_statement_of_sqlite_is_ended_too() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", ENDLESS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["INVALID_PARAMETER_VALUE True True"] * 5
+    assert "over 0 s in a statement" in done.stderr, "its time is over: not even a short one begins"
+
+
+HOLDING = """
+import asyncio, sys
+from deploy.guard.turns import Turns
+
+async def hold():
+    turns = Turns(sys.argv[1])
+    async with turns.turn(7), turns.turn(7), turns.turn(8):
+        print("held", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(hold())
+"""
+
+
+def test_two_searches_of_an_account_run_at_once_in_all_workers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "WAIT_SECONDS", 0.3)
+    file = tmp_path / "turns"
+    file.touch()
+    command = [sys.executable, "-W", "ignore", "-c", HOLDING, str(file)]
+    worker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout
+    assert worker.stdout.readline() == "held\n"
+
+    async def statuses() -> list[int]:
+        found, shared = [], turns.Turns(str(file))
+        for account in (7, 8, 8, 9):
+            try:
+                async with shared.turn(account):
+                    found.append(200)
+            except Refusal as refusal:
+                found.append(refusal.status if refusal.again_seconds else 0)
+        return found
+
+    assert asyncio.run(statuses()) == [429, 200, 200, 200]
+    worker.kill()
+    worker.wait()
+    assert asyncio.run(statuses()) == [200] * 4, "a worker that dies gives its turns back"
+
+
+def hostile(experiment: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Four of each kind: the last is the dearest that the bounds let through."""
+    runs = {"experiment_ids": [experiment], "max_results": 50_000}
+    dear = {**runs, "filter": "\n".join(["dataset.name LIKE '%'"] * searches.MAX_CONDITIONS)}
+    for _ in range(4):
+        yield f"{API}/runs/search", {**runs, "filter": metrics(90, "\nand\n")}
+        yield f"{API}/runs/search", {**runs, "orderBy": [f"metrics.a{n}" for n in range(90)]}
+        yield "/graphql", QUERIES["a literal"]
+        yield f"{API}/runs/search", dear
+
+
+def test_sixteen_hostile_searches_at_once_slow_nobody_down(group: Group, filled: str) -> None:
+    main = psutil.Process(json.loads((group.folder / "server.pid").read_text())["pid"])
+    workers, before = set(main.children(recursive=True)), log_lines(group)
+    read = f"{API}/experiments/get?experiment_id={filled}"
+    assert {group.ask("bob", "GET", read).status_code for _ in range(4)} == {200}
+    # Two of the four of them at a time, 5 s each: 10 s of attack.
+    with ThreadPoolExecutor(16) as crowd:
+        ask = partial(crowd.submit, group.ask, "alice", "POST")
+        attack = [ask(path, json=sent) for path, sent in hostile(filled)]
+        waits = []
+        while not all(search.done() for search in attack):
+            begun = time.monotonic()
+            assert group.ask("bob", "GET", read).status_code == 200
+            waits.append(time.monotonic() - begun)
+            time.sleep(0.05)
+    assert {search.result().status_code for search in attack} <= {400, 429}
+    assert len(waits) > 20
+    assert statistics.median(waits) < 0.5
+    assert max(waits) < 1
+    assert set(main.children(recursive=True)) == workers, "no worker died"
+    grown = len(log_lines(group)) - len(before) - len(waits) - 4
+    assert grown <= 2 * len(attack), "a line of each request, and one of each that failed"
+
+
+def log_lines(group: Group) -> list[str]:
+    return (group.folder / "server.log").read_text().splitlines()
