@@ -16,7 +16,7 @@ from experiments import studies
 from experiments.campaign import finished, launch
 from experiments.campaign.campaign import cells_of
 from experiments.campaign.conclude import question
-from experiments.campaign.runner import device_of, logged_settings, settings_hash
+from experiments.campaign.runner import logged_settings, settings_hash
 from experiments.cell.contract import DatasetInfo
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
@@ -26,6 +26,7 @@ from experiments.comparison.statistics.sequential import FIXED, Looks, schedule
 from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.findings import Finding
+from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -143,7 +144,7 @@ def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> 
     wanted = {}
     for one in plan.treatments:
         immaterial = settings_.immaterial(settings)
-        wanted[one.name] = settings_hash(logged_settings(settings, one), immaterial)
+        wanted[one.name] = settings_hash(logged_settings(one.merged(settings)), immaterial)
     here, found = provenance.fingerprint(), dict[Path, list[StoredRun]]()
     for folder, kept in reversed(journal.descriptions(root, "") if root.is_dir() else []):
         if kept["study"] != study or len(found) == MAX_CAMPAIGNS:
@@ -176,7 +177,8 @@ def _of_data(data: DatasetInfo) -> str:
 
 def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
     """What is looked at before the first cell and at every one, a line each."""
-    names, opened = ", ".join(settings.frameworks), dict.fromkeys(device_of(settings, one) for one in plan.treatments)
+    own = [one.merged(settings) for one in plan.treatments]
+    names, opened = ", ".join(settings.frameworks), dict.fromkeys(devices.resolve(one.device, one) for one in own)
     found = ["whether the folders can be written and the tracking server answers", f"{names} start on {', '.join(opened)}"]
     if models := launch.models_to_prove(study, settings):
         found.append(f"the parity gate: {', '.join(models)} computes the same in {names}, or the campaign does not begin")

@@ -41,7 +41,7 @@ class Prepared:
     """What the parent found out. `inputs` go to every cell; `before` run once, ahead of the blocks.
 
     `warnings` are said in the terminal, in the tag `warnings` and on top of the report.
-    `files`: name → text, the campaign's artifacts. `of_treatment`: inputs of the treatments whose settings change their data.
+    `files`: name → text, the campaign's artifacts. `of_treatment`: the same of the treatments whose settings change their data.
     `refused`: treatments that the parity gate does not call equal, and what differs: they are not measured.
     """
 
@@ -51,7 +51,7 @@ class Prepared:
     warnings: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    of_treatment: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    of_treatment: Mapping[str, Prepared] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -54,6 +54,13 @@ def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
         allowed_to_differ=getattr(module, "ALLOWED_TO_DIFFER", ()),
         along=getattr(module, "FRONTIER", ""),
     )
+
+
+def on_the_cpu(plan: Plan) -> Plan:
+    """Return the plan without a GPU where the choice was left to us."""
+    own = [{**one.settings, "device": "cpu"} if one.settings.get("device") == "auto" else one.settings for one in plan.treatments]
+    found = tuple(replace(one, settings=values) for one, values in zip(plan.treatments, own, strict=True))
+    return replace(plan, treatments=found)
 
 
 def to_values(plan: Plan) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from experiments.config.settings import CampaignSettings
 from tracking.errors import WrongCall
 
 MAX_CELLS = 100_000
+S = TypeVar("S", bound=CampaignSettings)
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class Treatment:
     group: str = ""
     control: str = ""
     sensed: bool = True
+
+    def merged(self, settings: S) -> S:
+        """Return the settings of its cells: the campaign's, with those that are its own."""
+        return dataclasses.replace(settings, **self.settings)
 
 
 def of(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
