@@ -94,9 +94,7 @@ def _opened_where_cells_run(
     return found
 
 
-def _opened_on_a_node(
-    study: str, settings: CampaignSettings, compared: Sequence[Treatment], prepared: Prepared
-) -> list[Opened]:
+def _opened_on_a_node(study: str, settings: CampaignSettings, compared: Sequence[Treatment], prepared: Prepared) -> list[Opened]:
     from experiments.campaign import slurm
 
     nodes = slurm.nodes()
@@ -139,9 +137,7 @@ def opened(
     return found
 
 
-def _distinct(
-    settings: CampaignSettings, compared: Sequence[Treatment]
-) -> list[tuple[str, CampaignSettings]]:
+def _distinct(settings: CampaignSettings, compared: Sequence[Treatment]) -> list[tuple[str, CampaignSettings]]:
     """Return every framework with each of the settings that its cells open it with."""
     opening: dict[tuple[Any, ...], tuple[str, CampaignSettings]] = {}
     for name in settings.frameworks:

@@ -354,9 +354,7 @@ class Runner:
             name = " · ".join(filter(None, [name, told_apart(setup.study, setup.settings, left_out)]))
         return RunOpened(spec.run, now_ms(), self.experiment, name, {**common, **work.tags}, params)
 
-    def _note(
-        self, setup: Setup, spec: CellSpec, work: Work, latest: Mapping[str, float]
-    ) -> dict[str, str]:
+    def _note(self, setup: Setup, spec: CellSpec, work: Work, latest: Mapping[str, float]) -> dict[str, str]:
         """The run's description: what it was, what it found, where it belongs."""
         from experiments.comparison.report import wording
 
