@@ -26,7 +26,7 @@ from experiments.comparison.statistics.sequential import FIXED, Looks, schedule
 from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.findings import Finding
-from experiments.config import devices
+from experiments.config import devices, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -114,8 +114,9 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     module, root = studies.load(study), Path(settings.journal).resolve()
     plan = plan_.of_study(module, settings)
     with tempfile.TemporaryDirectory(prefix="evenhand-dry-run-") as cache:
-        prepared = launch.prepared_data(study, replace(settings, cache=cache), display)
+        every = [launch.prepared_data(study, replace(own, cache=cache), display) for own in variation.each(settings)]
     display.rest()
+    warnings = [line for prepared in every for line in prepared.warnings]
     earlier = _earlier(study, settings, plan, root)
     seconds: dict[str, list[float]] = {one.name: [] for one in plan.treatments}
     sizes: dict[str, list[float]] = {one.name: [] for one in plan.treatments}
@@ -127,8 +128,8 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         settings,
         plan,
         cells_of(plan, settings),
-        _of_data(prepared.dataset),
-        [*filter(None, [plan.nothing_to_compare]), *prepared.warnings],
+        " | ".join(dict.fromkeys(_of_data(prepared.dataset) for prepared in every)),
+        list(dict.fromkeys([*filter(None, [plan.nothing_to_compare, plan.rates_only]), *warnings])),
         _checked(study, settings, plan),
         shutil.disk_usage(_existing(root)).free,
         provenance.fingerprint(),
@@ -144,7 +145,7 @@ def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> 
     wanted = {}
     for one in plan.treatments:
         immaterial = settings_.immaterial(settings)
-        wanted[one.name] = settings_hash(logged_settings(one.merged(settings)), immaterial)
+        wanted[one.name] = settings_hash(logged_settings(settings, one), immaterial)
     here, found = provenance.fingerprint(), dict[Path, list[StoredRun]]()
     for folder, kept in reversed(journal.descriptions(root, "") if root.is_dir() else []):
         if kept["study"] != study or len(found) == MAX_CAMPAIGNS:

@@ -19,7 +19,7 @@ from experiments.campaign.preflight import Opened, on_a_common_device
 from experiments.campaign.readiness import MachineState
 from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags, told_apart
 from experiments.cell.contract import Prepared
-from experiments.config import devices, memory
+from experiments.config import devices, memory, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -71,7 +71,7 @@ def start(study: str, settings: CampaignSettings, display: Display, plan: Plan |
 
 def _told_apart(study: str, settings: CampaignSettings) -> list[str]:
     """What a campaign's name has beside its preset: the first settings that are not the preset's, and when it began."""
-    left_out = settings_.immaterial(settings) - {"frameworks", "blocks"}
+    left_out = settings_.immaterial(settings) - {"frameworks", "blocks", "vary"}
     return [*filter(None, [told_apart(study, settings, left_out)]), time.strftime("%Y-%m-%d %H:%M")]
 
 
@@ -205,11 +205,12 @@ def check(study: str, settings: CampaignSettings) -> None:
         frameworks.check(name)
         if missing := frameworks.missing(name):
             raise WrongCall(missing)
-    memory.size(settings.memory_limit)
     looking.check(settings)
-    devices.of(settings)  # raises for a GPU that is not there
-    if not settings.on_cluster:
-        devices.placement(settings)  # raises where no CPU is left to the cells
+    for own in variation.each(settings):
+        memory.size(own.memory_limit)
+        devices.of(own)  # raises for a GPU that is not there
+        if not own.on_cluster:
+            devices.placement(own)  # raises where no CPU is left to the cells
     executors.check(settings)
     studies.primary(module, settings)  # raises for what it does not judge
 

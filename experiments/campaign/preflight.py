@@ -119,12 +119,14 @@ def opened(
     found = []
     with tempfile.TemporaryDirectory() as folder:
         waiting = []
-        for number, (name, own) in enumerate(_distinct(settings, compared)):
+        for number, (treatment, own) in enumerate(_distinct(settings, compared)):
+            name = treatment.framework
             values = {k: v for k, v in dataclasses.asdict(own).items() if k not in silent}
             device = devices.resolve(own.device, own)
             spec = CellSpec(
                 *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
                 *(folder, f"{name}-{number}", f"{folder}/none"),
+                environment=dict(treatment.environment),
                 **more,
             )
             waiting.append(spec)
@@ -137,13 +139,14 @@ def opened(
     return found
 
 
-def _distinct(settings: CampaignSettings, compared: Sequence[Treatment]) -> list[tuple[str, CampaignSettings]]:
-    """Return every framework with each of the settings that its cells open it with."""
-    opening: dict[tuple[Any, ...], tuple[str, CampaignSettings]] = {}
+def _distinct(settings: CampaignSettings, compared: Sequence[Treatment]) -> list[tuple[Treatment, CampaignSettings]]:
+    """Return a treatment of every framework for each of the settings and variables that it is opened with."""
+    opening: dict[tuple[Any, ...], tuple[Treatment, CampaignSettings]] = {}
     for name in settings.frameworks:
-        own = [one.merged(settings) for one in compared if one.framework == name] or [settings]
-        for one in own:
-            opening.setdefault((name, *(getattr(one, field) for field in OPENING)), (name, one))
+        for one in [one for one in compared if one.framework == name] or [Treatment(name, name)]:
+            own = one.merged(settings)
+            key = (name, *(getattr(own, field) for field in OPENING), *sorted(one.environment.items()))
+            opening.setdefault(key, (one, own))
     return sorted(opening.values(), key=lambda pair: pair[1].device)
 
 

@@ -24,7 +24,7 @@ from experiments.campaign import readiness
 from experiments.campaign.listening import LISTEN_SECONDS, Listening, Watch
 from experiments.campaign.turns import FILE, Turn, Turns, as_csv, together
 from experiments.cell.contract import CellSpec, Prepared
-from experiments.config import devices, shell
+from experiments.config import devices, shell, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -303,6 +303,7 @@ class Runner:
             cpus=devices.cpus_of_cells(settings),
             nodes=self.ways,
             address=self.address,
+            environment=dict(treatment.environment),
         )
 
     @contextmanager
@@ -334,7 +335,7 @@ class Runner:
 
     def _opened(self, setup: Setup, spec: CellSpec, work: Work) -> RunOpened:
         own, prepared = work.treatment.merged(setup.settings), setup.prepared_for(work.treatment)
-        logged = logged_settings(own)
+        logged = logged_settings(setup.settings, work.treatment)
         common = {
             "campaign": f"run:{self.run}",
             "model": own_models.labelled(getattr(own, "model", "") or setup.module.MODEL),
@@ -497,12 +498,14 @@ def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:
     return treatment.merged(settings).sensor_seconds if treatment.sensed else 0.0
 
 
-def logged_settings(settings: CampaignSettings) -> dict[str, str]:
-    """Return what runs log of a cell's settings, as text; settings: those of its treatment."""
+def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:
+    """Return what the runs of a treatment's cells log of their settings, as text."""
+    settings = treatment.merged(campaign)
     silent = settings_.silent(settings)
     texts = {name: text for name, text in settings_.as_text(settings).items() if name not in silent}
     device, threads = devices.resolve(settings.device, settings), threads_of_cells(settings)
-    return {**texts, "device": device, "threads": str(threads)}
+    own = {f"{variation.ENVIRONMENT}{name}": text or variation.UNSET for name, text in treatment.environment.items()}
+    return {**texts, **own, "device": device, "threads": str(threads)}
 
 
 def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:

@@ -61,7 +61,7 @@ class CellSpec:
 
     cpus: those that it may run on; none: as its parent may. in_turns: whether other cells of its block are alive beside it.
     nodes: of each machine that it may use, this one first, the words before a command that run it there; none: this one alone.
-    address: at which those reach this one.
+    address: at which those reach this one. environment: variables of its process; None: one that it does not have.
     """
 
     run: str
@@ -82,6 +82,7 @@ class CellSpec:
     in_turns: bool = False
     nodes: tuple[tuple[str, ...], ...] = ()
     address: str = ""
+    environment: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> CellSpec:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking import cpus, provenance
 from tracking.errors import WrongCall
@@ -24,7 +25,7 @@ def of(settings: CampaignSettings) -> tuple[str, ...]:
 def asked(settings: CampaignSettings) -> tuple[str, ...]:
     """The devices as the user wrote them."""
     wanted: tuple[str, ...] = getattr(settings, "devices", ())
-    return wanted or (settings.device,)
+    return wanted or tuple(dict.fromkeys(own.device for own in variation.each(settings)))
 
 
 def on_the_cpu(settings: CampaignSettings) -> CampaignSettings:

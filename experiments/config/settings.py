@@ -132,6 +132,14 @@ class CampaignSettings:
         material=False,
         searchable=False,
     )
+    vary: str = setting(
+        "",
+        "two or more values of one setting of a cell, measured in the same blocks, the baseline first: threads=1,2, or env.NAME=a,b; "
+        "values with commas: a,b|c,d",
+        group="design",
+        material=False,
+        searchable=False,
+    )
     budget: str = setting(
         "none",
         "with until=settled, how long one launch may take, such as 90s, 30m or 2h; none: as long as it takes",

@@ -282,7 +282,7 @@ def test_on_a_cluster_a_cell_has_the_settings_of_its_treatment(
 def test_a_sweep_confirms_with_the_settings_that_it_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials and both levels of the confirmation: threads and memory as each of them has them."""
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
-    asked = {"experiment": "lenet", "search": "threads=2|1,malloc=keep|system", "sampler": "grid", "trials": "4"}
+    asked = {"experiment": "lenet", "search": "threads=3|1,malloc=keep|system", "sampler": "grid", "trials": "4"}
     shared = {name: QUICK[name] for name in ("sensor_seconds", "others_limit_percent", "figures", "epochs", "batch_size")}
     small = {"frameworks": "toy", "steps_per_epoch": "12", "inference_requests": "4", "blocks": "1", "threads": "2"}
     options = {**shared, **small, **asked, "cache": str(place.cache), "journal": str(place.journal)}
@@ -296,10 +296,10 @@ def test_a_sweep_confirms_with_the_settings_that_it_found(place: Place, monkeypa
         assert str(report["threads"]) == run.params["threads"]
         assert (report["faults"] < MAPPED_ANEW) == (run.params["malloc"] == "keep")
     assert {(run.params["threads"], run.params["malloc"]) for run in runs if run.tags["kind"] == "trial"} == {
-        (threads, malloc) for threads in ("1", "2") for malloc in ("keep", "system")
+        (threads, malloc) for threads in ("1", "3") for malloc in ("keep", "system")
     }
     confirmed = {run.tags["treatment"]: run.params for run in runs if run.tags["kind"] == "cell"}
     assert (confirmed["default"]["threads"], confirmed["default"]["malloc"]) == ("2", "system")
-    assert confirmed["best"] != confirmed["default"]
+    assert confirmed["best"]["threads"] in ("1", "3")
     hashes = {run.tags["treatment"]: run.tags["settings_hash"] for run in runs if run.tags["kind"] == "cell"}
     assert hashes["default"] != hashes["best"]

@@ -65,7 +65,8 @@ def several(comparison: Comparison) -> bool:
 
 
 def versus(comparison: Comparison) -> str:
-    return f"{wording.joined(comparison.levels[1:])} against {comparison.baseline}"
+    baseline, *others = (wording.labelled(level, comparison.factor) for level in comparison.levels)
+    return f"{wording.joined(others)} against {baseline}"
 
 
 def _side_names(comparison: Comparison) -> tuple[str, str]:
