@@ -22,7 +22,6 @@ from experiments.planning.treatments import Treatment
 from tracking.errors import WrongCall
 from tracking.records import RunClosed, RunOutcome, Tags
 
-
 # What decides how a framework opens, and whether it does; every study has these.
 OPENING = ("device", "conv_algorithm", "precision", "malloc", "memory_limit")
 

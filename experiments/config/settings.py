@@ -134,8 +134,8 @@ class CampaignSettings:
     )
     vary: str = setting(
         "",
-        "two or more values of one setting of a cell, measured in the same blocks, the baseline first: threads=1,2, or env.NAME=a,b; "
-        "values with commas: a,b|c,d",
+        "values of one setting of a cell, measured in the same blocks, the baseline first: threads=1,2, "
+        "env.NAME=a,b or, with commas in them, a,b|c,d",
         group="design",
         material=False,
         searchable=False,

@@ -123,15 +123,17 @@ def _check_single(name: str, texts: list[str], settings: CampaignSettings) -> No
 def _values(name: str, texts: list[str], settings: CampaignSettings) -> list[Level]:
     hints = typing.get_type_hints(type(settings))
     _check_name(name, settings)
-    found = []
-    for number, text in enumerate(texts, start=1):
+    found: list[Any] = []
+    for text in texts:
         decided, instead = DECIDED.get(name, ("", ""))
         if text == decided:
             raise WrongCall(f"vary={name}: {text} is what each machine has; name the values, as in {name}={instead}")
         value = settings_.convert(name, text, hints[name])
         settings_.check(dataclasses.replace(settings, **{name: value}))
-        found.append(_level(name, settings_.to_text(value), number, {name: value}, {}))
-    return found
+        found.append(value)
+    logged = [settings_.to_text(value) for value in found]
+    named = zip(_labels(name, logged), logged, found, strict=True)
+    return [Level(label, text, {name: value}, {}) for label, text, value in named]
 
 
 def _check_name(name: str, settings: CampaignSettings) -> None:
@@ -149,7 +151,9 @@ def _check_name(name: str, settings: CampaignSettings) -> None:
         raise WrongCall(f"vary: {name} is set by the study, cell by cell{right}")
     if isinstance(getattr(settings, name), tuple):
         raise WrongCall(f"vary: {name} lists what is compared already; name several in {name}=a,b")
-    raise WrongCall(f"vary: {name} belongs to the campaign, not to a cell; take threads, precision or another of a cell's settings")
+    raise WrongCall(
+        f"vary: {name} belongs to the campaign, not to a cell; take threads, precision or another of a cell's settings"
+    )
 
 
 def _variables(name: str, texts: list[str]) -> list[Level]:
@@ -159,16 +163,17 @@ def _variables(name: str, texts: list[str]) -> list[Level]:
     if OURS.fullmatch(variable):
         raise WrongCall(f"vary: {variable} tells a cell where its campaign is, and cannot be varied")
     values = [None if text == UNSET else text for text in texts]
-    return [_level(name, text, at, {}, {variable: value}) for at, (text, value) in enumerate(zip(texts, values, strict=True), 1)]
+    named = zip(_labels(name, texts), texts, values, strict=True)
+    return [Level(label, text, {}, {variable: value}) for label, text, value in named]
 
 
-def _level(
-    name: str, text: str, number: int, settings: Mapping[str, Any], environment: Mapping[str, str | None]
-) -> Level:
-    """Name a level by its value, or by its number where that would make no folder's name of its own."""
-    speaking = len(text) <= MAX_CHARACTERS and re.fullmatch(r"[\w+.,-]+", text, flags=re.ASCII)
-    label = f"{name}={text}" if speaking and "," not in text else f"{name} {number}"
-    return Level(label, text, settings, environment)
+def _labels(name: str, texts: list[str]) -> list[str]:
+    """Name levels by their values, or by numbers where folders of cells could not be told apart by those."""
+    keys = {re.sub(r"[^A-Za-z0-9+.-]+", "-", text) for text in texts}
+    are_short = all(len(text) <= MAX_CHARACTERS and re.fullmatch(r"[\w+.-]+", text, flags=re.ASCII) for text in texts)
+    if are_short and len(keys) == len(texts):
+        return [f"{name}={text}" for text in texts]
+    return [f"{name} {number}" for number in range(1, len(texts) + 1)]
 
 
 __all__ = ["ENVIRONMENT", "UNSET", "Level", "Variation", "arguments", "based", "can_vary", "each", "parse"]

@@ -61,9 +61,7 @@ def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
     )
 
 
-def _of_levels(
-    module: ModuleType, settings: CampaignSettings, varied: Variation, found: tuple[Treatment, ...]
-) -> Plan:
+def _of_levels(module: ModuleType, settings: CampaignSettings, varied: Variation, found: tuple[Treatment, ...]) -> Plan:
     """Return the design whose factor is the varied setting; what the study compares is a stratum of it."""
     factor = getattr(module, "FACTOR", "framework")
     if factor == "treatment":

@@ -64,9 +64,7 @@ def _with_level(treatment: Treatment, level: variation.Level, name: str, study: 
     own = {**level.settings, **treatment.settings}
     if any(own[key] != value for key, value in level.settings.items()):
         raise WrongCall(f"vary: {study.__name__.rpartition('.')[2]} sets {name} itself, cell by cell")
-    return dataclasses.replace(
-        treatment, name=f"{treatment.name} · {level.label}", settings=own, environment=level.environment
-    )
+    return dataclasses.replace(treatment, name=f"{treatment.name} · {level.label}", settings=own, environment=level.environment)
 
 
 def _of_study(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:

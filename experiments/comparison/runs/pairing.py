@@ -349,7 +349,9 @@ def _in_one_campaign(frame: pd.DataFrame, column: str, values: Sequence[str] = (
 def _unpaired(a: str, b: str, differing: Mapping[str, Sequence[str]], instead: str) -> str:
     """differing: what differs inside blocks -> how, a text a block. instead: how both are measured in the same blocks."""
     if not differing:
-        return "; ".join(filter(None, (f"no block holds both {a} and {b}", instead or "runs of one campaign are paired by block")))
+        return "; ".join(
+            filter(None, (f"no block holds both {a} and {b}", instead or "runs of one campaign are paired by block"))
+        )
     told = []
     for what, blocks in differing.items():
         how = Counter(blocks).most_common()
