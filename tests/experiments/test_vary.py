@@ -16,6 +16,7 @@ from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.planning import plan as plan_
 from experiments.planning.design import Cell
+from experiments.planning.frontier import Frontier
 from tests import slurm
 from tests.conftest import Place, toy_costs
 from tests.experiments import test_mlflow_run
@@ -158,6 +159,15 @@ def test_what_a_study_sets_itself_is_not_varied() -> None:
         plan_.of_study(studies.load("calibrate"), settings("calibrate", vary="threads=1,2"))
     with pytest.raises(WrongCall, match="batch_size is set by the study, cell by cell; name several in batch_sizes=a,b"):
         plan_.of_study(studies.load("grid"), settings("grid", vary="batch_size=1,2"))
+
+
+def test_what_does_not_fit_with_one_value_may_fit_with_another() -> None:
+    asked = settings("grid", vary="env.A=none,b", frameworks="pytorch", models="lenet", batch_sizes="8")
+    bare, other = plan_.of_study(studies.load("grid"), asked).treatments
+    frontier = Frontier("batch_size")
+    frontier.note(bare, "train")
+    assert frontier.implied(bare)[0]
+    assert not frontier.implied(other)[0]
 
 
 def test_a_training_that_sees_more_is_compared_by_rates_alone() -> None:
