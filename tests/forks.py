@@ -162,7 +162,7 @@ def use(address: str) -> None:
 
     class Cell(process.Child):
         def __init__(self, spec: CellSpec, log: Path) -> None:
-            fork = possible(spec.framework, spec.device, spec.settings)
+            fork = possible(spec.framework, spec.device, spec.settings) and not spec.environment
             process.subprocess = Subprocess(address, spec.framework) if fork else subprocess  # type: ignore[assignment]
             super().__init__(spec, log)
 

@@ -57,7 +57,8 @@ class Campaign:
     def __init__(self, setup: Setup, plan: Plan, records: Journal, display: Display, part_of: Path | None = None):
         self.setup, self.plan = setup, plan
         self.settings, self.prepared = setup.settings, setup.prepared
-        self.devices = devices.of(setup.settings)
+        own = [one.merged(setup.settings) for one in plan.treatments]
+        self.devices = tuple(dict.fromkeys(devices.resolve(one.device, one) for one in own))
         self.runner = Runner(records, display, self.devices[0], part_of)
         self.runner.warnings = list(setup.prepared.warnings)
         self.treatments = {one.name: one for one in plan.treatments}
@@ -119,8 +120,12 @@ class Campaign:
 
     def _after_extraction(self) -> tuple[str, ...]:
         prepare = importlib.import_module(f"experiments.workloads.{self.setup.module.WORKLOAD}.prepare")
-        found: tuple[str, ...] = prepare.after_extraction(self.settings, self.prepared)
-        return found
+        of_data = {id(self.setup.prepared_for(one)): one for one in self.plan.treatments}
+        warnings: dict[str, None] = {}
+        for one in of_data.values():
+            own = one.merged(self.settings), self.setup.prepared_for(one)
+            warnings |= dict.fromkeys(prepare.after_extraction(*own))
+        return tuple(warnings)
 
     def block(self, cells: Sequence[Cell]) -> Measured:
         """Runs what is missing of a block, here and now."""
@@ -181,7 +186,8 @@ class Campaign:
             return True
         turns = {"turns": uuid.uuid4().hex[:8]}
         works = [self._work(cell, self.treatments[cell.treatment], {**turns, **_repeating(repeats)}) for cell in group]
-        if cooled := self.runner.cool_down(works[0].name, self.settings.cool_down_seconds):
+        longest = max(work.treatment.merged(self.settings).cool_down_seconds for work in works)
+        if cooled := self.runner.cool_down(works[0].name, longest):
             works = [dataclasses.replace(work, tags={**work.tags, "cool_down": cooled}) for work in works]
         rng = np.random.default_rng([self.settings.seed, 2, group[0].block, group[0].order_in_block])
         ended = self.runner.measure_in_turns(self.setup, works, rng)
@@ -214,7 +220,8 @@ class Campaign:
             implied = dataclasses.replace(work, tags={**work.tags, "phase": phase, "implied": "true"})
             self.runner.leave_out(self.setup, implied, RunOutcome.OUT_OF_MEMORY, reason)
             return True
-        if cooled := self.runner.cool_down(work.name, self.settings.cool_down_seconds):
+        longest = treatment.merged(self.settings).cool_down_seconds
+        if cooled := self.runner.cool_down(work.name, longest):
             work = dataclasses.replace(work, tags={**work.tags, "cool_down": cooled})
         ended = self.runner.measure(self.setup, work)
         if ended.disturbed and ended.outcome == RunOutcome.OK:
@@ -243,7 +250,7 @@ class Campaign:
             **({"looks": _listed(self.looks)} if self.looks else {}),
             **more,
         }
-        inputs = self.prepared.of_treatment.get(treatment.name, self.prepared.inputs)
+        inputs = self.setup.prepared_for(treatment).inputs
         return Work(treatment, cell.key, f"{treatment.name} · block {cell.block}", tags, inputs, cell.block)
 
     def note_look(self, block: int) -> None:

@@ -97,11 +97,12 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
     settings, plan, runner, study = campaign.settings, campaign.plan, campaign.runner, campaign.setup.module
     online = runner.deliver()
     runs = runner.store.children(runner.run_id, runner.experiment) if online else finished.from_journal(runner.folder)
-    also = getattr(study, "also", None)
+    its_own = plan.factor == getattr(study, "FACTOR", "framework")  # what a study adds is about what it compares
+    also = getattr(study, "also", None) if its_own else None
     options = ReportOptions(
         f"{plan.title} · {settings.preset}",
-        study.PUBLISHED,
-        study.SOURCE,
+        study.PUBLISHED if its_own else (),
+        study.SOURCE if its_own else "",
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
         figures=settings.figures,
         more_blocks=partial(extending.advice, campaign),

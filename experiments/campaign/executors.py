@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 
 from experiments.campaign.campaign import Campaign, Executor, Measured
 from experiments.cell.contract import Job
-from experiments.config import devices, durations
+from experiments.config import durations
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.planning.design import Cell
@@ -24,18 +24,15 @@ class Local:
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
-        self._pinned = devices.placement(campaign.settings).parent  # empty without pin=auto
 
     def extract(self, jobs: Sequence[Job]) -> list[bool]:
         """See `Executor`."""
-        with devices.staying_on(self._pinned):
-            return [self._campaign.extract(job) for job in jobs]
+        return [self._campaign.extract(job) for job in jobs]
 
     def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[Measured]:
         """See `Executor`."""
-        with devices.staying_on(self._pinned):
-            for cells in blocks:
-                yield self._campaign.block(cells)
+        for cells in blocks:
+            yield self._campaign.block(cells)
 
 
 def of(campaign: Campaign) -> Executor:

@@ -16,7 +16,7 @@ from experiments import studies
 from experiments.campaign import finished, launch
 from experiments.campaign.campaign import cells_of
 from experiments.campaign.conclude import question
-from experiments.campaign.runner import device_of, logged_settings, settings_hash
+from experiments.campaign.runner import logged_settings, settings_hash
 from experiments.cell.contract import DatasetInfo
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
@@ -26,6 +26,7 @@ from experiments.comparison.statistics.sequential import FIXED, Looks, schedule
 from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.findings import Finding
+from experiments.config import devices, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -113,8 +114,9 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     module, root = studies.load(study), Path(settings.journal).resolve()
     plan = plan_.of_study(module, settings)
     with tempfile.TemporaryDirectory(prefix="evenhand-dry-run-") as cache:
-        prepared = launch.prepared_data(study, replace(settings, cache=cache), display)
+        every = [launch.prepared_data(study, replace(own, cache=cache), display) for own in variation.each(settings)]
     display.rest()
+    warnings = [line for prepared in every for line in prepared.warnings]
     earlier = _earlier(study, settings, plan, root)
     seconds: dict[str, list[float]] = {one.name: [] for one in plan.treatments}
     sizes: dict[str, list[float]] = {one.name: [] for one in plan.treatments}
@@ -126,8 +128,8 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         settings,
         plan,
         cells_of(plan, settings),
-        _of_data(prepared.dataset),
-        [*filter(None, [plan.nothing_to_compare]), *prepared.warnings],
+        " | ".join(dict.fromkeys(_of_data(prepared.dataset) for prepared in every)),
+        list(dict.fromkeys([*filter(None, [plan.nothing_to_compare, plan.rates_only]), *warnings])),
         _checked(study, settings, plan),
         shutil.disk_usage(_existing(root)).free,
         provenance.fingerprint(),
@@ -176,7 +178,8 @@ def _of_data(data: DatasetInfo) -> str:
 
 def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
     """What is looked at before the first cell and at every one, a line each."""
-    names, opened = ", ".join(settings.frameworks), dict.fromkeys(device_of(settings, one) for one in plan.treatments)
+    own = [one.merged(settings) for one in plan.treatments]
+    names, opened = ", ".join(settings.frameworks), dict.fromkeys(devices.resolve(one.device, one) for one in own)
     found = ["whether the folders can be written and the tracking server answers", f"{names} start on {', '.join(opened)}"]
     if models := launch.models_to_prove(study, settings):
         found.append(f"the parity gate: {', '.join(models)} computes the same in {names}, or the campaign does not begin")

@@ -19,7 +19,7 @@ from experiments.campaign.preflight import Opened, on_a_common_device
 from experiments.campaign.readiness import MachineState
 from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags, told_apart
 from experiments.cell.contract import Prepared
-from experiments.config import devices, memory
+from experiments.config import devices, memory, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -71,7 +71,7 @@ def start(study: str, settings: CampaignSettings, display: Display, plan: Plan |
 
 def _told_apart(study: str, settings: CampaignSettings) -> list[str]:
     """What a campaign's name has beside its preset: the first settings that are not the preset's, and when it began."""
-    left_out = settings_.immaterial(settings) - {"frameworks", "blocks"}
+    left_out = settings_.immaterial(settings) - {"frameworks", "blocks", "vary"}
     return [*filter(None, [told_apart(study, settings, left_out)]), time.strftime("%Y-%m-%d %H:%M")]
 
 
@@ -135,9 +135,9 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     idle = look.idle() if look else MachineState()
     if settings.require_idle_machine and idle.troubles:
         raise WrongCall(f"require_idle_machine=true: {idle.troubles[0]}; try again when it is free, or with false")
-    settings, given_up, opened = on_a_common_device(study, settings, prepared, display)
+    settings, wanted, given_up, opened = on_a_common_device(study, settings, prepared, display, plan)
     prepared = _with_checks(study, prepared, opened)
-    wanted = _by_machine(plan or plan_.of_study(studies.load(study), settings), settings)
+    wanted = _by_machine(wanted, settings)
     if wanted.own_inputs:
         prepared = _with_own_inputs(study, settings, prepared, wanted, display)
     prepared = proven(study, settings, prepared, wanted.treatments, display)
@@ -170,13 +170,19 @@ def _with_own_sources(study: str, settings: CampaignSettings, prepared: Prepared
 
 
 def _with_own_inputs(study: str, settings: CampaignSettings, prepared: Prepared, plan: Plan, display: Display) -> Prepared:
-    """What treatments with settings of their own are told, and what has to be made for them first."""
-    before, inputs = {repr(job): job for job in prepared.before}, {}
-    for one in plan.treatments:
-        own = prepare(study, dataclasses.replace(settings, **one.settings), display)
-        inputs[one.name] = own.inputs
-        before |= {repr(job): job for job in own.before if job.framework == settings.frameworks[0]}
-    return dataclasses.replace(prepared, before=tuple(before.values()), of_treatment=inputs)
+    """Add the data of treatments with settings of their own, and what has to be made for them first."""
+    before, of_settings = {repr(job): job for job in prepared.before}, dict[CampaignSettings, Prepared]()
+    warnings = dict.fromkeys(prepared.warnings)
+    for own in dict.fromkeys(one.merged(settings) for one in plan.treatments):
+        found = of_settings[own] = prepare(study, own, display)
+        before |= {repr(job): job for job in found.before if job.framework == settings.frameworks[0]}
+        warnings |= dict.fromkeys(found.warnings)
+    return dataclasses.replace(
+        prepared,
+        before=tuple(before.values()),
+        warnings=tuple(warnings),
+        of_treatment={one.name: of_settings[one.merged(settings)] for one in plan.treatments},
+    )
 
 
 def find(study: str, wanted: str, root: Path) -> Path:
@@ -199,10 +205,12 @@ def check(study: str, settings: CampaignSettings) -> None:
         frameworks.check(name)
         if missing := frameworks.missing(name):
             raise WrongCall(missing)
-    memory.size(settings.memory_limit)
     looking.check(settings)
-    if not settings.on_cluster:
-        devices.placement(settings)  # raises where no CPU is left to the cells
+    for own in variation.each(settings):
+        memory.size(own.memory_limit)
+        devices.of(own)  # raises for a GPU that is not there
+        if not own.on_cluster:
+            devices.placement(own)  # raises where no CPU is left to the cells
     executors.check(settings)
     studies.primary(module, settings)  # raises for what it does not judge
 
@@ -273,7 +281,7 @@ def _sides(module: ModuleType, settings: CampaignSettings, compared: Sequence[Tr
 
 def _rules(settings: CampaignSettings, compared: Sequence[Treatment]) -> tuple[OptimizerConfig, ...]:
     """How the networks are trained, each way once; where a study leaves no choice, by Adam."""
-    told = [{**vars(settings), **one.settings} for one in compared]
+    told = [vars(one.merged(settings)) for one in compared]
     found = (parity.rule(one.get("optimizer", "adam"), one.get("momentum", 0.0), one.get("weight_decay", 0.0)) for one in told)
     return tuple(dict.fromkeys(found))
 

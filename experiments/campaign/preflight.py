@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,14 @@ from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.planning import plan as plan_
+from experiments.planning.plan import Plan
+from experiments.planning.treatments import Treatment
 from tracking.errors import WrongCall
 from tracking.records import RunClosed, RunOutcome, Tags
+
+# What decides how a framework opens, and whether it does; every study has these.
+OPENING = ("device", "conv_algorithm", "precision", "malloc", "memory_limit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,48 +44,69 @@ class Opened:
 
 
 def on_a_common_device(
-    study: str, settings: CampaignSettings, prepared: Prepared, display: Display
-) -> tuple[CampaignSettings, str, list[Opened]]:
-    """Settings whose device every framework sees, what is to be said of it, and what opened. Raises WrongCall where one does not.
+    study: str, settings: CampaignSettings, prepared: Prepared, display: Display, plan: Plan | None = None
+) -> tuple[CampaignSettings, Plan, str, list[Opened]]:
+    """Return settings and plan whose device every framework sees, a warning or nothing, and what opened.
 
     A GPU that only some of them see would decide the comparison: where the user left the choice to us, none gets it.
+
+    Args:
+        plan: what is compared, where that is not the study's own design.
+
+    Raises:
+        WrongCall: where a framework does not open.
     """
-    found = _opened_where_cells_run(study, settings, prepared, display)
+    module = studies.load(study)
+    wanted = plan or plan_.of_study(module, settings)
+    found = _opened_where_cells_run(study, settings, wanted.treatments, prepared, display)
     failed = [one for one in found if not one.well]
     blind = [one.framework for one in failed if not one.sees_device]
     given_up = ""
-    if blind and len(blind) == len(failed) and "cuda" not in devices.asked(settings):
+    asked = {one.merged(settings).device for one in wanted.treatments}
+    if blind and len(blind) == len(failed) and "cuda" not in asked:
         settings = devices.on_the_cpu(settings)
+        wanted = plan_.on_the_cpu(plan) if plan else plan_.of_study(module, settings)
         given_up = f"no GPU for {', '.join(dict.fromkeys(blind))}, so all run on the CPU; README.md says how each gets to the GPU"
-        found = _opened_where_cells_run(study, settings, prepared, display)
+        found = _opened_where_cells_run(study, settings, wanted.treatments, prepared, display)
         failed = [one for one in found if not one.well]
     if failed:
         raise WrongCall(f"{failed[0].framework}: {failed[0].closed.reason}")
-    return settings, given_up, found
+    return settings, wanted, given_up, found
 
 
-def _opened_where_cells_run(study: str, settings: CampaignSettings, prepared: Prepared, display: Display) -> list[Opened]:
+def _opened_where_cells_run(
+    study: str,
+    settings: CampaignSettings,
+    compared: Sequence[Treatment],
+    prepared: Prepared,
+    display: Display,
+) -> list[Opened]:
     """All frameworks, here or on a node of the cluster."""
     if not settings.on_cluster:
-        return opened(study, settings, prepared, display)
+        return opened(study, settings, compared, prepared, display)
     from experiments.campaign import slurm
 
     display.begin("check")
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
-        work = partial(_opened_on_a_node, study, settings, prepared)
+        work = partial(_opened_on_a_node, study, settings, compared, prepared)
         found: list[Opened] = slurm.call(settings, Path(folder).resolve(), "evenhand-check", work, display.waiting)
     return found
 
 
-def _opened_on_a_node(study: str, settings: CampaignSettings, prepared: Prepared) -> list[Opened]:
+def _opened_on_a_node(study: str, settings: CampaignSettings, compared: Sequence[Treatment], prepared: Prepared) -> list[Opened]:
     from experiments.campaign import slurm
 
     nodes = slurm.nodes()
-    return opened(study, settings, prepared, nodes=nodes.ways, address=nodes.address)
+    return opened(study, settings, compared, prepared, nodes=nodes.ways, address=nodes.address)
 
 
 def opened(
-    study: str, settings: CampaignSettings, prepared: Prepared, display: Display | None = None, **more: Any
+    study: str,
+    settings: CampaignSettings,
+    compared: Sequence[Treatment],
+    prepared: Prepared,
+    display: Display | None = None,
+    **more: Any,
 ) -> list[Opened]:
     """All frameworks on this machine, each in a process of its own; two at a time, since nothing is measured yet.
 
@@ -88,18 +115,20 @@ def opened(
     display = display or Display()
     module = studies.load(study)
     silent = settings_.silent(settings)
-    values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in silent}
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        waiting = [
-            CellSpec(
+        waiting = []
+        for number, (treatment, own) in enumerate(_distinct(settings, compared)):
+            name = treatment.framework
+            values = {k: v for k, v in dataclasses.asdict(own).items() if k not in silent}
+            device = devices.resolve(own.device, own)
+            spec = CellSpec(
                 *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
-                *(folder, f"{name}-{device}", f"{folder}/none"),
+                *(folder, f"{name}-{number}", f"{folder}/none"),
+                environment=dict(treatment.environment),
                 **more,
             )
-            for device in devices.of(settings)
-            for name in settings.frameworks
-        ]
+            waiting.append(spec)
         display.begin("check")
         for number in range(0, len(waiting), 2):
             pair = waiting[number : number + 2]
@@ -107,6 +136,17 @@ def opened(
             children = [(spec.framework, Child(spec, spec.path / "output.log")) for spec in pair]
             found += [_opened(name, child) for name, child in children]
     return found
+
+
+def _distinct(settings: CampaignSettings, compared: Sequence[Treatment]) -> list[tuple[Treatment, CampaignSettings]]:
+    """Return a treatment of every framework for each of the settings and variables that it is opened with."""
+    opening: dict[tuple[Any, ...], tuple[Treatment, CampaignSettings]] = {}
+    for name in settings.frameworks:
+        for one in [one for one in compared if one.framework == name] or [Treatment(name, name)]:
+            own = one.merged(settings)
+            key = (name, *(getattr(own, field) for field in OPENING), *sorted(one.environment.items()))
+            opening.setdefault(key, (one, own))
+    return sorted(opening.values(), key=lambda pair: pair[1].device)
 
 
 def _opened(framework: str, child: Child) -> Opened:

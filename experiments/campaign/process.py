@@ -34,6 +34,9 @@ class Child:
         self._kills_before = memory.kernel_kills()
         # The runner's run is the parent's: MLflow's own autologging in the child would continue it.
         inherited = {name: text for name, text in os.environ.items() if name not in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")}
+        inherited |= {name: text for name, text in spec.environment.items() if text is not None}
+        for name in (name for name, text in spec.environment.items() if text is None):
+            inherited.pop(name, None)
         environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(

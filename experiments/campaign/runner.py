@@ -24,7 +24,7 @@ from experiments.campaign import readiness
 from experiments.campaign.listening import LISTEN_SECONDS, Listening, Watch
 from experiments.campaign.turns import FILE, Turn, Turns, as_csv, together
 from experiments.cell.contract import CellSpec, Prepared
-from experiments.config import devices, shell
+from experiments.config import devices, shell, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -68,9 +68,9 @@ class Setup:
     def module(self) -> ModuleType:
         return importlib.import_module(f"experiments.studies.{self.study}")
 
-    @property
-    def threads(self) -> int:
-        return threads_of_cells(self.settings)
+    def prepared_for(self, treatment: Treatment) -> Prepared:
+        """Return the data of a treatment's cells, which settings of its own may change."""
+        return self.prepared.of_treatment.get(treatment.name, self.prepared)
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,13 @@ class Runner:
         self._make_ready(work.name)
         cell, began = self._open(setup, work, watch=watch), time.monotonic()
         try:
-            with cell, self._sparing():
-                cell.start(setup.settings.sensor_seconds if work.treatment.sensed else 0.0)
+            with cell, self._sparing([work.treatment.merged(setup.settings)]):
+                cell.start(sensor_seconds(setup.settings, work.treatment))
                 while cell.open:
                     cell.hear(LISTEN_SECONDS)
                     if self._stopped() or cell.pruned:
                         cell.stop()
-            closed = self._ending(setup, cell)
+            closed = self._ending(setup, work, cell)
         except OSError as error:
             closed = _failed(work.run, f"the cell could not be started: {error}")
         ended = self._close(setup, work, cell, closed, time.monotonic() - began)
@@ -165,19 +165,20 @@ class Runner:
         names = [work.treatment.name for work in works]
         self._make_ready(f"block {works[0].block}: {', '.join(names)}")
         cells, began = [self._open(setup, work, in_turns=True) for work in works], time.monotonic()
-        sensed = {work.run for work in works if work.treatment.sensed}
+        merged = [work.treatment.merged(setup.settings) for work in works]
+        sensors = {work.run: sensor_seconds(setup.settings, work.treatment) for work in works}
         turns = Turns(cells, rng, setup.settings.turn_steps, self._stopped)
         trouble = ""
-        with ExitStack() as alive, self._sparing():
+        with ExitStack() as alive, self._sparing(merged):
             try:
                 for cell in cells:
                     alive.enter_context(cell)
-                turns.play(lambda cell: cell.start(setup.settings.sensor_seconds if cell.spec.run in sensed else 0.0))
+                turns.play(lambda cell: cell.start(sensors[cell.spec.run]))
             except OSError as error:
                 trouble = f": {error}"
             for cell in cells:
                 cell.stop()
-        endings = [self._ending(setup, cell, trouble) for cell in cells]
+        endings = [self._ending(setup, *pair, trouble) for pair in zip(works, cells, strict=True)]
         closings = together(endings, names, cells.index(turns.failed) if turns.failed else None)
         for cell, taken in zip(cells, turns.taken, strict=True):
             if taken:
@@ -196,7 +197,7 @@ class Runner:
         """Opens the run of a cell whose process has still to be started."""
         spec = dataclasses.replace(self._spec(setup, work), in_turns=in_turns)
         self.write(self._opened(setup, spec, work))
-        self.write(_dataset(spec.run, setup.prepared))
+        self.write(_dataset(spec.run, setup.prepared_for(work.treatment)))
         self._uploader.wake()
         before = f"{work.treatment.name}: " if in_turns else ""
 
@@ -209,12 +210,12 @@ class Runner:
         """Why what runs must end now; empty where nothing speaks against going on."""
         return f"{self.called} got {STOP.name}" if STOP.number else self._full_disk
 
-    def _ending(self, setup: Setup, cell: Listening, trouble: str = "") -> RunClosed:
+    def _ending(self, setup: Setup, work: Work, cell: Listening, trouble: str = "") -> RunClosed:
         """How a cell ended, and why. trouble: what is known of a process that could not be started."""
         spec, closed = cell.spec, cell.ended()
         if not closed:
             return _failed(spec.run, f"the cell was not started{trouble}")
-        self.write(Tags(spec.run, self._note(setup, spec, cell.latest)))
+        self.write(Tags(spec.run, self._note(setup, spec, work, cell.latest)))
         if closed.outcome == RunOutcome.OK:
             return closed
         closed = _in_phase(closed, cell.phase)
@@ -241,7 +242,8 @@ class Runner:
         if closed.outcome == RunOutcome.OUT_OF_MEMORY:
             phase = next((one for one in work.treatment.settings.get("phases", ()) if one not in cell.timed), "")
             self.write(Tags(spec.run, {"phase": phase}))
-        disturbed = cell.neighbours.log(spec.run, setup.settings.others_limit_percent, self.write)
+        limit_percent = work.treatment.merged(setup.settings).others_limit_percent
+        disturbed = cell.neighbours.log(spec.run, limit_percent, self.write)
         latest = cell.latest | cell.neighbours.metrics
         if spec.stage == "train" and closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED):
             shutil.rmtree(spec.checkpoint, ignore_errors=True)
@@ -280,34 +282,37 @@ class Runner:
         return readiness.cool_down(self.idle.celsius, self._sensors, limit_seconds, go_on)
 
     def _spec(self, setup: Setup, work: Work) -> CellSpec:
-        settings, treatment = setup.settings, work.treatment
-        own = {**dataclasses.asdict(settings), **treatment.settings}
+        treatment = work.treatment
+        settings = treatment.merged(setup.settings)
         untold = settings_.silent(settings) | settings_.of_group(settings, "cluster")  # a checkpoint goes on wherever that is
         return CellSpec(
             run=work.run,
             workload=setup.module.WORKLOAD,
             stage=treatment.stage,
             framework=treatment.framework,
-            device=device_of(settings, treatment),
-            threads=setup.threads,
+            device=devices.resolve(settings.device, settings),
+            threads=threads_of_cells(settings),
             block=work.block,
-            settings={k: v for k, v in own.items() if k not in untold},
+            settings={k: v for k, v in dataclasses.asdict(settings).items() if k not in untold},
             inputs=dict(work.inputs),
             journal=str(self.folder.resolve()),
             folder=f"cells/{work.key}/{work.run[:8]}",
             checkpoint=str(checkpoint_of(self.folder, work.key)),
             experiment=self.experiment,
             campaign=self.run_id,
-            cpus=devices.placement(settings).cells if devices.is_placed(settings) else (),
+            cpus=devices.cpus_of_cells(settings),
             nodes=self.ways,
             address=self.address,
+            environment=dict(treatment.environment),
         )
 
     @contextmanager
-    def _sparing(self) -> Iterator[None]:
+    def _sparing(self, settings: Sequence[CampaignSettings]) -> Iterator[None]:
+        """Keep this process out of the way of cells with these settings."""
         self._uploader.sparing = True
         try:
-            yield
+            with devices.staying_on(devices.cpus_of_parent(settings)):
+                yield
         finally:
             self._uploader.sparing = False
 
@@ -329,17 +334,18 @@ class Runner:
             self.write(Tags(self.run, {"warnings": BETWEEN_WARNINGS.join(self.warnings)}))
 
     def _opened(self, setup: Setup, spec: CellSpec, work: Work) -> RunOpened:
-        own = dataclasses.replace(setup.settings, **work.treatment.settings)
+        own, prepared = work.treatment.merged(setup.settings), setup.prepared_for(work.treatment)
         logged = logged_settings(setup.settings, work.treatment)
         common = {
             "campaign": f"run:{self.run}",
             "model": own_models.labelled(getattr(own, "model", "") or setup.module.MODEL),
-            "dataset": setup.prepared.dataset.name,
+            "dataset": prepared.dataset.name,
             "settings_hash": settings_hash(logged, settings_.immaterial(own)),
             **origin_tags(setup.study, setup.settings),
             **setup.prepared.tags,
+            **prepared.tags,
             **self.placed,
-            **({} if setup.settings.pin == "none" else devices.placement(setup.settings).tags),
+            **({} if own.pin == "none" else devices.placement(own).tags),
             **({"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}),
         }
         params = {**logged, "framework": spec.framework}
@@ -349,13 +355,14 @@ class Runner:
             name = " · ".join(filter(None, [name, told_apart(setup.study, setup.settings, left_out)]))
         return RunOpened(spec.run, now_ms(), self.experiment, name, {**common, **work.tags}, params)
 
-    def _note(self, setup: Setup, spec: CellSpec, latest: Mapping[str, float]) -> dict[str, str]:
+    def _note(self, setup: Setup, spec: CellSpec, work: Work, latest: Mapping[str, float]) -> dict[str, str]:
         """The run's description: what it was, what it found, where it belongs."""
         from experiments.comparison.report import wording
 
-        told = [one for one in studies.outcomes(setup.module, setup.settings) if one.metric in latest]
+        own, prepared = work.treatment.merged(setup.settings), setup.prepared_for(work.treatment)
+        told = [one for one in studies.outcomes(setup.module, own) if one.metric in latest]
         found = [f"- {one.label}: **{wording.quantity(latest[one.metric], one)}**" for one in told]
-        where = f"on `{spec.device}` with {spec.threads} thread{'s' * (spec.threads != 1)}; data `{setup.prepared.dataset.name}`"
+        where = f"on `{spec.device}` with {spec.threads} thread{'s' * (spec.threads != 1)}; data `{prepared.dataset.name}`"
         text = f"`{spec.framework}`, {spec.stage}, {where}."
         return note("\n\n".join([text, "\n".join(found), *(f"⚠ {line}" for line in self.warnings)]))
 
@@ -486,17 +493,19 @@ def threads_of_cells(settings: CampaignSettings) -> int:
     return settings.threads or max(1, free if limit is None else min(free, math.floor(limit)))
 
 
-def device_of(settings: CampaignSettings, treatment: Treatment) -> str:
-    """The device that a treatment's cells compute on."""
-    return devices.resolve(treatment.settings.get("device", settings.device), settings)
+def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:
+    """Return the period of the sensors beside a treatment's cells; 0 if none are read."""
+    return treatment.merged(settings).sensor_seconds if treatment.sensed else 0.0
 
 
-def logged_settings(settings: CampaignSettings, treatment: Treatment) -> dict[str, str]:
-    """What the runs of a treatment's cells log of their settings, as text."""
-    own = dataclasses.replace(settings, **treatment.settings)
-    silent = settings_.silent(own)
-    told = {name: text for name, text in settings_.as_text(own).items() if name not in silent}
-    return {**told, "device": device_of(settings, treatment), "threads": str(threads_of_cells(settings))}
+def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:
+    """Return what the runs of a treatment's cells log of their settings, as text."""
+    settings = treatment.merged(campaign)
+    silent = settings_.silent(settings)
+    texts = {name: text for name, text in settings_.as_text(settings).items() if name not in silent}
+    device, threads = devices.resolve(settings.device, settings), threads_of_cells(settings)
+    own = {f"{variation.ENVIRONMENT}{name}": text or variation.UNSET for name, text in treatment.environment.items()}
+    return {**texts, **own, "device": device, "threads": str(threads)}
 
 
 def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:

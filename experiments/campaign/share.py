@@ -80,7 +80,7 @@ class Share:
         runner = campaign.runner
         settle(runner, self.setup.settings)
         cells = [cell for block in self.blocks for cell in block]
-        with runner.signals(), devices.staying_on(devices.placement(self.setup.settings).parent):
+        with runner.signals():
             campaign.recall(cells, self._known(cells))
             for job in self.before:
                 campaign.extract(job)

@@ -20,7 +20,7 @@ from submitit.core.utils import FailedJobError, UncompletedJobError
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob, read_job_id
 
 from experiments.campaign.process import ROOT
-from experiments.config import durations
+from experiments.config import durations, variation
 from experiments.config.settings import CampaignSettings, suggestion
 from experiments.config.stopping import STOP
 from tracking.errors import EvenhandError, WrongCall
@@ -278,8 +278,8 @@ def _size(settings: CampaignSettings) -> dict[str, int]:
 
     Not by submitit's own `nodes`: it would wait for a result of every one.
     """
-    least = {"mincpus": settings.cpus_of_a_node} if settings.cpus_of_a_node else {}
-    return {"nodes": settings.nodes_of_a_job, **least}
+    cpus = max(own.cpus_of_a_node for own in variation.each(settings))
+    return {"nodes": settings.nodes_of_a_job, **({"mincpus": cpus} if cpus else {})}
 
 
 def _as_options(settings: CampaignSettings) -> list[str]:

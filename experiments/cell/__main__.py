@@ -123,7 +123,7 @@ def opened(spec: CellSpec) -> Framework:
     if spec.settings["malloc"] == "keep":
         memory.keep_freed()
     with frameworks.lean_import(spec.framework):
-        return frameworks.open_framework(
+        framework = frameworks.open_framework(
             spec.framework,
             device=spec.device,
             threads=spec.threads,
@@ -131,6 +131,10 @@ def opened(spec: CellSpec) -> Framework:
             seed=spec.settings["seed"] * 1_000 + spec.block,
             conv_algorithm=spec.settings["conv_algorithm"],
         )
+    for name, text in spec.environment.items():
+        if text is not None and text not in os.environ.get(name, ""):
+            raise EvenhandError(f"env.{name}: {spec.framework} sets it to {os.environ.get(name)!r} itself, not to {text!r}")
+    return framework
 
 
 def _autologging(spec: CellSpec) -> AbstractContextManager[None]:

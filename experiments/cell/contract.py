@@ -41,7 +41,7 @@ class Prepared:
     """What the parent found out. `inputs` go to every cell; `before` run once, ahead of the blocks.
 
     `warnings` are said in the terminal, in the tag `warnings` and on top of the report.
-    `files`: name → text, the campaign's artifacts. `of_treatment`: inputs of the treatments whose settings change their data.
+    `files`: name → text, the campaign's artifacts. `of_treatment`: the same of the treatments whose settings change their data.
     `refused`: treatments that the parity gate does not call equal, and what differs: they are not measured.
     """
 
@@ -51,7 +51,7 @@ class Prepared:
     warnings: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    of_treatment: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    of_treatment: Mapping[str, Prepared] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -61,7 +61,7 @@ class CellSpec:
 
     cpus: those that it may run on; none: as its parent may. in_turns: whether other cells of its block are alive beside it.
     nodes: of each machine that it may use, this one first, the words before a command that run it there; none: this one alone.
-    address: at which those reach this one.
+    address: at which those reach this one. environment: variables of its process; None: one that it does not have.
     """
 
     run: str
@@ -82,6 +82,7 @@ class CellSpec:
     in_turns: bool = False
     nodes: tuple[tuple[str, ...], ...] = ()
     address: str = ""
+    environment: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> CellSpec:

@@ -13,7 +13,7 @@ from experiments import studies
 from experiments.cli import own
 from experiments.cli.codes import DONE, FAILED, NO_VERDICT
 from experiments.config import settings as settings_
-from experiments.config import shell
+from experiments.config import shell, variation
 from experiments.config.commands import COMMANDS, Admin, Campaigns, Compare, Export, Extend, Moved, New, Parity, Replay, Sweep
 from experiments.config.stopping import STOP
 from tracking import plain
@@ -55,7 +55,7 @@ def study(name: str, given: Mapping[str, str]) -> int:
     """A campaign of an experiment, new or resumed. Returns its exit code; raises WrongCall, Interrupted."""
     module = studies.load(name)
     given = own.named(settings_.current(module.Settings, given))
-    settings = settings_.parse(module.Settings, module.PRESETS, given)
+    settings = variation.based(settings_.parse(module.Settings, module.PRESETS, given), given)
     if settings.dry_run:
         return _forecast(name, settings)
     _end_in_order()

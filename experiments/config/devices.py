@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking import cpus, provenance
 from tracking.errors import WrongCall
@@ -24,7 +25,7 @@ def of(settings: CampaignSettings) -> tuple[str, ...]:
 def asked(settings: CampaignSettings) -> tuple[str, ...]:
     """The devices as the user wrote them."""
     wanted: tuple[str, ...] = getattr(settings, "devices", ())
-    return wanted or (settings.device,)
+    return wanted or tuple(dict.fromkeys(own.device for own in variation.each(settings)))
 
 
 def on_the_cpu(settings: CampaignSettings) -> CampaignSettings:
@@ -69,9 +70,18 @@ def placement(settings: CampaignSettings, mine: Sequence[int] = (), root: Path =
     return Placement(cells, tuple(sorted(parent)))
 
 
-def is_placed(settings: CampaignSettings) -> bool:
-    """Whether cells run on some CPUs alone."""
-    return settings.pin != "none" or settings.reserve_cores > 0
+def cpus_of_cells(settings: CampaignSettings) -> tuple[int, ...]:
+    """Return the CPUs that a cell is placed on; none where the system lets no process choose.
+
+    All are named where nothing is pinned: the parent that starts it may be pinned for another.
+    """
+    return placement(settings).cells if hasattr(os, "sched_setaffinity") else ()
+
+
+def cpus_of_parent(cells: Iterable[CampaignSettings]) -> set[int]:
+    """Return the CPUs that the parent stays on while these cells are alive; none: any."""
+    pinned = [set(placement(one).parent) for one in cells if one.pin != "none"]
+    return set.intersection(*filter(None, pinned)) if any(pinned) else set()
 
 
 @cache

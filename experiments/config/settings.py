@@ -36,6 +36,8 @@ OTHERS_LIMIT_PERCENT = 10.0
 MAX_BLOCKS = 10_000
 MAX_NODES = 10_000
 DEFAULT_MAX_BLOCKS = 48
+# The group of settings that users do not give: a study sets them, cell by cell.
+SET_BY_STUDY = "set by the study"
 
 
 def setting(
@@ -56,6 +58,8 @@ def setting(
     under in the help. formerly: the name it had before, which still works. use: see `_use`.
     """
     accepts = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "path": path}
+    if group == SET_BY_STUDY:
+        use["searchable"] = False
     metadata = {"help": help, "group": group, "formerly": formerly, **accepts, **_use(**use)}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -124,6 +128,14 @@ class CampaignSettings:
         "with until=settled, the most blocks; `blocks` is then the first look",
         minimum=1,
         maximum=MAX_BLOCKS,
+        group="design",
+        material=False,
+        searchable=False,
+    )
+    vary: str = setting(
+        "",
+        "values of one setting of a cell, measured in the same blocks, the baseline first: threads=1,2, "
+        "env.NAME=a,b or, with commas in them, a,b|c,d",
         group="design",
         material=False,
         searchable=False,

@@ -43,4 +43,4 @@ class Frontier:
 
     def _series(self, treatment: Treatment) -> tuple[Any, ...]:
         others = sorted((name, value) for name, value in treatment.settings.items() if name != self.along)
-        return treatment.framework, treatment.stage, *others
+        return treatment.framework, treatment.stage, *others, *sorted(treatment.environment.items())

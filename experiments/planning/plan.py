@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
+from experiments.config import variation
 from experiments.config.settings import CampaignSettings
+from experiments.config.variation import Variation
 from experiments.planning import treatments
 from experiments.planning.treatments import Treatment
+from tracking.errors import WrongCall
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Plan:
 def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
     """The study's design. The baseline is the study's, or the first treatment, or its framework where there are groups."""
     found = treatments.of(module, settings)
+    if varied := variation.parse(settings):
+        return _of_levels(module, settings, varied, found)
     first = found[0].framework if found[0].group else found[0].name
     return Plan(
         title=module.TITLE,
@@ -54,6 +59,43 @@ def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
         allowed_to_differ=getattr(module, "ALLOWED_TO_DIFFER", ()),
         along=getattr(module, "FRONTIER", ""),
     )
+
+
+def _of_levels(module: ModuleType, settings: CampaignSettings, varied: Variation, found: tuple[Treatment, ...]) -> Plan:
+    """Return the design whose factor is the varied setting; what the study compares is a stratum of it."""
+    factor = getattr(module, "FACTOR", "framework")
+    if factor == "treatment":
+        raise WrongCall(f"vary={varied.name}: this experiment compares a framework with itself; ask another experiment")
+    compared = {one.framework if factor == "framework" else one.settings[factor] for one in found if not one.control}
+    own = module.strata(settings) if hasattr(module, "strata") else ()
+    return Plan(
+        title=f"{varied}: {module.TITLE}",
+        factor=varied.name,
+        baseline=varied.levels[0].text,
+        treatments=found,
+        strata=(*((factor,) if len(compared) > 1 else ()), *(name for name in own if name != factor)),
+        allowed_to_differ=(*getattr(module, "ALLOWED_TO_DIFFER", ()), "dataset", "model"),
+        own_inputs=bool(varied.levels[0].settings),
+        along=getattr(module, "FRONTIER", ""),
+        rates_only=_rates_only(module, varied, settings),
+    )
+
+
+def _rates_only(module: ModuleType, varied: Variation, settings: CampaignSettings) -> str:
+    """Return why totals and what was learned are not judged: as many steps of larger batches train more."""
+    values: Any = settings
+    if varied.name != "batch_size" or not hasattr(module, "SCALING") or not values.steps_per_epoch:
+        return ""
+    seen = [values.epochs * values.steps_per_epoch * level.settings["batch_size"] for level in varied.levels]
+    what = module.SCALING.examples.replace("_", " ")
+    return f"one training sees {min(seen):,} {what}, another {max(seen):,}: only rates can be compared"
+
+
+def on_the_cpu(plan: Plan) -> Plan:
+    """Return the plan without a GPU where the choice was left to us."""
+    own = [{**one.settings, "device": "cpu"} if one.settings.get("device") == "auto" else one.settings for one in plan.treatments]
+    found = tuple(replace(one, settings=values) for one, values in zip(plan.treatments, own, strict=True))
+    return replace(plan, treatments=found)
 
 
 def to_values(plan: Plan) -> dict[str, Any]:

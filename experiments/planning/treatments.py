@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking.errors import WrongCall
 
 MAX_CELLS = 100_000
+S = TypeVar("S", bound=CampaignSettings)
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Treatment:
     group: what is compared with what; a group's cells run one after the other.
     control: why it is there, for a cell that no verdict is asked of ("A/A"); empty for what is compared.
     sensed: whether the sensors are read while it runs.
+    environment: variables of its cells' processes; None: one that they do not have.
     """
 
     name: str
@@ -30,13 +34,40 @@ class Treatment:
     group: str = ""
     control: str = ""
     sensed: bool = True
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def merged(self, settings: S) -> S:
+        """Return the settings of its cells: the campaign's, with those that are its own."""
+        return dataclasses.replace(settings, **self.settings)
 
 
 def of(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
     """A study's own treatments, where it states them, or every framework once; then the controls that were asked for.
 
-    Raises WrongCall where controls are asked for that would not be judged.
+    Each of them is there with every value of what is varied; the controls with the first, the baseline. Raises WrongCall where
+    controls are asked for that would not be judged, and for a setting that the study itself sets.
     """
+    varied = variation.parse(settings)
+    if not varied:
+        return _of_study(study, settings)
+    found = [
+        _with_level(one, level, varied.name, study)
+        for number, level in enumerate(varied.levels)
+        for one in _of_study(study, level.applied(settings))
+        if not (one.control and number)
+    ]
+    check_count(settings, found)
+    return tuple(found)
+
+
+def _with_level(treatment: Treatment, level: variation.Level, name: str, study: ModuleType) -> Treatment:
+    own = {**level.settings, **treatment.settings}
+    if any(own[key] != value for key, value in level.settings.items()):
+        raise WrongCall(f"vary: {study.__name__.rpartition('.')[2]} sets {name} itself, cell by cell")
+    return dataclasses.replace(treatment, name=f"{treatment.name} · {level.label}", settings=own, environment=level.environment)
+
+
+def _of_study(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
     own = getattr(study, "treatments", None)
     found: tuple[Treatment, ...] = own(settings) if own else (*compared(settings), *controls(settings))
     check_count(settings, found)
@@ -67,8 +98,8 @@ def require_single_steps(settings: CampaignSettings, study: str) -> None:
 def models_of(study: ModuleType, settings: CampaignSettings) -> tuple[str, ...]:
     """The models that a campaign measures: those that the settings name, where the study asks them, or the study's own."""
     own = getattr(study, "models", None)
-    found: tuple[str, ...] = own(settings) if own else (study.MODEL,)
-    return found
+    found = (own(one) if own else (study.MODEL,) for one in variation.each(settings))
+    return tuple(dict.fromkeys(name for names in found for name in names))
 
 
 def groups(treatments: Iterable[Treatment]) -> list[list[str]]:

@@ -32,7 +32,13 @@ class Settings(captioning.Settings):
     """Settings of the calibration."""
 
     campaigns: int = setting(
-        100, "simulated campaigns a scenario; 0: only the real cells", minimum=0, maximum=100_000, group="design"
+        100,
+        "simulated campaigns a scenario; 0: only the real cells",
+        minimum=0,
+        maximum=100_000,
+        group="design",
+        material=False,
+        searchable=False,
     )
 
 

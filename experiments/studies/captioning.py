@@ -30,7 +30,12 @@ class Settings(CampaignSettings):
         "own", "own: the data set's, if it has one; random: 85 % for training", choices=("own", "random"), group="data"
     )
     max_broken_images: float = setting(
-        0.01, "share of pictures that may be unreadable; they are skipped and listed", minimum=0, maximum=1, group="data"
+        0.01,
+        "share of pictures that may be unreadable; they are skipped and listed",
+        minimum=0,
+        maximum=1,
+        group="data",
+        searchable=False,
     )
     weights: str = setting(
         "auto",
@@ -42,7 +47,12 @@ class Settings(CampaignSettings):
         224, "side of the square that pictures are resized to, pixels", minimum=32, maximum=MAX_SIDE, group="features"
     )
     extraction_batch_size: int = setting(
-        32, "pictures a call in feature extraction", minimum=1, maximum=MAX_ROWS, group="features"
+        32,
+        "pictures a call in feature extraction",
+        minimum=1,
+        maximum=MAX_ROWS,
+        group="features",
+        searchable=False,
     )
     formulation: str = setting(
         "prefix", "what is an example: every prefix, or the sequence once", choices=("prefix", "sequence"), group="training"

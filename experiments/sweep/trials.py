@@ -111,7 +111,7 @@ class Trials:
             **steps,
             "idle": str(self._runner.idle),
         }
-        if cooled := self._runner.cool_down(name, self._base.cool_down_seconds):
+        if cooled := self._runner.cool_down(name, setup.settings.cool_down_seconds):
             tags["cool_down"] = cooled
         key = f"trial-{search.original(trial, self._study):04d}"
         work = Work(treatment, key, name, tags, setup.prepared.inputs, run=run)

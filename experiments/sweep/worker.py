@@ -103,6 +103,8 @@ def understood(sweep: Sweep, given: Mapping[str, str]) -> SweepRequest:
     base: CampaignSettings = settings_.parse(module.Settings, module.PRESETS, {"pairing": "sequential", **given})
     if base.aa or base.inject_delay:
         raise WrongCall("aa, inject_delay: a trial is one cell and has no controls; ask for them in a campaign of the experiment")
+    if base.vary:
+        raise WrongCall(f"vary={base.vary}: a trial is one cell; search it, or ask for it in a campaign of the experiment")
     if base.pairing != "sequential":
         raise WrongCall("pairing=interleaved: a trial is one cell and has nobody to take turns with; leave it out")
     dimensions = space.parse(sweep.search, module.Settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from models.contract import (
     OptimizerConfig,
     Profile,
     Span,
+    StepClock,
     Weights,
     check_weights,
 )
@@ -28,6 +30,7 @@ from tests.toy_framework import VARIANTS
 from tests.toy_framework.costs import Ledger
 from tests.toy_framework.networks import Network
 from tests.toy_framework.optimizers import Optimizer
+from tests.toy_framework.seen import Seen
 
 
 class OnDevice(np.ndarray):  # type: ignore[type-arg]
@@ -56,21 +59,25 @@ class Adapter(Framework):
         device: str,
         threads: int,
         precision: str,
-        seed: int,  # noqa: ARG002
-        conv_algorithm: str = PROFILED,  # noqa: ARG002
+        seed: int,
+        conv_algorithm: str = PROFILED,
     ) -> None:
-        if device == "cuda":
+        if device == "cuda" and not os.environ.get("EVENHAND_TOY_GPU"):
             raise NoDevice("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
-        self.name, self.device, self._threads = name, "cpu", threads
+        self.name, self.device, self._threads = name, device, threads
+        given = {"device": device, "threads": threads, "precision": precision, "seed": seed}
+        self._seen = Seen(framework=name, conv_algorithm=conv_algorithm, **given)
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._ledger = Ledger(name)
         with self._ledger.spend("start"):
             pass
 
     def versions(self) -> dict[str, str]:
-        return {"toy": "1", "toy_threads": str(self._threads)}
+        seen = {"seen": self._seen.as_text()} if self._seen.enabled else {}
+        return {"toy": "1", "toy_threads": str(self._threads), **seen}
 
     def build(self, model: str, spec: Any) -> Network:
+        self._seen.build(spec)
         with self._ledger.spend("build"):
             network: Network = models.load(model, self.architecture).build(spec)
             network.weights = {name: array.astype(self._dtype) for name, array in network.weights.items()}
@@ -84,9 +91,11 @@ class Adapter(Framework):
 
     def load_weights(self, network: Network, weights: Mapping[str, Array]) -> None:
         check_weights(weights, {name: array.shape for name, array in network.weights.items()})
+        self._seen.weights(weights)
         network.weights = {name: weights[name].astype(self._dtype) for name in network.weights}
 
     def optimizer(self, network: Network, config: OptimizerConfig) -> Optimizer:
+        self._seen.optimizer(config)
         return Optimizer(network, config, 1e-7 if (self.name, config.name) == ("toy+stock", "adam-stock") else 1e-8)
 
     def optimizer_implementation(self, optimizer: Optimizer) -> str:
@@ -135,7 +144,12 @@ class Adapter(Framework):
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         return self._placed(inputs)
 
+    def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
+        self._seen.epoch()
+        super().train_epoch(network, optimizer, batches, clock)
+
     def train_step(self, network: Network, optimizer: Optimizer, batch: Batch) -> Loss:
+        self._seen.step(batch)
         loss, gradient = self._loss(network, batch)
         with self._ledger.spend("launch"):
             optimizer.update(gradient)
@@ -144,6 +158,7 @@ class Adapter(Framework):
         return Loss(loss, self._ledger, known)
 
     def evaluate(self, network: Network, batch: Batch) -> tuple[float, float]:
+        self._seen.evaluated(batch)
         total = float(batch.weights.sum())
         loss, _ = self._loss(network, batch)
         return float(Loss(loss, self._ledger, self._ledger.launch("evaluate"))) * total, total
@@ -159,11 +174,13 @@ class Adapter(Framework):
         """It never drops anything."""
 
     def infer(self, network: Network, inputs: tuple[Array, ...]) -> Array:
+        self._seen.answered(inputs, {})
         outputs = self._forward(network, self._placed(inputs))
         self._ledger.launch("infer")
         return self._read(outputs)
 
     def apply(self, function: Callable[..., Any], network: Network, inputs: tuple[Array, ...], **options: int) -> Array:
+        self._seen.answered(inputs, options)
         outputs = function(network, *self._placed(inputs), **options)
         self._ledger.launch("apply")
         return self._read(outputs)

@@ -65,7 +65,14 @@ def several(comparison: Comparison) -> bool:
 
 
 def versus(comparison: Comparison) -> str:
-    return f"{wording.joined(comparison.levels[1:])} against {comparison.baseline}"
+    baseline, others = _labels(comparison)
+    return f"{wording.joined(others)} against {baseline}"
+
+
+def _labels(comparison: Comparison) -> tuple[str, list[str]]:
+    """Return the baseline and the other levels as prose names them."""
+    others = [wording.labelled(level, comparison.factor) for level in comparison.levels[1:]]
+    return wording.labelled(comparison.baseline, comparison.factor), others
 
 
 def _side_names(comparison: Comparison) -> tuple[str, str]:
@@ -131,8 +138,9 @@ def verdicts(comparison: Comparison) -> Section:
         )
     whom = " (or the baseline named in the line)" if many else ""
     whose = "those of the baseline and of the level" if many else "those of each side"
+    baseline, others = _labels(comparison)
     caption = (
-        f"Every line compares {wording.joined(comparison.levels[1:])} with the baseline {comparison.baseline}{whom}. "
+        f"Every line compares {wording.joined(others)} with the baseline {baseline}{whom}. "
         f"Values are {whose}: geometric means over blocks for ratios, means for differences. "
         "“b > a in a block”: the share of blocks in which the level (b) has the greater value than the baseline (a), ties half. "
         f"Error rates: {TWO_FAMILIES if comparison.primary else ONE_FAMILY}{PROMISE}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -230,6 +231,7 @@ def _remarks(finding: Finding) -> list[str]:
 
 
 def _sentence(finding: Finding) -> str:
+    finding = _with_labels(finding)
     row, decision = finding.row, finding.decision
     where = f" [{row.stratum}]" if row.stratum else ""
     subject = _capital(finding.outcome.label)
@@ -292,12 +294,26 @@ def _capital(text: str) -> str:
 _PROPER = {"pytorch": "PyTorch", "torch": "PyTorch", "tensorflow": "TensorFlow", "keras": "Keras", "jax": "JAX"}
 
 
+# A level that says nothing without the name of its setting.
+BARE = re.compile(r"[\d.,]+|true|false|none")
+
+
+def labelled(level: str, factor: str) -> str:
+    """Return a level as it is named in prose: a bare value with its setting, `threads=2`."""
+    return f"{factor.removeprefix('params.')}={level}" if BARE.fullmatch(level) else level
+
+
+def _with_labels(finding: Finding) -> Finding:
+    row = finding.row
+    return replace(finding, row=replace(row, a=labelled(row.a, row.factor), b=labelled(row.b, row.factor)))
+
+
 def spoken(level: str, comparison: Comparison) -> str:
-    """A framework as it is written in prose: `keras-torch` is Keras on PyTorch; any other level as it is."""
+    """A framework as it is written in prose: `keras-torch` is Keras on PyTorch; a bare value with its setting: `threads=2`."""
     if comparison.factor.rpartition(".")[2] == "campaign":
         return f"“{level}”"
     if comparison.factor != "framework":
-        return level
+        return labelled(level, comparison.factor)
     name, plus, variant = level.partition("+")
     told = " on ".join(_PROPER.get(part, part) for part in name.split("-"))
     return told + (f" ({variant})" if plus else "")
@@ -472,7 +488,7 @@ def rests_on(comparison: Comparison) -> str:
 
 def _in_one(group: Sequence[Finding]) -> str:
     """All headlines of one pair of levels in one sentence."""
-    row = group[0].row
+    row = _with_labels(group[0]).row
     where = f" [{row.stratum}]" if row.stratum else ""
     told = [_brief(finding) for finding in settled_first(group)]
     return f"{row.b} against {row.a}{where}: {'; '.join(told)}."
@@ -490,7 +506,7 @@ def _brief(finding: Finding) -> str:
 
 def at_a_look(finding: Finding, block_seconds: float) -> str:
     """A line on an outcome while its campaign goes on; block_seconds: how long one more block takes."""
-    row, share = finding.row, outlook.narrower(finding)
+    row, share = _with_labels(finding).row, outlook.narrower(finding)
     seen = f"{named(finding)}, {row.b} against {row.a}: {effect(finding)} (95 % CI {effect_interval(finding) or NONE})"
     if finding.judged or finding.decision is Decision.NOT_COMPARABLE:
         return f"{seen}: {row.verdict}"

@@ -15,6 +15,7 @@ import pandas as pd
 from experiments.comparison.runs import names as names_
 from experiments.comparison.runs import nature
 from experiments.config import settings as settings_
+from experiments.config import variation
 from tracking.errors import WrongCall
 
 CONTROL, DISTURBED, RESTARTS = "tags.control", "tags.disturbed", "tags.workers.restarts"
@@ -252,8 +253,12 @@ def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[s
     """
     plain = plain_name(factor)
     by_nature = nature.differs_by(factor, frame.columns)
-    if found := _varying(frame, settings_of(frame, factor, (), allowed_to_differ)):
-        return f"settings differ apart from {factor}: {found}; select one, or name it in strata"
+    columns = settings_of(frame, factor, (), allowed_to_differ)
+    if found := _varying(frame, columns):
+        differing = [column for column in columns if _varying(frame, [column])]
+        instead = "".join(_in_one_campaign(frame, column) for column in differing) if nature.is_apart(factor) else ""
+        remedy = instead if len(differing) == 1 and instead else "select one, or name it in strata"
+        return f"settings differ apart from {factor}: {found}; {remedy}"
     if plain == "framework" and (found := _varying(frame, ["settings_hash"])):
         return f"settings differ apart from {factor}: {found}; select one campaign"
     if "machine" not in by_nature and (found := _varying(frame, ["machine"])):
@@ -320,7 +325,8 @@ def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFram
             differing.setdefault(what, []).append(f"{a} {one}, {b} {two}")
             excluded += [_exclusion(frame.iloc[side[block]], reason) for side in (first, second)]
         alike[unlike] = False
-    why = "" if alike.any() else _unpaired(a, b, differing)
+    instead = _in_one_campaign(frame, column_of(frame, factor), (a, b))
+    why = "" if alike.any() else _unpaired(a, b, differing, instead)
     return frame.iloc[first[alike]], frame.iloc[second[alike]], excluded, why
 
 
@@ -331,10 +337,21 @@ def _told_apart(one: Any, two: Any) -> tuple[str, ...]:
     return short if short[0] != short[1] else whole
 
 
-def _unpaired(a: str, b: str, differing: Mapping[str, Sequence[str]]) -> str:
-    """differing: what differs inside blocks -> how, a text a block."""
+def _in_one_campaign(frame: pd.DataFrame, column: str, values: Sequence[str] = ()) -> str:
+    """Return how two values of a setting are measured in the same blocks; empty for a column that is no cell's setting."""
+    name = column.removeprefix("params.")
+    if name == column or name in _immaterial(frame):
+        return ""
+    texts = values or sorted(set(as_text(frame[column])), key=natural)
+    return f"measure both in one campaign: {variation.arguments(name, texts)}"
+
+
+def _unpaired(a: str, b: str, differing: Mapping[str, Sequence[str]], instead: str) -> str:
+    """differing: what differs inside blocks -> how, a text a block. instead: how both are measured in the same blocks."""
     if not differing:
-        return f"no block holds both {a} and {b}; runs of one campaign are paired by block"
+        return "; ".join(
+            filter(None, (f"no block holds both {a} and {b}", instead or "runs of one campaign are paired by block"))
+        )
     told = []
     for what, blocks in differing.items():
         how = Counter(blocks).most_common()

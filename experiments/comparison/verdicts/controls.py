@@ -30,6 +30,8 @@ def judged(
     found = []
     for (name, _), here in table[names != ""].groupby([CONTROL, TREATMENT], sort=True):
         same = (names == "") & table["framework"].isin(here["framework"]) & table["campaign"].isin(here["campaign"])
+        if "settings_hash" in table.columns:  # of what is varied, a control has the first value alone
+            same &= table["settings_hash"].isin(here["settings_hash"])
         for baseline, repeated in table[same].groupby(TREATMENT, sort=True):
             comparison = judge(
                 pd.concat([repeated, here]),
