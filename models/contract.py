@@ -27,7 +27,11 @@ def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, 
     """Raises ModelError naming the first missing, superfluous or misshapen array."""
     for name, shape in shapes.items():
         if name not in weights:
-            raise ModelError(f"weights: {name!r} is missing; the network has {len(shapes)} arrays, the weights {len(weights)}")
+            superfluous = next((f", {other!r} is superfluous" for other in weights if other not in shapes), "")
+            raise ModelError(
+                f"weights: {name!r} is missing{superfluous}; "
+                f"the network has {len(shapes)} arrays, the weights {len(weights)}"
+            )
         if tuple(weights[name].shape) != tuple(shape):
             raise ModelError(f"weights: {name!r} has shape {tuple(weights[name].shape)}, the network wants {tuple(shape)}")
     for name in weights:
@@ -304,6 +308,14 @@ class Framework(ABC):
 
         Layers that are never called, or are told that it is no training, are left out. Moves running statistics.
         """
+
+    def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:  # noqa: ARG002
+        """Fingerprints of what each layer takes and returns in one pass, nothing dropped; none here.
+
+        By torch path, in the order in which the layers return; see `models.layer_values`. For the
+        parity gate, which names the first layer that differs.
+        """
+        return {}
 
     @abstractmethod
     def drop_nothing(self, network: Any) -> None:

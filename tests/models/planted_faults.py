@@ -185,12 +185,12 @@ def gate_order() -> Iterator[None]:
         i, f, g, o = np.split(array, 4, axis=-1)
         return np.concatenate([i, g, f, o], axis=-1)
 
-    swapped = transfer.Layout(lambda array: exchanged(array), lambda array, shape: exchanged(array.reshape(shape)))
+    swapped = transfer.Layout(exchanged, lambda array, _: exchanged(array))
     arrays = transfer._arrays
 
     def faulty(layer: Any) -> Any:
-        for suffix, variable, layout in arrays(layer):
-            yield suffix, variable, swapped if suffix == "bias_ih_l0" else layout
+        for name, variables, layout in arrays(layer):
+            yield name, variables, swapped if name.endswith("bias_ih_l0") else layout
 
     with patch.object(transfer, "_arrays", faulty):
         yield
