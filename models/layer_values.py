@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -34,10 +35,15 @@ def fingerprint(array: Array) -> Array:
     is about that of the arrays (Johnson and Lindenstrauss, 1984). What is not finite counts as 0.
     """
     values = np.where(np.isfinite(array), array, 0).astype(np.float64)
-    drawn = np.random.default_rng(0).standard_normal(values.size)
+    drawn = _drawn(values.size)
     arranged = values, np.moveaxis(values, 1, -1) if values.ndim > 2 else values
     sums = [[part.sum() for part in np.array_split(one.ravel() * drawn, SUMS)] for one in arranged]
     return np.array([[values.size, *one] for one in sums])
+
+
+@lru_cache(maxsize=4)  # what a layer takes and returns is often of one size
+def _drawn(size: int) -> Array:
+    return np.random.default_rng(0).standard_normal(size)
 
 
 def first_difference(

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import models
+from models import own
 from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Weights
 from models.frameworks import lean_import, missing, open_framework
 from models.layer_values import first_difference
@@ -386,6 +387,11 @@ def main() -> int:
         computed = compute(asked, Side(options.framework, options.own, options.precision), options.threads)
     except ModelError as error:
         print(error, file=sys.stderr)
+        return 2
+    except Exception as error:
+        if options.model not in own.folders():
+            raise
+        print(own.fault(options.model, error), file=sys.stderr)
         return 2
     with options.out.open("wb") as file:
         np.savez(file, allow_pickle=False, **computed)
