@@ -14,22 +14,22 @@ UNKNOWN = np.full((2, SUMS + 1), np.nan)
 
 
 class Recorder:
-    """What each layer takes and returns, call by call, as fingerprints: whole outputs would fill a disk."""
+    """Fingerprints of what each layer takes and returns, call by call."""
 
     def __init__(self) -> None:
         self._calls: dict[str, list[Array]] = {}
 
     def add(self, path: str, taken: Array, returned: Array) -> None:
-        """Both are fingerprints, or UNKNOWN."""
+        """Add a call. Both arrays are fingerprints, or UNKNOWN."""
         self._calls.setdefault(path, []).append(np.stack([taken, returned]))
 
     def values(self) -> dict[str, Array]:
-        """Path -> (calls, taken and returned, arrangements, size and sums), in the order of the last calls."""
+        """Return an array by path: (calls, taken and returned, arrangements, size and sums)."""
         return {path: np.stack(calls) for path, calls in self._calls.items()}
 
 
 def fingerprint(array: Array) -> Array:
-    """Size and sums of an array as it is, and of its channels moved last: (2, 1 + SUMS).
+    """Return size and sums of an array as it is, and with its channels moved last: (2, 1 + SUMS).
 
     The sums weight every value by a normal one: the relative difference of the sums of two arrays
     is about that of the arrays (Johnson and Lindenstrauss, 1984). What is not finite counts as 0.
@@ -47,16 +47,19 @@ def _drawn(size: int) -> Array:
 
 
 def first_difference(
-    reference: Mapping[str, Array], other: Mapping[str, Array], limit: float
+    reference: Mapping[str, Array],
+    other: Mapping[str, Array],
+    limit: float,
 ) -> tuple[str, str]:
-    """(layer, behind): the first layer whose output differs, in the order of the reference.
+    """Return (layer, behind): the first layer whose output differs, in the reference's order.
 
     behind: the last layer before it that agrees, where what the layer takes differs already: what
     lies between them has no name, such as an activation. `inputs` and `outputs` are the network's.
     Layers are compared that both sides have and call as often; of none, two empty names.
     """
-    paths = [path for path in reference if path in other and reference[path].shape == other[path].shape]
-    errors = {path: tuple(_error(reference[path][:, at], other[path][:, at]) for at in (0, 1)) for path in paths}
+    both = [path for path in reference if path in other]
+    paths = [path for path in both if reference[path].shape == other[path].shape]
+    errors = {path: _errors(reference[path], other[path]) for path in paths}
     behind = "inputs"
     for path, following in zip(paths, [*paths[1:], ""], strict=True):
         taken, returned = errors[path]
@@ -70,10 +73,15 @@ def first_difference(
     return ("outputs", behind) if paths else ("", "")
 
 
-def _error(reference: Array, other: Array) -> float:
-    """Relative L2 error of the worst call, in the arrangements that agree best; infinite for other sizes.
+def _errors(reference: Array, other: Array) -> tuple[float, float]:
+    """Return the errors of what a layer takes and of what it returns."""
+    return _error(reference[:, 0], other[:, 0]), _error(reference[:, 1], other[:, 1])
 
-    Arguments have the shape (calls, arrangements, size and sums).
+
+def _error(reference: Array, other: Array) -> float:
+    """Return the relative L2 error of the worst call, in the arrangements that agree best.
+
+    Arguments have the shape (calls, arrangements, size and sums). Infinite for other sizes.
     """
     errors = []
     for first, second in zip(reference, other, strict=True):
@@ -81,6 +89,6 @@ def _error(reference: Array, other: Array) -> float:
             continue
         if first[0, 0] != second[0, 0]:
             return float("inf")
-        pairs = ((one[1:], two[1:]) for one in first for two in second)
-        errors.append(min(np.linalg.norm(one - two) / (np.linalg.norm(one) or 1) for one, two in pairs))
+        pairs = ((a[1:], b[1:]) for a in first for b in second)
+        errors.append(min(np.linalg.norm(a - b) / (np.linalg.norm(a) or 1) for a, b in pairs))
     return float(max(errors, default=0.0))

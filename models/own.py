@@ -65,9 +65,9 @@ def labelled(name: str) -> str:
 
 
 def fault(name: str, error: Exception) -> str:
-    """One line on what went wrong in the code of a model that was added: the file, its line, the error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [f"{frame.filename}, line {frame.lineno}: " for frame in frames if Path(frame.filename) in sources(name)]
+    """Return one line on an error in the code of a model that was added: file, line, message."""
+    files, frames = set(map(str, sources(name))), traceback.extract_tb(error.__traceback__)
+    places = [f"{one.filename}, line {one.lineno}: " for one in frames if one.filename in files]
     text = str(error).partition("\n\nArguments received")[0]  # Keras adds a list of them
     text = " ".join(_COLOURS.sub("", text).split())
     return f"{places[-1] if places else ''}{type(error).__name__}: {text[:300]}"

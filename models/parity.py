@@ -79,7 +79,7 @@ class Row:
     """One quantity of one framework against the reference: the worst of the `compared` tensors, layers or numbers.
 
     vanishing: of these, gradients that are zero but for rounding on both sides; their difference is relative to the largest.
-    layer, behind: where the outputs differ, the first layer that does, see `layer_values.first_difference`.
+    layer, behind: where the outputs differ, see `models.layer_values.first_difference`.
     """
 
     model: str
@@ -146,12 +146,13 @@ def compute(asked: ParityRequest, side: str | Side, threads: int = 1) -> dict[st
 
     loss, total = adapter.evaluate(network, batch)
     gradients = adapter.gradients(network, batch)
+    layers = adapter.layer_values(network, batch.inputs)
     found = {
         "count/trainable, non-trainable": np.array(adapter.parameter_counts(network)),
         "forward/outputs": adapter.infer(network, batch.inputs),
         "loss/mean": np.array(loss / total),
         **{f"gradient/{name}": gradient for name, gradient in gradients.items()},
-        **{f"{LAYER}{path}": values for path, values in adapter.layer_values(network, batch.inputs).items()},
+        **{f"{LAYER}{path}": values for path, values in layers.items()},
         **_dropped(adapter, network, batch),  # moves running statistics: the last
     }
     adapter.drop_nothing(network)
@@ -190,7 +191,8 @@ def judge(
         worst = max(judged, key=lambda name: judged[name][0] - judged[name][1], default="")
         error, limit = judged.get(worst, (0.0, 0.0))
         zeros = len(vanishing.keys() & names)
-        row = Row(model, other[0], reference[0], quantity, worst.partition("/")[2], error, limit, len(names), zeros)
+        tensor = worst.partition("/")[2]
+        row = Row(model, other[0], reference[0], quantity, tensor, error, limit, len(names), zeros)
         if quantity == "forward" and not row.equal:
             layer, behind = first_difference(_layers(reference[1]), _layers(other[1]), limit)
             row = replace(row, layer=layer, behind=behind)
@@ -199,7 +201,8 @@ def judge(
 
 
 def _layers(computed: Mapping[str, Array]) -> dict[str, Array]:
-    return {name.removeprefix(LAYER): values for name, values in computed.items() if name.startswith(LAYER)}
+    names = (name for name in computed if name.startswith(LAYER))
+    return {name.removeprefix(LAYER): computed[name] for name in names}
 
 
 def gate(

@@ -64,6 +64,11 @@ def _row(index: int) -> Layout:
     return Layout(lambda bias: _gates(bias[index]), to_keras)
 
 
+def _thirds(rows: Array, variables: Any, turn: Callable[[Array], Array]) -> tuple[Array, ...]:
+    pairs = zip(np.split(rows, 3), variables, strict=True)
+    return tuple(turn(part).reshape(variable.shape) for part, variable in pairs)
+
+
 AS_IS = Layout(lambda array: array, lambda array, _: array)
 LINEAR = Layout(np.transpose, lambda array, _: np.transpose(array))
 CONVOLUTION = Layout(  # HWIO <-> OIHW; of a transposed one HWOI <-> IOHW
@@ -72,21 +77,17 @@ CONVOLUTION = Layout(  # HWIO <-> OIHW; of a transposed one HWOI <-> IOHW
 SEQUENCE = Layout(lambda kernel: kernel.transpose(2, 1, 0), lambda kernel, _: kernel.transpose(2, 1, 0))  # WIO <-> OIW
 DEPTHWISE = Layout(  # (H, W, C, multiplier) <-> (C·multiplier, 1, H, W)
     lambda kernel: kernel.transpose(2, 3, 0, 1).reshape(-1, 1, *kernel.shape[:2]),
-    lambda kernel, variable: kernel.reshape(*variable.shape[2:], *variable.shape[:2]).transpose(2, 3, 0, 1),
+    lambda kernel, one: kernel.reshape(*one.shape[2:], *one.shape[:2]).transpose(2, 3, 0, 1),
 )
 GATES = Layout(lambda kernel: _gates(kernel).T, lambda kernel, _: _gates(kernel.T))
 # Query, key and value, (inputs, heads, size) each <-> one below the other, (3·heads·size, inputs)
 PROJECTIONS = Layout(
     lambda *kernels: np.concatenate([kernel.reshape(len(kernel), -1).T for kernel in kernels]),
-    lambda rows, *variables: tuple(
-        part.T.reshape(one.shape) for part, one in zip(np.split(rows, 3), variables, strict=True)
-    ),
+    lambda rows, *variables: _thirds(rows, variables, np.transpose),
 )
 PROJECTION_BIASES = Layout(
     lambda *biases: np.concatenate([bias.ravel() for bias in biases]),
-    lambda rows, *variables: tuple(
-        part.reshape(one.shape) for part, one in zip(np.split(rows, 3), variables, strict=True)
-    ),
+    lambda rows, *variables: _thirds(rows, variables, np.asarray),
 )
 HEADS = Layout(  # (heads, size, outputs) <-> (outputs, heads·size)
     lambda kernel: kernel.reshape(-1, kernel.shape[-1]).T,
@@ -101,7 +102,7 @@ RULES: dict[type[Any], tuple[str, Callable[[Any], Arrays]]] = {}
 
 
 def weight_rule(kind: type[Any], sibling: str = "") -> Callable[[Callable[[Any], Arrays]], Any]:
-    """Make the decorated function the one that yields the arrays of layers of a type, parts included.
+    """Make the decorated function yield the arrays of each layer of a type, parts included.
 
     A model of one's own states one in its `keras.py` for a layer type that has none here.
     """
@@ -135,10 +136,11 @@ def entries(network: Any) -> dict[str, Entry]:
 
 def from_keras(found: Mapping[str, Entry], values: Callable[[Any], Any] = lambda variable: variable) -> Weights:
     """Torch-layout copies of `values(variable)`, which may turn a variable into, say, its gradient."""
-    return {
-        name: np.array(entry.layout.to_torch(*(_numpy(values(one)) for one in entry.variables)), order="C")
-        for name, entry in found.items()
-    }
+    weights: Weights = {}
+    for name, entry in found.items():
+        arrays = (_numpy(values(variable)) for variable in entry.variables)
+        weights[name] = np.array(entry.layout.to_torch(*arrays), order="C")
+    return weights
 
 
 def to_keras(found: Mapping[str, Entry], weights: Mapping[str, Array]) -> None:
@@ -176,10 +178,12 @@ def _arrays(layer: Any) -> Iterator[tuple[str, tuple[Any, ...], Layout]]:
     kind = next((kind for kind in type(layer).__mro__ if kind in RULES), None)
     moved = set[int]()
     for suffix, several, layout in RULES[kind][1](layer) if kind else ():
-        path, variables = layer_path(layer.name), several if isinstance(several, tuple) else (several,)
+        variables = several if isinstance(several, tuple) else (several,)
         moved |= set(map(id, variables))
+        path = layer_path(layer.name)
         yield f"{path}.{suffix}" if suffix else path, variables, layout
-    of_itself = layer.weights if kind else layer._trainable_variables + layer._non_trainable_variables
+    without_parts = layer._trainable_variables + layer._non_trainable_variables
+    of_itself = layer.weights if kind else without_parts
     if left := [variable.name for variable in of_itself if id(variable) not in moved]:
         raise ModelError(
             f"layer {layer.name!r}: no rule moves {left[0]!r} of a {type(layer).__name__}; "
@@ -202,7 +206,8 @@ def _kernel(layer: Any) -> Arrays:
         layers.Conv2D: CONVOLUTION,
         layers.Conv1D: SEQUENCE,
     }
-    yield "weight", layer.kernel, next(layouts[kind] for kind in type(layer).__mro__ if kind in layouts)
+    layout = next(layouts[kind] for kind in type(layer).__mro__ if kind in layouts)
+    yield "weight", layer.kernel, layout
     if layer.use_bias:
         yield "bias", layer.bias, AS_IS
 
@@ -244,7 +249,8 @@ def _cell(cell: Any, suffix: str = "") -> Arrays:
     """LSTM: both order the gates i f g o. GRU: PyTorch r z n, Keras z r n."""
     is_gru = isinstance(cell, layers.GRUCell)
     if is_gru and not (cell.reset_after and cell.use_bias):
-        raise ModelError(f"layer {cell.name!r}: PyTorch's GRU has biases, and resets after the product")
+        right = "PyTorch's GRU has biases, and resets after the product"
+        raise ModelError(f"layer {cell.name!r}: {right}")
     yield f"weight_ih{suffix}", cell.kernel, GATES if is_gru else LINEAR
     yield f"weight_hh{suffix}", cell.recurrent_kernel, GATES if is_gru else LINEAR
     yield f"bias_ih{suffix}", cell.bias, _row(0) if is_gru else AS_IS

@@ -18,7 +18,6 @@ from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
 from tracking.errors import WrongCall
 
-
 # What differs where the output of a layer does.
 FOLLOWS = frozenset({"loss", "gradient", "step", "statistics", "place"})
 

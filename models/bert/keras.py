@@ -54,9 +54,11 @@ class Bert(keras.Model):  # type: ignore[misc]
     def _attention(self, path: str, x: Any, seen: Any, training: bool) -> Any:
         """What each position takes from those that are seen, a mask (n · heads, 1, length)."""
         query, key, value = (self.parts[f"{path}.{name}"](x) for name in ("query", "key", "value"))
-        return attend(
-            query, key, value, self.spec.heads, seen=seen, drop=lambda scores: self._dropped(path, scores, training)
-        )
+
+        def drop(scores: Any) -> Any:
+            return self._dropped(path, scores, training)
+
+        return attend(query, key, value, self.spec.heads, seen=seen, drop=drop)
 
     def _output(self, path: str, x: Any, before: Any, training: bool) -> Any:
         """The end of a sub-layer."""

@@ -89,7 +89,7 @@ def position_embedding(x: Any, rows: int, path: str) -> Any:
 
 
 def attention(x: Any, heads: int, path: str, *, dropout: float = 0.0) -> Any:
-    """Self-attention of (n, length, width), with projections `query`, `key`, `value` and `output`."""
+    """Self-attention of (n, length, width); `query`, `key`, `value` and `output` are its parts."""
     return Attention(heads, dropout, name=layer_name(path))(x)
 
 
@@ -175,8 +175,10 @@ class Attention(layers.Layer):  # type: ignore[misc]
         return input_shape
 
     def call(self, inputs: Any, training: bool = False) -> Any:
+        def drop(scores: Any) -> Any:
+            return self.dropout(scores, training=training)
+
         query, key, value = self.to_query(inputs), self.to_key(inputs), self.to_value(inputs)
-        drop = lambda scores: self.dropout(scores, training=training)  # noqa: E731
         return self.to_output(attend(query, key, value, self.heads, drop=drop))
 
 

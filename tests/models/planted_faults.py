@@ -295,7 +295,11 @@ def layer_norm_epsilon() -> AbstractContextManager[Any]:
 
 def attention_scale() -> AbstractContextManager[Any]:
     """None: heads of 16 are scaled by a quarter."""
-    return replaced("bert", "attend", lambda right, query, *given, **named: right(query * 4, *given, **named))
+
+    def faulty(right: Any, query: Any, *given: Any, **named: Any) -> Any:
+        return right(query * 4, *given, **named)
+
+    return replaced("bert", "attend", faulty)
 
 
 def attention_dropout_rate() -> AbstractContextManager[Any]:
@@ -364,8 +368,8 @@ def key_bias_at_the_values() -> Iterator[None]:
 
 
 def fused_activation() -> AbstractContextManager[Any]:
-    """A ReLU inside of a linear layer, which is right, before a leaky one behind the next."""
-    from keras import layers
+    """A ReLU inside of a linear layer, which is right; behind the next a wrong activation."""
+    from keras import layers, ops
 
     from models.transfer import layer_name
 
@@ -373,15 +377,16 @@ def fused_activation() -> AbstractContextManager[Any]:
         if path == "linear1":
             return layers.Dense(outputs, "relu", name=layer_name(path))(x)
         y = right(x, outputs, path)
-        return layers.LeakyReLU(0.01)(y) if path == "linear2" else y
+        return ops.abs(y) if path == "linear2" else y
 
     return replaced("lenet", "linear", faulty)
 
 
 def misnamed_layer() -> AbstractContextManager[Any]:
-    return replaced(
-        "lenet", "linear", lambda right, x, outputs, path: right(x, outputs, path.replace("linear2", "fc2"))
-    )
+    def faulty(right: Any, x: Any, outputs: int, path: str) -> Any:
+        return right(x, outputs, path.replace("linear2", "fc2"))
+
+    return replaced("lenet", "linear", faulty)
 
 
 def wrong_shape() -> AbstractContextManager[Any]:

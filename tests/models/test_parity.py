@@ -60,7 +60,7 @@ CAUGHT: dict[str, tuple[set[str], str]] = {
 ENDED = {
     "one_bias_more": "weights: 'conv1_1.bias' is missing",
     "misnamed_layer": "weights: 'fc2.weight' is missing, 'linear2.weight' is superfluous",
-    "wrong_shape": "weights: 'conv2.weight' has shape (16, 6, 5, 5), the network wants (16, 6, 3, 3)",
+    "wrong_shape": "'conv2.weight' has shape (16, 6, 5, 5), the network wants (16, 6, 3, 3)",
     "no_key_bias": "weights: 'encoder.layer.0.attention.self.key.bias' is superfluous",
 }
 

@@ -16,7 +16,8 @@ from models.transfer import layer_path
 
 def droppers(network: Any) -> dict[str, Any]:
     """By path: layers that drop, wherever they lie."""
-    return {path: layer for path, layer in _all_layers(network).items() if isinstance(layer, layers.Dropout)}
+    every = _all_layers(network)
+    return {path: layer for path, layer in every.items() if isinstance(layer, layers.Dropout)}
 
 
 def drop_nothing(found: Iterable[Any]) -> None:
@@ -71,8 +72,11 @@ def layer_values(network: Any, inputs: Any) -> dict[str, Array]:
 
         return watched_activation
 
-    weighted = {path: layer for path, layer in watched.items() if layer.weights and not hasattr(layer, "state_size")}
-    fused = {path: layer.activation for path, layer in weighted.items() if vars(layer).get("activation")}
+    fused = {
+        path: layer.activation
+        for path, layer in watched.items()
+        if vars(layer).get("activation") and layer.weights and not hasattr(layer, "state_size")
+    }
     for path, layer in watched.items():
         layer.call = watch(path, layer.call)
     for path, activation in fused.items():

@@ -210,7 +210,8 @@ class KerasFramework(Framework):
         from models.transfer import from_keras
 
         by_variable = dict(zip(map(id, network.trainable_variables), gradients, strict=True))
-        trainable = {name: entry for name, entry in _entries(network).items() if id(entry.variables[0]) in by_variable}
+        found = _entries(network).items()
+        trainable = {name: one for name, one in found if id(one.variables[0]) in by_variable}
         return from_keras(trainable, lambda variable: by_variable[id(variable)])
 
 

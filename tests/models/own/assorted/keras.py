@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import keras
 from keras import layers
-from models.layers.keras import images, linear, network
-
 from models.assorted.spec import Spec
+
+from models.layers.keras import images, linear, network
 
 
 def build(spec: Spec) -> keras.Model:
-    """call(images (n, height, width, 3)) -> (n, classes). A layer's name is the path of its weights in PyTorch."""
+    """call(images (n, height, width, 3)) -> (n, classes). A layer's name is its path in PyTorch."""
     inputs = images(spec.channels)
     x = layers.Conv2DTranspose(spec.width, 3, 2, name="up")(inputs)
     x = layers.GroupNormalization(2, epsilon=1e-5, name="norm")(x)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from models.layers.pytorch import of_images
+from models.assorted.spec import Spec
 from torch import Tensor, nn
 
-from models.assorted.spec import Spec
+from models.layers.pytorch import of_images
 
 
 class Assorted(nn.Module):

@@ -23,10 +23,12 @@ class Spec(ImageSpec):
         found, width = Shapes(), self.width
         found["up.weight"], found["up.bias"] = (self.channels, width, 3, 3), (width,)
         found.layer_norm("norm", width)
-        found["attention.in_proj_weight"], found["attention.in_proj_bias"] = (3 * width, width), (3 * width,)
+        found["attention.in_proj_weight"] = (3 * width, width)
+        found["attention.in_proj_bias"] = (3 * width,)
         found.linear("attention.out_proj", width, width)
         for part in ("ih", "hh"):
-            found[f"gru.weight_{part}_l0"], found[f"gru.bias_{part}_l0"] = (3 * width, width), (3 * width,)
+            found[f"gru.weight_{part}_l0"] = (3 * width, width)
+            found[f"gru.bias_{part}_l0"] = (3 * width,)
         found.linear("classifier", self.classes, width)
         return found
 

@@ -6,13 +6,22 @@ from typing import Any
 
 import keras
 from keras import layers
-from models.layers.keras import convolution, depthwise, gelu, images, layer_norm, linear, network, scale
-
 from models.convnext.spec import Spec
+
+from models.layers.keras import (
+    convolution,
+    depthwise,
+    gelu,
+    images,
+    layer_norm,
+    linear,
+    network,
+    scale,
+)
 
 
 def build(spec: Spec) -> keras.Model:
-    """call(images (n, height, width, 3)) -> (n, classes). A layer's name is the path of its weights in PyTorch."""
+    """call(images (n, height, width, 3)) -> (n, classes). A layer's name is its path in PyTorch."""
     inputs = x = images(spec.channels)
     for stage, (width, depth) in enumerate(zip(spec.widths, spec.depths, strict=True)):
         path = f"stages.{stage}"

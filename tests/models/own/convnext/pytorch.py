@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from models.layers.pytorch import Scale, gelu, of_images
+from models.convnext.spec import Spec
 from torch import Tensor, nn
 
-from models.convnext.spec import Spec
+from models.layers.pytorch import Scale, gelu, of_images
 
 
 class Block(nn.Module):
@@ -36,8 +36,9 @@ class Stage(nn.Module):
         self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self._normalised(self.reduction(x)) if self.first else self.reduction(self._normalised(x))
-        return self.blocks(x)
+        if self.first:
+            return self.blocks(self._normalised(self.reduction(x)))
+        return self.blocks(self.reduction(self._normalised(x)))
 
     def _normalised(self, x: Tensor) -> Tensor:
         return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -49,12 +50,8 @@ class Convnext(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         inputs = (spec.channels, *spec.widths[:-1])
-        self.stages = nn.Sequential(
-            *(
-                Stage(not stage, *sizes)
-                for stage, sizes in enumerate(zip(inputs, spec.widths, spec.depths, strict=True))
-            )
-        )
+        sizes = enumerate(zip(inputs, spec.widths, spec.depths, strict=True))
+        self.stages = nn.Sequential(*(Stage(not stage, *of) for stage, of in sizes))
         self.norm = nn.LayerNorm(spec.widths[-1], 1e-6)
         self.classifier = nn.Linear(spec.widths[-1], spec.classes)
 

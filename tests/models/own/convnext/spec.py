@@ -1,4 +1,4 @@
-"""Sizes of convnext and what is expected of them. NumPy only: this file is read without any framework.
+"""Sizes of convnext and what is expected of them. NumPy only.
 
 Source: Liu et al., A ConvNet for the 2020s, CVPR 2022, section 2 and appendix A.
 """
@@ -46,7 +46,7 @@ class Spec(ImageSpec):
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A small network with every kind of layer in it, or the whole one, and a batch: what the parity gate computes."""
+    """A small network with every kind of layer in it, or the whole one, and a batch."""
     spec = Spec() if full else Spec(classes=4, widths=(4, 6), depths=(2, 1))
     return spec, probe_batch(spec, 12, rng)
 

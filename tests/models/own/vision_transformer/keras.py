@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 from keras import layers, ops
+from models.vision_transformer.spec import Spec
+
 from models.layers.keras import (
     attention,
     convolution,
@@ -17,8 +19,6 @@ from models.layers.keras import (
     position_embedding,
 )
 from models.transfer import AS_IS, Arrays, weight_rule
-
-from models.vision_transformer.spec import Spec
 
 
 class ClassToken(layers.Layer):
@@ -38,7 +38,7 @@ def _class_token(layer: ClassToken) -> Arrays:
 
 
 def build(spec: Spec) -> keras.Model:
-    """call(images (n, height, width, 3)) -> (n, classes). A layer's name is the path of its weights in PyTorch."""
+    """call(images (n, height, width, 3)) -> (n, classes). A layer's name is its path in PyTorch."""
     inputs = images(spec.channels)
     x = convolution(inputs, spec.width, spec.patch, "patches", strides=spec.patch, bias=True)
     x = ClassToken(name="class_token")(layers.Reshape((-1, spec.width))(x))

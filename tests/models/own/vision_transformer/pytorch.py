@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from models.layers.pytorch import Attention, PositionEmbedding, gelu, of_images
+from models.vision_transformer.spec import Spec
 from torch import Tensor, nn
 
-from models.vision_transformer.spec import Spec
+from models.layers.pytorch import Attention, PositionEmbedding, gelu, of_images
 
 
 class Block(nn.Module):

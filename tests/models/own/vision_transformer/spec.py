@@ -1,4 +1,4 @@
-"""Sizes of vision_transformer and what is expected of them. NumPy only: this file is read without any framework.
+"""Sizes of vision_transformer and what is expected of them. NumPy only.
 
 Source: Dosovitskiy et al., An image is worth 16x16 words, ICLR 2021, section 3.1.
 """
@@ -48,7 +48,7 @@ class Spec(ImageSpec):
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A small network with every kind of layer in it, or the whole one, and a batch: what the parity gate computes."""
+    """A small network with every kind of layer in it, or the whole one, and a batch."""
     spec = Spec() if full else Spec(classes=4, width=8, heads=2, blocks=2)
     return spec, probe_batch(spec, spec.only_side, rng)
 
