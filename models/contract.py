@@ -27,7 +27,9 @@ def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, 
     """Raises ModelError naming the first missing, superfluous or misshapen array."""
     for name, shape in shapes.items():
         if name not in weights:
-            raise ModelError(f"weights: {name!r} is missing; the network has {len(shapes)} arrays, the weights {len(weights)}")
+            others = (f", {other!r} is superfluous" for other in weights if other not in shapes)
+            sizes = f"the network has {len(shapes)} arrays, the weights {len(weights)}"
+            raise ModelError(f"weights: {name!r} is missing{next(others, '')}; {sizes}")
         if tuple(weights[name].shape) != tuple(shape):
             raise ModelError(f"weights: {name!r} has shape {tuple(weights[name].shape)}, the network wants {tuple(shape)}")
     for name in weights:
@@ -304,6 +306,18 @@ class Framework(ABC):
 
         Layers that are never called, or are told that it is no training, are left out. Moves running statistics.
         """
+
+    def layer_values(
+        self,
+        network: Any,  # noqa: ARG002
+        inputs: tuple[Array, ...],  # noqa: ARG002
+    ) -> dict[str, Array]:
+        """Return fingerprints of what each layer takes and returns in one pass, nothing dropped.
+
+        By torch path, in the order in which the layers return; see `models.layer_values`. For the
+        parity gate, which names the first layer that differs. No layers here.
+        """
+        return {}
 
     @abstractmethod
     def drop_nothing(self, network: Any) -> None:

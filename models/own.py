@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import sys
+import traceback
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from models.errors import ModelError
 FOLDERS = "EVENHAND_MODELS"
 OURS = Path(__file__).parent
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def add(folder: Path) -> str:
@@ -60,6 +62,15 @@ def sources(name: str) -> list[Path]:
 def labelled(name: str) -> str:
     """A model's name as runs bear it: of one that was added with a digest of its sources, since no commit has them."""
     return f"{name}@{digest(name)}" if name in folders() else name
+
+
+def fault(name: str, error: Exception) -> str:
+    """Return one line on an error in the code of a model that was added: file, line, message."""
+    files, frames = set(map(str, sources(name))), traceback.extract_tb(error.__traceback__)
+    places = [f"{one.filename}, line {one.lineno}: " for one in frames if one.filename in files]
+    text = str(error).partition("\n\nArguments received")[0]  # Keras adds a list of them
+    text = " ".join(_COLOURS.sub("", text).split())
+    return f"{places[-1] if places else ''}{type(error).__name__}: {text[:300]}"
 
 
 def begin() -> None:

@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 
 import models
+from models import own
 from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Weights
 from models.frameworks import lean_import, missing, open_framework
+from models.layer_values import first_difference
 
 STEPS, DROPPED_AFTER = 5, 3
 # Values drawn of a layer that drops, and the probability at which chance makes a measured share of them lie outside its interval.
@@ -30,6 +32,7 @@ DRAWS, CHANCE = 2**20, 1e-9
 # zero by the mathematics, of the bias of the keys in self-attention, were measured at 8e-22 to 3e-19; the smallest of the
 # others of these networks at 1e-6.
 ROUNDING = 1e-12
+LAYER = "layer/"  # what is compared only to name a layer
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Row:
     """One quantity of one framework against the reference: the worst of the `compared` tensors, layers or numbers.
 
     vanishing: of these, gradients that are zero but for rounding on both sides; their difference is relative to the largest.
+    layer, behind: where the outputs differ, see `models.layer_values.first_difference`.
     """
 
     model: str
@@ -87,6 +91,8 @@ class Row:
     limit: float
     compared: int = 1
     vanishing: int = 0
+    layer: str = ""
+    behind: str = ""
 
     @property
     def equal(self) -> bool:
@@ -133,16 +139,21 @@ def compute(asked: ParityRequest, side: str | Side, threads: int = 1) -> dict[st
     spec = replace(spec, **dict(side.own))
     network = adapter.build(asked.model, spec)
     weights = _perturbed(module.initial_weights(spec, rng), rng)
-    adapter.load_weights(network, weights)
+    try:
+        adapter.load_weights(network, weights)
+    except ModelError as error:
+        raise ModelError(f"the network is not the one that spec.py describes: {error}") from None
 
     loss, total = adapter.evaluate(network, batch)
     gradients = adapter.gradients(network, batch)
+    layers = adapter.layer_values(network, batch.inputs)
     found = {
         "count/trainable, non-trainable": np.array(adapter.parameter_counts(network)),
         "forward/outputs": adapter.infer(network, batch.inputs),
         "loss/mean": np.array(loss / total),
         **{f"gradient/{name}": gradient for name, gradient in gradients.items()},
-        **_dropped(adapter, network, batch),
+        **{f"{LAYER}{path}": values for path, values in layers.items()},
+        **_dropped(adapter, network, batch),  # moves running statistics: the last
     }
     adapter.drop_nothing(network)
     for one in asked.rules:
@@ -180,8 +191,18 @@ def judge(
         worst = max(judged, key=lambda name: judged[name][0] - judged[name][1], default="")
         error, limit = judged.get(worst, (0.0, 0.0))
         zeros = len(vanishing.keys() & names)
-        rows.append(Row(model, other[0], reference[0], quantity, worst.partition("/")[2], error, limit, len(names), zeros))
+        tensor = worst.partition("/")[2]
+        row = Row(model, other[0], reference[0], quantity, tensor, error, limit, len(names), zeros)
+        if quantity == "forward" and not row.equal:
+            layer, behind = first_difference(_layers(reference[1]), _layers(other[1]), limit)
+            row = replace(row, layer=layer, behind=behind)
+        rows.append(row)
     return rows
+
+
+def _layers(computed: Mapping[str, Array]) -> dict[str, Array]:
+    names = (name for name in computed if name.startswith(LAYER))
+    return {name.removeprefix(LAYER): computed[name] for name in names}
 
 
 def gate(
@@ -369,6 +390,11 @@ def main() -> int:
         computed = compute(asked, Side(options.framework, options.own, options.precision), options.threads)
     except ModelError as error:
         print(error, file=sys.stderr)
+        return 2
+    except Exception as error:
+        if options.model not in own.folders():
+            raise
+        print(own.fault(options.model, error), file=sys.stderr)
         return 2
     with options.out.open("wb") as file:
         np.savez(file, allow_pickle=False, **computed)

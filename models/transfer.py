@@ -1,13 +1,18 @@
 """Weights between a PyTorch state_dict's names and layouts and Keras variables, by layer type and layer name.
 
+`python -m models.transfer PAGE` writes the table of the layers that move into a page of the docs.
+
 Every weighted Keras layer bears its torch module path as its name, dots written as hyphens (`features-denseblock1-norm1`),
 because Keras on PyTorch refuses dots and no module path has a hyphen.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,35 +23,95 @@ from models.contract import Array, ModelError, Weights, check_weights
 
 @dataclass(frozen=True)
 class Layout:
-    """How one Keras array is laid out in PyTorch; the two functions are each other's inverse."""
+    """How one PyTorch array is laid out in Keras; the two functions are each other's inverse.
 
-    to_torch: Callable[[Array], Array]
-    to_keras: Callable[[Array, tuple[int, ...]], Array]
+    to_torch: of the arrays of the Keras variables that hold it, mostly one. to_keras: of the array
+    and these variables, whose shapes it may want; as many arrays as there are variables.
+    """
+
+    to_torch: Callable[..., Array]
+    to_keras: Callable[..., Array | tuple[Array, ...]]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One array of a network: its torch name, its Keras variable and the layout between them."""
+    """One array of a network: its torch name, its Keras variables and the layout between them."""
 
     name: str
-    variable: Any
+    variables: tuple[Any, ...]
     layout: Layout
 
     def shape(self) -> tuple[int, ...]:
-        """The shape in PyTorch's layout, found without copying the values."""
-        return tuple(self.layout.to_torch(np.broadcast_to(np.float32(0), tuple(self.variable.shape))).shape)
+        """The shape in PyTorch's layout, without the values."""
+        zeros = (np.broadcast_to(np.float32(0), tuple(one.shape)) for one in self.variables)
+        return tuple(self.layout.to_torch(*zeros).shape)
+
+
+def _gates(array: Array) -> Array:
+    """Gates of a GRU along the last axis: r z n <-> z r n."""
+    first, second, third = np.split(array, 3, axis=-1)
+    return np.concatenate([second, first, third], axis=-1)
+
+
+def _row(index: int) -> Layout:
+    """One of the two rows of a GRU's bias."""
+
+    def to_keras(array: Array, bias: Any) -> Array:
+        rows = np.array(_numpy(bias))
+        rows[index] = _gates(array)
+        return rows
+
+    return Layout(lambda bias: _gates(bias[index]), to_keras)
+
+
+def _thirds(rows: Array, variables: Any, turn: Callable[[Array], Array]) -> tuple[Array, ...]:
+    pairs = zip(np.split(rows, 3), variables, strict=True)
+    return tuple(turn(part).reshape(variable.shape) for part, variable in pairs)
 
 
 AS_IS = Layout(lambda array: array, lambda array, _: array)
 LINEAR = Layout(np.transpose, lambda array, _: np.transpose(array))
-CONVOLUTION = Layout(  # HWIO <-> OIHW
+CONVOLUTION = Layout(  # HWIO <-> OIHW; of a transposed one HWOI <-> IOHW
     lambda kernel: kernel.transpose(3, 2, 0, 1), lambda kernel, _: kernel.transpose(2, 3, 1, 0)
 )
 SEQUENCE = Layout(lambda kernel: kernel.transpose(2, 1, 0), lambda kernel, _: kernel.transpose(2, 1, 0))  # WIO <-> OIW
 DEPTHWISE = Layout(  # (H, W, C, multiplier) <-> (C·multiplier, 1, H, W)
     lambda kernel: kernel.transpose(2, 3, 0, 1).reshape(-1, 1, *kernel.shape[:2]),
-    lambda kernel, shape: kernel.reshape(shape[2], shape[3], *shape[:2]).transpose(2, 3, 0, 1),
+    lambda kernel, one: kernel.reshape(*one.shape[2:], *one.shape[:2]).transpose(2, 3, 0, 1),
 )
+GATES = Layout(lambda kernel: _gates(kernel).T, lambda kernel, _: _gates(kernel.T))
+# Query, key and value, (inputs, heads, size) each <-> one below the other, (3·heads·size, inputs)
+PROJECTIONS = Layout(
+    lambda *kernels: np.concatenate([kernel.reshape(len(kernel), -1).T for kernel in kernels]),
+    lambda rows, *variables: _thirds(rows, variables, np.transpose),
+)
+PROJECTION_BIASES = Layout(
+    lambda *biases: np.concatenate([bias.ravel() for bias in biases]),
+    lambda rows, *variables: _thirds(rows, variables, np.asarray),
+)
+HEADS = Layout(  # (heads, size, outputs) <-> (outputs, heads·size)
+    lambda kernel: kernel.reshape(-1, kernel.shape[-1]).T,
+    lambda kernel, variable: kernel.T.reshape(variable.shape),
+)
+
+# PyTorch's name within the layer, or "" for a parameter that is called like the layer; the Keras
+# variable, or several that are one array in PyTorch; the layout between them.
+Arrays = Iterator[tuple[str, Any, Layout]]
+# Type of a Keras layer -> its sibling in PyTorch, and what yields the arrays of a layer.
+RULES: dict[type[Any], tuple[str, Callable[[Any], Arrays]]] = {}
+
+
+def weight_rule(kind: type[Any], sibling: str = "") -> Callable[[Callable[[Any], Arrays]], Any]:
+    """Make the decorated function yield the arrays of each layer of a type, parts included.
+
+    A model of one's own states one in its `keras.py` for a layer type that has none here.
+    """
+
+    def state(arrays: Callable[[Any], Arrays]) -> Callable[[Any], Arrays]:
+        RULES[kind] = sibling, arrays
+        return arrays
+
+    return state
 
 
 def layer_name(path: str) -> str:
@@ -62,25 +127,40 @@ def layer_path(name: str) -> str:
 def entries(network: Any) -> dict[str, Entry]:
     """Torch name -> entry for every array of the network, in the order of its layers."""
     found: dict[str, Entry] = {}
-    for layer in network.layers:
-        for suffix, variable, layout in _arrays(layer):
-            name = f"{layer_path(layer.name)}.{suffix}"
-            if name in found:
-                raise ModelError(f"two layers are called {layer.name!r}")
-            found[name] = Entry(name, variable, layout)
+    for name, variables, layout in _arrays(network):
+        if name in found and found[name].variables[0] is not variables[0]:
+            raise ModelError(f"two layers have a {name!r}")
+        found[name] = Entry(name, variables, layout)
     return found
 
 
 def from_keras(found: Mapping[str, Entry], values: Callable[[Any], Any] = lambda variable: variable) -> Weights:
     """Torch-layout copies of `values(variable)`, which may turn a variable into, say, its gradient."""
-    return {name: np.array(entry.layout.to_torch(_numpy(values(entry.variable))), order="C") for name, entry in found.items()}
+    weights: Weights = {}
+    for name, entry in found.items():
+        arrays = (_numpy(values(variable)) for variable in entry.variables)
+        weights[name] = np.array(entry.layout.to_torch(*arrays), order="C")
+    return weights
 
 
 def to_keras(found: Mapping[str, Entry], weights: Mapping[str, Array]) -> None:
     """Assigns weights of PyTorch's names and layouts. Raises ModelError naming the first array that does not fit."""
     check_weights(weights, {name: entry.shape() for name, entry in found.items()})
     for name, entry in found.items():
-        entry.variable.assign(np.ascontiguousarray(entry.layout.to_keras(weights[name], tuple(entry.variable.shape))))
+        arrays = entry.layout.to_keras(weights[name], *entry.variables)
+        arrays = arrays if isinstance(arrays, tuple) else (arrays,)
+        for variable, array in zip(entry.variables, arrays, strict=True):
+            variable.assign(np.ascontiguousarray(array))
+
+
+MARKED = r"(<!-- layers that move -->\n).*?(<!-- end -->)"
+
+
+def supported() -> str:
+    """The table of docs/own-model.md: Keras layers with a rule, and their siblings in PyTorch."""
+    rows = sorted((kind.__name__, sibling) for kind, (sibling, _) in RULES.items())
+    lines = (f"| `{kind}` | {sibling} |" for kind, sibling in rows)
+    return "\n".join(["| Keras | PyTorch |", "|---|---|", *lines, ""])
 
 
 def _numpy(value: Any) -> Array:
@@ -90,48 +170,107 @@ def _numpy(value: Any) -> Array:
     return array
 
 
-def _arrays(layer: Any) -> Iterator[tuple[str, Any, Layout]]:
-    """(torch suffix, variable, layout) of each array of a layer. Raises ModelError for weighted layers of other types."""
-    if isinstance(layer, layers.DepthwiseConv2D):
-        yield "weight", layer.kernel, DEPTHWISE
-        yield from _bias(layer)
-    elif isinstance(layer, layers.Conv2D):
-        yield "weight", layer.kernel, CONVOLUTION
-        yield from _bias(layer)
-    elif isinstance(layer, layers.Conv1D):
-        yield "weight", layer.kernel, SEQUENCE
-        yield from _bias(layer)
-    elif isinstance(layer, layers.Dense):
-        yield "weight", layer.kernel, LINEAR
-        yield from _bias(layer)
-    elif isinstance(layer, layers.Embedding):
-        yield "weight", layer.embeddings, AS_IS
-    elif isinstance(layer, layers.LSTMCell):
-        yield from _lstm(layer, "")
-    elif isinstance(layer, layers.LSTM):
-        yield from _lstm(layer.cell, "_l0")
-    elif isinstance(layer, layers.Bidirectional):
-        yield from _lstm(layer.forward_layer.cell, "_l0")
-        yield from _lstm(layer.backward_layer.cell, "_l0_reverse")
-    elif isinstance(layer, layers.BatchNormalization):
-        yield "weight", layer.gamma, AS_IS
-        yield "bias", layer.beta, AS_IS
-        yield "running_mean", layer.moving_mean, AS_IS
-        yield "running_var", layer.moving_variance, AS_IS
-    elif isinstance(layer, layers.LayerNormalization):
-        yield "weight", layer.gamma, AS_IS
-        yield "bias", layer.beta, AS_IS
-    elif layer.weights and not isinstance(layer, layers.Dropout):  # Dropout's only weight is its seed
-        raise ModelError(f"layer {layer.name!r}: no rule moves the weights of a {type(layer).__name__}")
+def _arrays(layer: Any) -> Iterator[tuple[str, tuple[Any, ...], Layout]]:
+    """(name, variables, layout) of each array of a layer, by its rule; without one, of its parts.
+
+    Raises ModelError where no rule moves a variable.
+    """
+    kind = next((kind for kind in type(layer).__mro__ if kind in RULES), None)
+    moved = set[int]()
+    for suffix, several, layout in RULES[kind][1](layer) if kind else ():
+        variables = several if isinstance(several, tuple) else (several,)
+        moved |= set(map(id, variables))
+        path = layer_path(layer.name)
+        yield f"{path}.{suffix}" if suffix else path, variables, layout
+    without_parts = layer._trainable_variables + layer._non_trainable_variables
+    of_itself = layer.weights if kind else without_parts
+    if left := [variable.name for variable in of_itself if id(variable) not in moved]:
+        raise ModelError(
+            f"layer {layer.name!r}: no rule moves {left[0]!r} of a {type(layer).__name__}; "
+            "state one in keras.py, by models.transfer.weight_rule"
+        )
+    for part in () if kind else layer._flatten_layers(include_self=False, recursive=False):
+        yield from _arrays(part)
 
 
-def _lstm(cell: Any, suffix: str) -> Iterator[tuple[str, Any, Layout]]:
-    """Both order the gates i f g o."""
-    yield f"weight_ih{suffix}", cell.kernel, LINEAR
-    yield f"weight_hh{suffix}", cell.recurrent_kernel, LINEAR
-    yield f"bias_ih{suffix}", cell.bias, AS_IS
-
-
-def _bias(layer: Any) -> Iterator[tuple[str, Any, Layout]]:
+@weight_rule(layers.Dense, "`nn.Linear`")
+@weight_rule(layers.DepthwiseConv2D, "`nn.Conv2d` with `groups`")
+@weight_rule(layers.Conv2D, "`nn.Conv2d`")
+@weight_rule(layers.Conv2DTranspose, "`nn.ConvTranspose2d`")
+@weight_rule(layers.Conv1D, "`nn.Conv1d`")
+def _kernel(layer: Any) -> Arrays:
+    layouts = {
+        layers.Dense: LINEAR,
+        layers.DepthwiseConv2D: DEPTHWISE,
+        layers.Conv2DTranspose: CONVOLUTION,
+        layers.Conv2D: CONVOLUTION,
+        layers.Conv1D: SEQUENCE,
+    }
+    layout = next(layouts[kind] for kind in type(layer).__mro__ if kind in layouts)
+    yield "weight", layer.kernel, layout
     if layer.use_bias:
         yield "bias", layer.bias, AS_IS
+
+
+@weight_rule(layers.Embedding, "`nn.Embedding`")
+def _embedding(layer: Any) -> Arrays:
+    yield "weight", layer.embeddings, AS_IS
+
+
+@weight_rule(layers.BatchNormalization, "`nn.BatchNorm2d`, `nn.BatchNorm1d`")
+def _batch_norm(layer: Any) -> Arrays:
+    yield from _norm(layer)
+    yield "running_mean", layer.moving_mean, AS_IS
+    yield "running_var", layer.moving_variance, AS_IS
+
+
+@weight_rule(layers.LayerNormalization, "`nn.LayerNorm`")
+@weight_rule(layers.GroupNormalization, "`nn.GroupNorm`")
+def _norm(layer: Any) -> Arrays:
+    if layer.scale:
+        yield "weight", layer.gamma, AS_IS
+    if layer.center:
+        yield "bias", layer.beta, AS_IS
+
+
+@weight_rule(layers.MultiHeadAttention, "`nn.MultiheadAttention`, its `dropout` 0")
+def _attention(layer: Any) -> Arrays:
+    projections = [layer.query_dense, layer.key_dense, layer.value_dense]
+    yield "in_proj_weight", tuple(one.kernel for one in projections), PROJECTIONS
+    yield "out_proj.weight", layer.output_dense.kernel, HEADS
+    if layer.use_bias:
+        yield "in_proj_bias", tuple(one.bias for one in projections), PROJECTION_BIASES
+        yield "out_proj.bias", layer.output_dense.bias, AS_IS
+
+
+@weight_rule(layers.LSTMCell, "`OneBiasCell` of `models.layers.pytorch`")
+@weight_rule(layers.GRUCell, "`nn.GRUCell`")
+def _cell(cell: Any, suffix: str = "") -> Arrays:
+    """LSTM: both order the gates i f g o. GRU: PyTorch r z n, Keras z r n."""
+    is_gru = isinstance(cell, layers.GRUCell)
+    if is_gru and not (cell.reset_after and cell.use_bias):
+        right = "PyTorch's GRU has biases, and resets after the product"
+        raise ModelError(f"layer {cell.name!r}: {right}")
+    yield f"weight_ih{suffix}", cell.kernel, GATES if is_gru else LINEAR
+    yield f"weight_hh{suffix}", cell.recurrent_kernel, GATES if is_gru else LINEAR
+    yield f"bias_ih{suffix}", cell.bias, _row(0) if is_gru else AS_IS
+    if is_gru:
+        yield f"bias_hh{suffix}", cell.bias, _row(1)
+
+
+@weight_rule(layers.LSTM, "`OneBiasLSTM` of `models.layers.pytorch`")
+@weight_rule(layers.GRU, "`nn.GRU` of one layer")
+def _recurrent(layer: Any) -> Arrays:
+    yield from _cell(layer.cell, "_l0")
+
+
+@weight_rule(layers.Bidirectional, "`nn.GRU` or `OneBiasLSTM`, `bidirectional=True`")
+def _bidirectional(layer: Any) -> Arrays:
+    yield from _cell(layer.forward_layer.cell, "_l0")
+    yield from _cell(layer.backward_layer.cell, "_l0_reverse")
+
+
+if __name__ == "__main__":
+    page = Path(sys.argv[1])
+    text = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(MARKED, f"\\1{supported()}\\2", text, flags=re.S), encoding="utf-8")

@@ -18,6 +18,9 @@ from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
 from tracking.errors import WrongCall
 
+# What differs where the output of a layer does.
+FOLLOWS = frozenset({"loss", "gradient", "step", "statistics", "place"})
+
 
 def rows(asked: ParityRequest, asked_of: Sequence[str | Side], cache: Path, progress: Progress) -> list[Row]:
     """Every side against the first, as `models.parity.gate` judges; what was judged by this very code is read back.
@@ -53,15 +56,27 @@ def differences(found: Sequence[Row]) -> list[str]:
 
 
 def difference(found: Sequence[Row]) -> str:
-    """What is not equal of one model and framework; empty where everything is."""
-    return "; ".join(_difference(row) for row in found if not row.equal)
+    """What is not equal of one model and framework; empty where everything is.
+
+    Where a layer is named, what follows from its output is not.
+    """
+    unequal = [row for row in found if not row.equal]
+    follows = FOLLOWS if any(row.layer for row in unequal) else frozenset()
+    return "; ".join(_difference(row) for row in unequal if row.quantity not in follows)
 
 
 def _difference(row: Row) -> str:
     what = f"{row.quantity} of {row.tensor}"
     if math.isinf(row.error):
-        return f"{what} is missing on one side, of another shape or not finite"
-    return f"{what} differs by {row.error:.0e} (limit {row.limit:.0e})"
+        return f"{what} is missing on one side, of another shape or not finite{_place(row)}"
+    return f"{what} differs by {row.error:.0e} (limit {row.limit:.0e}){_place(row)}"
+
+
+def _place(row: Row) -> str:
+    """The first layer that differs, or between what the difference begins."""
+    if row.behind:
+        return f", first between {row.behind} and {row.layer}"
+    return f", first in layer {row.layer}" if row.layer else ""
 
 
 def _file(asked: ParityRequest, reference: Side, side: Side, cache: Path) -> Path:

@@ -159,7 +159,10 @@ def _key(row: Row) -> str:
 
 
 def _as_csv(found: Sequence[Row]) -> str:
-    header = ("model", "framework", "reference", "quantity", "tensor", "error", "limit", "compared", "vanishing", "equal")
+    header = (
+        *("model", "framework", "reference", "quantity", "tensor", "layer", "behind"),
+        *("error", "limit", "compared", "vanishing", "equal"),
+    )
     return spreadsheet.as_csv([header, *([getattr(row, name) for name in header] for row in found)])
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import Any
 
 import keras
 from keras import layers, ops
 
-from models.bert.spec import EPSILON, NEVER, Spec, shapes
+from models.bert.spec import EPSILON, Spec, shapes
+from models.layers.keras import attend, gelu
 from models.transfer import layer_name
 
 
@@ -21,7 +21,6 @@ class Bert(keras.Model):  # type: ignore[misc]
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
-        self.scale = 1 / sqrt(spec.width // spec.heads)
         self.blocks = [f"encoder.layer.{index}" for index in range(spec.layers)]
         weights = {name.removesuffix(".weight"): shape for name, shape in shapes(spec).items() if name.endswith(".weight")}
         self.parts = {path: _part(path, shape) for path, shape in weights.items()}
@@ -54,17 +53,12 @@ class Bert(keras.Model):  # type: ignore[misc]
 
     def _attention(self, path: str, x: Any, seen: Any, training: bool) -> Any:
         """What each position takes from those that are seen, a mask (n · heads, 1, length)."""
-        query, key, value = (self._split(self.parts[f"{path}.{name}"](x)) for name in ("query", "key", "value"))
-        scores = ops.matmul(query, ops.transpose(key, (0, 2, 1))) * self.scale
-        taken = ops.matmul(self._dropped(path, ops.softmax(ops.where(seen, scores, NEVER)), training), value)
-        heads = ops.reshape(taken, (-1, self.spec.heads, *ops.shape(taken)[1:]))
-        return ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), ops.shape(x))
+        query, key, value = (self.parts[f"{path}.{name}"](x) for name in ("query", "key", "value"))
 
-    def _split(self, x: Any) -> Any:
-        """(n · heads, length, size of a head)"""
-        length, size = ops.shape(x)[1], self.spec.width // self.spec.heads
-        heads = ops.transpose(ops.reshape(x, (-1, length, self.spec.heads, size)), (0, 2, 1, 3))
-        return ops.reshape(heads, (-1, length, size))
+        def drop(scores: Any) -> Any:
+            return self._dropped(path, scores, training)
+
+        return attend(query, key, value, self.spec.heads, seen=seen, drop=drop)
 
     def _output(self, path: str, x: Any, before: Any, training: bool) -> Any:
         """The end of a sub-layer."""
@@ -78,11 +72,6 @@ def build(spec: Spec) -> keras.Model:
     network = Bert(spec)
     network.build()
     return network
-
-
-def gelu(x: Any) -> Any:
-    """Written out: TensorFlow's own takes the root of two in float32."""
-    return 0.5 * x * (1 + ops.erf(x * sqrt(0.5)))
 
 
 def _part(path: str, shape: tuple[int, ...]) -> Any:

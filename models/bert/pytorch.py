@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import sqrt
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from models.bert.spec import EPSILON, NEVER, Spec
+from models.bert.spec import EPSILON, Spec
+from models.layers.pytorch import attend, gelu
 
 
 class Embeddings(nn.Module):  # type: ignore[misc]
@@ -33,21 +31,15 @@ class SelfAttention(nn.Module):  # type: ignore[misc]
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
-        self.heads, self.scale = spec.heads, 1 / sqrt(spec.width // spec.heads)
+        self.heads = spec.heads
         self.query = nn.Linear(spec.width, spec.width)
         self.key = nn.Linear(spec.width, spec.width)
         self.value = nn.Linear(spec.width, spec.width)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
-        query, key, value = (self._split(projected(x)) for projected in (self.query, self.key, self.value))
-        scores = (query @ key.transpose(1, 2) * self.scale).masked_fill(~seen, NEVER)
-        taken = self.dropout(scores.softmax(2)) @ value
-        return taken.unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2)
-
-    def _split(self, x: Tensor) -> Tensor:
-        """(n · heads, length, size of a head)"""
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        return attend(query, key, value, self.heads, seen=seen, drop=self.dropout)
 
 
 class Output(nn.Module):  # type: ignore[misc]
@@ -74,7 +66,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
         x = self.attention["output"](self.attention["self"](x, seen), x)
-        return self.output(functional.gelu(self.intermediate["dense"](x)), x)
+        return self.output(gelu(self.intermediate["dense"](x)), x)
 
 
 class Bert(nn.Module):  # type: ignore[misc]

@@ -15,7 +15,6 @@ from models.contract import Array, Batch, ModelError, Reads, Weights
 from models.layers.images import Shapes
 
 EPSILON = 1e-12  # of every LayerNorm
-NEVER = -1e30  # the score of a position behind the end of its row: its probability is zero in every precision
 PADDING = 0
 
 
@@ -71,25 +70,21 @@ def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every weight, in Hugging Face's names and PyTorch's layouts."""
     found, width = Shapes(), spec.width
     for name, rows in (("word", spec.vocabulary), ("position", spec.positions), ("token_type", spec.types)):
-        found[f"embeddings.{name}_embeddings.weight"] = (rows, width)
-    _layer_norm(found, "embeddings.LayerNorm", width)
+        found.embedding(f"embeddings.{name}_embeddings", rows, width)
+    found.layer_norm("embeddings.LayerNorm", width)
     for index in range(spec.layers):
         path = f"encoder.layer.{index}"
         for name in ("query", "key", "value"):
             found.linear(f"{path}.attention.self.{name}", width, width)
         found.linear(f"{path}.attention.output.dense", width, width)
-        _layer_norm(found, f"{path}.attention.output.LayerNorm", width)
+        found.layer_norm(f"{path}.attention.output.LayerNorm", width)
         found.linear(f"{path}.intermediate.dense", spec.intermediate, width)
         found.linear(f"{path}.output.dense", width, spec.intermediate)
-        _layer_norm(found, f"{path}.output.LayerNorm", width)
+        found.layer_norm(f"{path}.output.LayerNorm", width)
     found.linear("pooler.dense", width, width)
     if spec.classes is not None:
         found.linear("classifier", spec.classes, width)
     return found
-
-
-def _layer_norm(found: Shapes, path: str, width: int) -> None:
-    found[f"{path}.weight"] = found[f"{path}.bias"] = (width,)
 
 
 def parameters(spec: Spec) -> tuple[int, int]:

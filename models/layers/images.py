@@ -30,6 +30,20 @@ class Shapes(dict[str, tuple[int, ...]]):
         self[f"{path}.weight"] = (outputs, inputs)
         self[f"{path}.bias"] = (outputs,)
 
+    def layer_norm(self, path: str, width: int) -> None:
+        self[f"{path}.weight"] = self[f"{path}.bias"] = (width,)
+
+    def scale(self, path: str, width: int) -> None:
+        self[f"{path}.weight"] = (width,)
+
+    def embedding(self, path: str, rows: int, width: int) -> None:
+        """Of tokens or positions."""
+        self[f"{path}.weight"] = (rows, width)
+
+    def attention(self, path: str, width: int) -> None:
+        for part in ("query", "key", "value", "output"):
+            self.linear(f"{path}.{part}", width, width)
+
     @property
     def parameters(self) -> tuple[int, int]:
         """(trainable, non-trainable)."""

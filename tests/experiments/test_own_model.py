@@ -11,7 +11,7 @@ import pytest
 from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from models import own
-from tests.conftest import Place
+from tests.conftest import ROOT, Place
 from tests.documented import commands
 from tracking.store import Store
 
@@ -66,6 +66,25 @@ def test_the_gate_refuses_sides_that_differ(place: Place) -> None:
     done = run(place, "classification", "--model=./leaning/", "--blocks=1", "--epochs=1", "--frameworks=pytorch,keras-torch")
     assert done.returncode == WRONG_CALL, done.stdout + done.stderr
     assert "leaning of keras-torch is not equal to that of pytorch: forward of outputs differs" in done.stderr
+    assert ", first between conv2 and classifier" in done.stderr
+
+
+def test_a_vision_transformer_is_proven_and_measured(place: Place) -> None:
+    """Written by docs/own-model.md alone, with a layer and a rule for its weights in it."""
+    folder = ROOT / "tests" / "models" / "own" / "vision_transformer"
+    done = run(place, "parity", f"--models={folder}/", "--frameworks=pytorch,keras-torch")
+    assert done.returncode == DONE, done.stdout + done.stderr
+    few = ("--blocks=1", "--epochs=1", "--steps_per_epoch=8", "--batch_size=16", "--threads=1")
+    few += ("--frameworks=pytorch,keras-torch",)
+    done = run(place, "classification", f"--model={folder}/", *few)
+    assert done.returncode == NO_VERDICT, done.stdout + done.stderr
+    runs = list(Store(place.uri).runs("classification"))
+    (campaign,) = (run for run in runs if run.tags["kind"] == "campaign")
+    assert campaign.tags["parity"] == "equal"
+    cells = [run for run in runs if run.tags["kind"] == "cell"]
+    outcomes = {cell.tags["framework"]: cell.tags["outcome"] for cell in cells}
+    assert outcomes == {"pytorch": "ok", "keras-torch": "ok"}
+    assert {cell.metrics["model/trainable_parameters"] for cell in cells} == {53_354.0}
 
 
 @pytest.fixture

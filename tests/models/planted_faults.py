@@ -185,12 +185,12 @@ def gate_order() -> Iterator[None]:
         i, f, g, o = np.split(array, 4, axis=-1)
         return np.concatenate([i, g, f, o], axis=-1)
 
-    swapped = transfer.Layout(lambda array: exchanged(array), lambda array, shape: exchanged(array.reshape(shape)))
+    swapped = transfer.Layout(exchanged, lambda array, _: exchanged(array))
     arrays = transfer._arrays
 
     def faulty(layer: Any) -> Any:
-        for suffix, variable, layout in arrays(layer):
-            yield suffix, variable, swapped if suffix == "bias_ih_l0" else layout
+        for name, variables, layout in arrays(layer):
+            yield name, variables, swapped if name.endswith("bias_ih_l0") else layout
 
     with patch.object(transfer, "_arrays", faulty):
         yield
@@ -294,7 +294,12 @@ def layer_norm_epsilon() -> AbstractContextManager[Any]:
 
 
 def attention_scale() -> AbstractContextManager[Any]:
-    return rebuilt("bert", lambda network: setattr(network, "scale", 1.0))
+    """None: heads of 16 are scaled by a quarter."""
+
+    def faulty(right: Any, query: Any, *given: Any, **named: Any) -> Any:
+        return right(query * 4, *given, **named)
+
+    return replaced("bert", "attend", faulty)
 
 
 def attention_dropout_rate() -> AbstractContextManager[Any]:
@@ -362,6 +367,46 @@ def key_bias_at_the_values() -> Iterator[None]:
         yield
 
 
+def fused_activation() -> AbstractContextManager[Any]:
+    """A ReLU inside of a linear layer, which is right; behind the next a wrong activation."""
+    from keras import layers, ops
+
+    from models.transfer import layer_name
+
+    def faulty(right: Any, x: Any, outputs: int, path: str) -> Any:
+        if path == "linear1":
+            return layers.Dense(outputs, "relu", name=layer_name(path))(x)
+        y = right(x, outputs, path)
+        return ops.abs(y) if path == "linear2" else y
+
+    return replaced("lenet", "linear", faulty)
+
+
+def misnamed_layer() -> AbstractContextManager[Any]:
+    def faulty(right: Any, x: Any, outputs: int, path: str) -> Any:
+        return right(x, outputs, path.replace("linear2", "fc2"))
+
+    return replaced("lenet", "linear", faulty)
+
+
+def wrong_shape() -> AbstractContextManager[Any]:
+    """A kernel of 3 × 3 instead of 5 × 5."""
+
+    def faulty(right: Any, x: Any, filters: int, size: int, path: str, **others: Any) -> Any:
+        return right(x, filters, 3 if path == "conv2" else size, path, **others)
+
+    return replaced("lenet", "convolution", faulty)
+
+
+def wrong_strides() -> AbstractContextManager[Any]:
+    """The first convolution goes on by single pixels; the classifier sees means."""
+
+    def faulty(right: Any, x: Any, *given: Any, strides: int = 1, **others: Any) -> Any:
+        return right(x, *given, strides=1 if given[2] == "features.0.0" else strides, **others)
+
+    return replaced("mobilenet_v2", "convolution", faulty)
+
+
 # Each with the model that it is planted in.
 FAULTS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
     "nothing": ("lenet", nothing),
@@ -395,6 +440,10 @@ FAULTS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
     "pooler_activation": ("bert", pooler_activation),
     "no_key_bias": ("bert", no_key_bias),
     "key_bias_at_the_values": ("bert", key_bias_at_the_values),
+    "fused_activation": ("lenet", fused_activation),
+    "misnamed_layer": ("lenet", misnamed_layer),
+    "wrong_shape": ("lenet", wrong_shape),
+    "wrong_strides": ("mobilenet_v2", wrong_strides),
 }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.models.children import run_in
+from pathlib import Path
+
+from tests.models.children import ROOT, run_in
 
 SCRIPT = """
 import os
@@ -11,7 +13,7 @@ os.environ["KERAS_TORCH_DEVICE"] = "cpu"
 import keras, numpy as np, torch
 from keras import layers
 from models.contract import ModelError
-from models.transfer import entries, from_keras, to_keras
+from models.transfer import AS_IS, entries, from_keras, to_keras, weight_rule
 
 torch.manual_seed(0)
 image, rows, tokens = torch.randn(2, 9, 9, 4), torch.randn(3, 5, 4), torch.tensor([[0, 4], [2, 2]])
@@ -30,7 +32,54 @@ for tensor in norm.state_dict().values():
 layer_norm = torch.nn.LayerNorm(4)
 for tensor in layer_norm.state_dict().values():
     tensor.copy_(torch.rand(4) + 0.5)
+gru = torch.nn.GRU(4, 6, batch_first=True)
+both_ways = torch.nn.GRU(4, 3, batch_first=True, bidirectional=True)
+transposed = torch.nn.ConvTranspose2d(4, 6, (3, 2), (2, 1))
+group_norm = torch.nn.GroupNorm(2, 4)
+for tensor in group_norm.state_dict().values():
+    tensor.copy_(torch.rand(4) + 0.5)
+attention = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+attention.in_proj_bias.data = torch.randn(12)
+
+
+def network_of(layer):
+    if isinstance(layer, layers.MultiHeadAttention):
+        x = keras.Input((5, 4))
+        return keras.Model(x, layer(x, x))
+    return keras.Sequential([layers.RNN(layer) if isinstance(layer, layers.GRUCell) else layer])
+
+
+class Shift(layers.Layer):
+    def build(self, shape):
+        self.shift = self.add_weight(shape=(1, shape[-1]))
+
+    def call(self, x):
+        return x + self.shift
+
+
+@weight_rule(Shift)
+def _(layer):
+    yield "", layer.shift, AS_IS
+
+
+class TorchShift(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.randn(1, 4))
+
+    def forward(self, x):
+        return x + self.bias
+
+
+twice = layers.Bidirectional(layers.GRU(3, return_sequences=True))
 pairs = [
+    (layers.Conv2DTranspose(6, (3, 2), (2, 1)), transposed, image, on_image),
+    (layers.GroupNormalization(2, epsilon=1e-5), group_norm, image, on_image),
+    (layers.GRU(6, return_sequences=True), gru, rows, lambda m: m(rows)[0]),
+    (twice, both_ways, rows, lambda m: m(rows)[0]),
+    (layers.GRUCell(6), torch.nn.GRUCell(4, 6), rows[:, :1], lambda m: m(rows[:, 0])),
+    (layers.MultiHeadAttention(2, 2), attention, rows, lambda m: m(rows, rows, rows)[0]),
+    (Shift(), TorchShift(), rows, lambda m: m(rows)),
     (layers.Conv2D(6, (3, 2)), torch.nn.Conv2d(4, 6, (3, 2)), image, on_image),
     (layers.DepthwiseConv2D((3, 2), depth_multiplier=2), depthwise, image, on_image),
     (layers.Dense(7), torch.nn.Linear(4, 7), rows, lambda m: m(rows)),
@@ -40,11 +89,13 @@ pairs = [
     (layers.LayerNormalization(epsilon=1e-5), layer_norm, rows, lambda m: m(rows)),
 ]
 for layer, module, inputs, expected in pairs:
-    layer.name = "the-layer"
-    network = keras.Sequential([layer])
+    layer.name = "the-layer" if not isinstance(layer, Shift) else "the-layer-bias"
+    network = network_of(layer)
     network(inputs)
     state = {f"the.layer.{name}": tensor.numpy() for name, tensor in module.state_dict().items()}
-    state = {name: array for name, array in state.items() if not name.endswith(("bias_hh_l0", "num_batches_tracked"))}
+    if isinstance(module, torch.nn.LSTM):
+        del state["the.layer.bias_hh_l0"]
+    state.pop("the.layer.num_batches_tracked", None)
     to_keras(entries(network), state)
     np.testing.assert_allclose(
         network(inputs).detach().numpy(), expected(module).detach().numpy(), atol=2e-6, err_msg=type(layer).__name__
@@ -53,16 +104,68 @@ for layer, module, inputs, expected in pairs:
     assert back.keys() == state.keys()
     assert all(np.array_equal(back[name], state[name]) for name in state), type(layer).__name__
 
-unknown = keras.Sequential([layers.GRU(3)])
-unknown(rows)
-try:
-    entries(unknown)
-except ModelError as error:
-    assert "no rule moves the weights of a GRU" in str(error)
-else:
-    raise AssertionError("a GRU went through")
+
+def refused(network):
+    network(rows)
+    try:
+        entries(network)
+    except ModelError as error:
+        return str(error)
+    raise AssertionError("it went through")
+
+
+class UnitScale(layers.Layer):
+    def build(self, shape):
+        self.gamma = self.add_weight(shape=(4,), name="gamma")
+
+    def call(self, x):
+        return x * self.gamma
+
+
+class Part(layers.Layer):
+    def build(self, shape):
+        self.linear = layers.Dense(4, name="part-linear")
+        self.linear.build(shape)
+
+    def call(self, x):
+        return self.linear(x)
+
+
+class Half(Shift):
+    def build(self, shape):
+        super().build(shape)
+        self.factor = self.add_weight(shape=(1,), name="factor")
+
+
+class Whole(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.token = self.add_weight(shape=(1,), name="token")
+
+    def call(self, x):
+        return x + self.token
+
+
+parted = keras.Sequential([Part(), layers.Dropout(0.5)])
+parted(rows)
+assert list(entries(parted)) == ["part.linear.weight", "part.linear.bias"]
+told = refused(keras.Sequential([UnitScale()]))
+assert "no rule moves 'gamma' of a UnitScale; state one in keras.py" in told
+told = refused(keras.Sequential([Half()]))
+assert "no rule moves 'factor' of a Half" in told, "a rule that leaves something out"
+assert "no rule moves 'token' of a Whole" in refused(Whole()), "a weight of the network itself"
+assert "resets after the product" in refused(keras.Sequential([layers.GRU(3, reset_after=False)]))
 """
 
 
 def test_layers_compute_the_same_after_transfer() -> None:
     run_in("keras-torch", "-c", SCRIPT)
+
+
+def test_the_docs_list_the_layers_that_move(tmp_path: Path) -> None:
+    """`python -m models.transfer docs/own-model.md` brings the page up to date."""
+    page, text = tmp_path / "page.md", (ROOT / "docs" / "own-model.md").read_text()
+    page.write_text(text.replace("| `GRU` |", "| `Gone` |"))
+    run_in("keras-torch", "-m", "models.transfer", str(page))
+    assert page.read_text() == text
+    assert text.count("| `MultiHeadAttention` |") == 1

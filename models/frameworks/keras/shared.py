@@ -140,6 +140,12 @@ class KerasFramework(Framework):
         arrays = tuple(map(self._array, inputs))
         return seen.dropping(network, arrays if len(arrays) > 1 else arrays[0], draws)
 
+    def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:
+        from models.frameworks.keras import seen
+
+        arrays = tuple(map(self._array, inputs))
+        return seen.layer_values(network, arrays if len(arrays) > 1 else arrays[0])
+
     def drop_nothing(self, network: Any) -> None:
         from models.frameworks.keras import seen
 
@@ -204,7 +210,8 @@ class KerasFramework(Framework):
         from models.transfer import from_keras
 
         by_variable = dict(zip(map(id, network.trainable_variables), gradients, strict=True))
-        trainable = {name: entry for name, entry in _entries(network).items() if id(entry.variable) in by_variable}
+        found = _entries(network).items()
+        trainable = {name: one for name, one in found if id(one.variables[0]) in by_variable}
         return from_keras(trainable, lambda variable: by_variable[id(variable)])
 
 

@@ -174,6 +174,9 @@ class Adapter(Framework):
     def dropping(self, network: nn.Module, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
         return seen.dropping(network, self._inputs(inputs), draws)
 
+    def layer_values(self, network: nn.Module, inputs: tuple[Array, ...]) -> dict[str, Array]:
+        return seen.layer_values(network, self._inputs(inputs))
+
     def drop_nothing(self, network: nn.Module) -> None:
         seen.drop_nothing(seen.droppers(network).values())
 

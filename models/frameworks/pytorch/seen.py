@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from models.contract import Array, Dropping
+from models.layer_values import UNKNOWN, Recorder, fingerprint
 
 See = Callable[[str, nn.Module, Tensor], None]
 
@@ -47,6 +49,40 @@ def unbiased(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:
     norms = {path: layer for path, layer in network.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
     _watched(network, inputs, norms, see)
     return found
+
+
+def layer_values(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Array]:
+    recorder, taken = Recorder(), dict[nn.Module, list[Array]]()
+    paths = {layer: path for path, layer in network.named_modules() if path}
+
+    def before(layer: nn.Module, arguments: Any, named: Any) -> None:  # some layers work in place
+        taken.setdefault(layer, []).append(_fingerprint((arguments, named)))
+
+    def after(layer: nn.Module, _: Any, outputs: Any) -> None:
+        recorder.add(paths[layer], taken[layer].pop(), _fingerprint(outputs))
+
+    hooks = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in paths]
+    hooks += [layer.register_forward_hook(after) for layer in paths]
+    network.eval()
+    with torch.no_grad():
+        network(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return recorder.values()
+
+
+def _fingerprint(values: Any) -> Array:
+    """Of the first tensor among arguments or outputs."""
+    tensor = next(_tensors(values), None)
+    return UNKNOWN if tensor is None else fingerprint(_numpy(tensor))
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, (tuple, list, dict)):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _tensors(value)
 
 
 def _watched(network: nn.Module, inputs: tuple[Tensor, ...], layers: dict[str, nn.Module], see: See) -> None:
