@@ -230,7 +230,7 @@ class Store:
         runs of two members of one team apart, and protects no team from its own members.
         """
         name, user = self._homes.get(origin, (self._experiment, None))
-        if not (name and limits.is_origin(origin)):
+        if not (limits.is_experiment(name) and limits.is_origin(origin)):
             return []
         if name not in self._places:
             experiment = self._ask(self._client.get_experiment_by_name, name)

@@ -148,7 +148,10 @@ def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> 
     for folder, kept in reversed(journal.descriptions(root, "") if root.is_dir() else []):
         if kept["study"] != study or len(found) == MAX_CAMPAIGNS:
             continue
-        runs = [run for run in finished.from_journal(folder) if _serves(run, wanted, here)]
+        try:
+            runs = [run for run in finished.from_journal(folder) if _serves(run, wanted, here)]
+        except WrongCall:  # its records are missing: nothing is known by them
+            continue
         if runs:
             found[folder] = runs
     return found
