@@ -112,7 +112,7 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         outcome, reason = RunOutcome.FAILED, str(error)
     except (ModelError, EvenhandError) as error:
         outcome, reason = RunOutcome.FAILED, str(error)
-    except Exception as error:
+    except BaseException as error:  # SystemExit too, in code of the user's: the parent would hear nothing
         traceback.print_exc()
         outcome, reason = _classify(error, memory.size(spec.settings.get("memory_limit", "none")))
     return RunClosed(spec.run, int(time.time() * 1_000), outcome, " ".join(reason.split())[:1_000])
@@ -144,7 +144,7 @@ def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
     return autologging(flavour, spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags)
 
 
-def _classify(error: Exception, limit_bytes: int) -> tuple[RunOutcome, str]:
+def _classify(error: BaseException, limit_bytes: int) -> tuple[RunOutcome, str]:
     text = f"{type(error).__name__}: {error}"
     unclear = memory.UNCLEAR in text and memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
     return (RunOutcome.OUT_OF_MEMORY if unclear or memory.ran_out(text) else RunOutcome.FAILED), text
