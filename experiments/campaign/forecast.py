@@ -63,8 +63,8 @@ class Detectable:
 class Forecast:
     """cells: in their order. seconds, bytes: treatment -> what each of its earlier cells took, and left in the journal.
 
-    data: what was found of the data; prepared: what would be warned of. checked: what is looked at before the first cell, a
-    line each. free_bytes: on the disk of the journal.
+    data: what was found of the data; left_out: pictures and folders that are not read; prepared: what would be warned of.
+    checked: what is looked at before the first cell, a line each. free_bytes: on the disk of the journal.
     """
 
     settings: CampaignSettings
@@ -79,6 +79,7 @@ class Forecast:
     seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     bytes: Mapping[str, Sequence[float]] = field(default_factory=dict)
     detectable: Sequence[Detectable] = ()
+    left_out: Sequence[str] = ()
 
     @property
     def unknown(self) -> list[str]:
@@ -135,6 +136,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         seconds,
         sizes,
         _detectable(question(settings, plan, module), settings, earlier.values()),
+        prepared.left_out,
     )
 
 

@@ -43,6 +43,7 @@ class Prepared:
     `warnings` are said in the terminal, in the tag `warnings` and on top of the report.
     `files`: name → text, the campaign's artifacts. `of_treatment`: inputs of the treatments whose settings change their data.
     `refused`: treatments that the parity gate does not call equal, and what differs: they are not measured.
+    `left_out`: pictures and folders that are not read, each with the reason.
     """
 
     dataset: DatasetInfo
@@ -53,6 +54,7 @@ class Prepared:
     files: Mapping[str, str] = field(default_factory=dict)
     of_treatment: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
