@@ -630,7 +630,8 @@ class Store:
         for run in running:
             if run.tags.get("campaign", run.run_id) in fresh:
                 continue
-            self._end(run.run_id, RunClosed(run.run_id, int(time.time() * 1_000), RunOutcome.INTERRUPTED, VANISHED))
+            now_ms = max(run.start_ms, int(time.time() * 1_000))  # its machine's clock may have been ahead of this one
+            self._end(run.run_id, RunClosed(run.run_id, now_ms, RunOutcome.INTERRUPTED, VANISHED))
             closed.append(run.run_id)
         return closed
 

@@ -63,7 +63,7 @@ class CellSpec:
 
     cpus: those that it may run on; none: as its parent may. in_turns: whether other cells of its block are alive beside it.
     nodes: of each machine that it may use, this one first, the words before a command that run it there; none: this one alone.
-    address: at which those reach this one.
+    address: at which those reach this one. clock: what its parent's clock began with, see `tracking.clock`; 0: its own.
     """
 
     run: str
@@ -84,6 +84,7 @@ class CellSpec:
     in_turns: bool = False
     nodes: tuple[tuple[str, ...], ...] = ()
     address: str = ""
+    clock: float = 0.0
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> CellSpec:
