@@ -42,14 +42,20 @@ def spec(model: str) -> ModuleType:
 
 
 def _module(model: str, name: str) -> ModuleType:
-    """Raises ModelError for a module of somebody's own that cannot be imported; a fault in ours stays what it is."""
-    try:
+    """Import a module of a model; a fault in ours stays what it is.
+
+    Raises ModelError for one of the user's that cannot be imported, ends the process or takes too long.
+    """
+    if model not in own.folders():
         return import_module(name)
-    except Exception as error:
-        if model not in own.folders():
-            raise
+    try:
+        with own.time_limit(own.IMPORT_SECONDS):
+            return import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         file = f"{own.folders()[model]}/{name.rpartition('.')[2]}.py"
-        raise ModelError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{file} cannot be imported: {own.reason(error)}") from error
 
 
 own.begin()

@@ -258,7 +258,7 @@ def _computed(asked: ParityRequest, side: Side, threads: int) -> dict[str, Array
         command += ["--rules", json.dumps(list(map(asdict, asked.rules))), "--seed", str(asked.seed), "--threads", str(threads)]
         command += ["--full"] if asked.full else []
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
-        if done.returncode:
+        if done.returncode or not out.is_file():  # code of the user's may end the process as if all were well
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise ModelError(f"parity of {asked.model}: {side} exited with {done.returncode}: {last}")
         with np.load(out, allow_pickle=False) as arrays:

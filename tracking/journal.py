@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
 import shlex
+import stat
 import threading
 import zlib
 from collections import deque
@@ -14,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
 from tracking.errors import EvenhandError, WrongCall
@@ -65,8 +67,11 @@ class Journal:
         self._pending: deque[bytes] = deque()
         self._lock = threading.Lock()  # the sensors' thread and the uploader's come here too
         try:
+            if (folder / CAMPAIGN).exists():  # it has begun: without its records it cannot go on
+                _reading(folder / RECORDS).close()
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(folder / RECORDS, os.O_RDWR | os.O_CREAT, 0o644)
+            self._file = os.open(folder / RECORDS, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
+            _check_regular(self._file, folder / RECORDS)
         except OSError as error:
             raise WrongCall(f"journal: cannot write {folder}: {error.strerror}; choose another with journal=DIR") from None
         try:
@@ -123,7 +128,7 @@ def read(folder: Path, offset: int = 0, limit: int = 5_000, damaged: Damages | N
     """
     records: list[Record] = []
     path = folder / RECORDS
-    with path.open("rb") as file:
+    with _reading(path) as file:
         file.seek(offset)
         for _ in range(limit):
             line = file.readline(LONGEST_LINE_BYTES)
@@ -172,7 +177,7 @@ def opened(folder: Path, damaged: Damages | None = None) -> list[RunOpened]:
 
 def count(folder: Path, offset: int = 0) -> int:
     """Number of whole lines after an offset."""
-    with (folder / RECORDS).open("rb") as file:
+    with _reading(folder / RECORDS) as file:
         file.seek(offset)
         return sum(piece.count(b"\n") for piece in iter(lambda: file.read(2**20), b""))
 
@@ -190,7 +195,8 @@ def delivered(folder: Path, server: str) -> tuple[int, str]:
     """
     path = folder / DELIVERED
     try:
-        first, _, of = path.read_bytes()[:4_096].decode().partition("\n")
+        with _open(path) as file:
+            first, _, of = file.read(4_096).decode().partition("\n")
         offset = int(first)
     except FileNotFoundError:
         return 0, ""
@@ -216,7 +222,8 @@ def read_campaign(folder: Path) -> dict[str, Any]:
     """What a campaign was asked. Raises WrongCall where its file is missing or damaged."""
     path = folder / CAMPAIGN
     try:
-        description = json.loads(path.read_bytes())
+        with _open(path) as file:
+            description = json.loads(file.read())
         reason = _trouble(description)
     except OSError as error:
         reason = f"it cannot be read ({error.strerror})"
@@ -240,7 +247,7 @@ def experiment(folder: Path) -> str:
 def campaigns(root: Path) -> list[Path]:
     """Folders of campaigns below `root`, the oldest first."""
     found = [path.parent for path in root.glob(f"*/{CAMPAIGN}")]
-    return sorted(found, key=lambda folder: (folder / CAMPAIGN).stat().st_mtime_ns)
+    return sorted(found, key=lambda folder: (folder / CAMPAIGN).lstat().st_mtime_ns)
 
 
 def descriptions(root: Path, wanted: str) -> list[tuple[Path, dict[str, Any]]]:
@@ -262,6 +269,33 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     os.replace(temporary, path)
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a file of a journal. Raises OSError for what is no file: a pipe would be waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    _check_regular(descriptor, path)
+    return os.fdopen(descriptor, "rb")
+
+
+def _check_regular(descriptor: int, path: Path) -> None:
+    """Raises OSError, and closes what was opened, where it is a folder, a pipe or a device."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+
+
+def _reading(path: Path) -> BinaryIO:
+    """Open the records of a journal. Raises WrongCall where they cannot be read."""
+    try:
+        return _open(path)
+    except OSError as error:
+        remedy = "put it back from a copy, or name another journal"
+        raise WrongCall(f"{path} cannot be read: {error.strerror}; {remedy}") from None
 
 
 def _line(record: Record) -> bytes:
@@ -323,7 +357,7 @@ def _ends_a_line(path: Path, offset: int) -> bool:
     if offset == 0:
         return True
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             file.seek(offset - 1)
             return file.read(1) == b"\n"
     except (OSError, ValueError, OverflowError):
@@ -362,7 +396,7 @@ def _write_all(file: int, data: bytes, position: int) -> None:
 
 def _rest(path: Path, offset: int) -> bytes:
     """The bytes after the last newline."""
-    with path.open("rb") as file:
+    with _reading(path) as file:
         file.seek(offset)
         return file.read()
 

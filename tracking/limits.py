@@ -31,6 +31,11 @@ def is_origin(text: str) -> bool:
     return _ORIGIN.fullmatch(text) is not None
 
 
+def is_experiment(text: str) -> bool:
+    """Whether a text can be the name of an experiment."""
+    return 0 < len(text) <= EXPERIMENT_NAME_CHARACTERS and not _UNKEPT.search(text)
+
+
 def is_path(text: str) -> bool:
     """Whether a text can name a folder of a run's artifacts."""
     return posixpath.normpath(text) == text and not text.startswith(("/", "..")) and not _UNKEPT.search(text)
@@ -66,8 +71,7 @@ def taken(record: Record) -> tuple[Record | None, list[str]]:
 
 
 def _opened(record: RunOpened) -> tuple[RunOpened | None, list[str]]:
-    name = _kept(record.experiment)
-    if name != record.experiment or not 0 < len(name) <= EXPERIMENT_NAME_CHARACTERS:
+    if not is_experiment(record.experiment):
         return None, [f"the experiment's name {ascii(record.experiment)[:60]} is empty, too long or no text"]
     if not 0 <= record.time_ms <= LARGEST:
         return None, [f"time_ms={record.time_ms} is out of range"]

@@ -230,7 +230,7 @@ class Store:
         runs of two members of one team apart, and protects no team from its own members.
         """
         name, user = self._homes.get(origin, (self._experiment, None))
-        if not (name and limits.is_origin(origin)):
+        if not (limits.is_experiment(name) and limits.is_origin(origin)):
             return []
         if name not in self._places:
             experiment = self._ask(self._client.get_experiment_by_name, name)
@@ -630,7 +630,8 @@ class Store:
         for run in running:
             if run.tags.get("campaign", run.run_id) in fresh:
                 continue
-            self._end(run.run_id, RunClosed(run.run_id, int(time.time() * 1_000), RunOutcome.INTERRUPTED, VANISHED))
+            now_ms = max(run.start_ms, int(time.time() * 1_000))  # its machine's clock may have been ahead of this one
+            self._end(run.run_id, RunClosed(run.run_id, now_ms, RunOutcome.INTERRUPTED, VANISHED))
             closed.append(run.run_id)
         return closed
 

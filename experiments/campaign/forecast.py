@@ -64,8 +64,8 @@ class Detectable:
 class Forecast:
     """cells: in their order. seconds, bytes: treatment -> what each of its earlier cells took, and left in the journal.
 
-    data: what was found of the data; prepared: what would be warned of. checked: what is looked at before the first cell, a
-    line each. free_bytes: on the disk of the journal.
+    data: what was found of the data; left_out: pictures and folders that are not read; prepared: what would be warned of.
+    checked: what is looked at before the first cell, a line each. free_bytes: on the disk of the journal.
     """
 
     settings: CampaignSettings
@@ -80,6 +80,7 @@ class Forecast:
     seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     bytes: Mapping[str, Sequence[float]] = field(default_factory=dict)
     detectable: Sequence[Detectable] = ()
+    left_out: Sequence[str] = ()
 
     @property
     def unknown(self) -> list[str]:
@@ -137,6 +138,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         seconds,
         sizes,
         _detectable(question(settings, plan, module), settings, earlier.values()),
+        prepared.left_out,
     )
 
 
@@ -150,7 +152,10 @@ def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> 
     for folder, kept in reversed(journal.descriptions(root, "") if root.is_dir() else []):
         if kept["study"] != study or len(found) == MAX_CAMPAIGNS:
             continue
-        runs = [run for run in finished.from_journal(folder) if _serves(run, wanted, here)]
+        try:
+            runs = [run for run in finished.from_journal(folder) if _serves(run, wanted, here)]
+        except WrongCall:  # its records are missing: nothing is known by them
+            continue
         if runs:
             found[folder] = runs
     return found

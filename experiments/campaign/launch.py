@@ -32,7 +32,7 @@ from models import frameworks, parity
 from models import own as own_models
 from models.contract import OptimizerConfig
 from models.parity import Row, Side
-from tracking import accounts, journal, whereabouts
+from tracking import accounts, clock, journal, whereabouts
 from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
@@ -375,6 +375,8 @@ def _close_unfinished(records: Journal, store: Store) -> None:
     """Runs that are open in the journal end as the server knows, which a full disk does not stop; else by their kind."""
     open_runs: dict[str, RunOutcome] = {}
     for record in journal.read_all(records.folder):
+        if isinstance(record, RunOpened | RunClosed):
+            clock.CLOCK.not_before(record.time_ms / 1_000)
         kind = record.tags.get("kind", RunKind.CELL) if isinstance(record, RunOpened) else ""
         if isinstance(record, RunOpened) and kind not in (RunKind.CAMPAIGN, RunKind.SWEEP):
             open_runs[record.run] = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED

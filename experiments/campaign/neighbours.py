@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from tracking import clock
 from tracking.records import Metrics, Point, Record, Tags
 from tracking.sensors import load
 from tracking.sensors.load import Load, Moment
@@ -37,7 +37,7 @@ class Neighbours:
             return ""
         found = load.together(self._loads)
         if found.metrics:
-            now = int(time.time() * 1_000)
+            now = clock.now_ms()
             write(Metrics(run, tuple(Point(key, value, 0, now) for key, value in found.metrics.items())))
         disturbed = disturbance(found, limit_percent)
         tags = {f"not_available.{name}": reason[:200] for name, reason in found.missing.items()}

@@ -9,13 +9,13 @@ import selectors
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from experiments.cell.contract import CellSpec
 from experiments.config import memory
+from tracking import clock
 from tracking.records import Record, RunClosed, RunOutcome, from_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,7 +116,7 @@ class Child:
         else:
             reason = f"the process ended with code {code}: {last[-1][:300]}"
         outcome = RunOutcome.OUT_OF_MEMORY if exhausted else RunOutcome.FAILED
-        return RunClosed(self._run, int(time.time() * 1_000), outcome, exhausted or reason)
+        return RunClosed(self._run, clock.now_ms(), outcome, exhausted or reason)
 
     def _write(self, message: dict[str, Any]) -> None:
         """A line to the child; one that has died hears nothing, and its exit says why."""

@@ -24,7 +24,7 @@ from experiments.campaign import readiness
 from experiments.campaign.listening import LISTEN_SECONDS, Listening, Watch
 from experiments.campaign.turns import FILE, Turn, Turns, as_csv, together
 from experiments.cell.contract import CellSpec, Prepared
-from experiments.config import devices, shell, variation
+from experiments.config import devices, durations, shell, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -32,7 +32,7 @@ from experiments.config.stopping import STOP, Interrupted
 from experiments.planning.treatments import Treatment
 from models import frameworks
 from models import own as own_models
-from tracking import journal, provenance
+from tracking import clock, journal, provenance
 from tracking.cpus import quota
 from tracking.journal import Journal, JournalError
 from tracking.records import (
@@ -190,6 +190,7 @@ class Runner:
 
     def _make_ready(self, title: str) -> None:
         self.check_stop()
+        self._check_clock()
         self._full_disk = ""
         self.display.begin(title)
 
@@ -247,12 +248,23 @@ class Runner:
         latest = cell.latest | cell.neighbours.metrics
         if spec.stage == "train" and closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED):
             shutil.rmtree(spec.checkpoint, ignore_errors=True)
+        if self._check_clock():
+            self.write(Tags(spec.run, {"warnings": BETWEEN_WARNINGS.join(self.warnings)}))
         self.write(closed)
         told = "; ".join(filter(None, (closed.reason, disturbed)))
         why = f" ({told})" if told else ""
         good = closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED)
         self.display.finish(f"{work.name}: {closed.outcome}{why}, {seconds:.0f} s", good=good)
         return Ended(RunOutcome(closed.outcome), phase, closed.reason, latest, disturbed, "repeats" in work.tags)
+
+    def _check_clock(self) -> bool:
+        """Warns if the system's clock was set since the last call: the campaign's times go on by its own."""
+        moved = clock.CLOCK.set_back()
+        if moved:
+            direction = "back" if moved > 0 else "forward"
+            by = durations.told(abs(moved))
+            self.warn((f"the system clock was set {direction} by {by}; the times of this campaign go on as they began",))
+        return bool(moved)
 
     def _settle(self) -> None:
         """What was measured goes to the server before anything else is."""
@@ -304,6 +316,7 @@ class Runner:
             nodes=self.ways,
             address=self.address,
             environment=dict(treatment.environment),
+            clock=clock.CLOCK.origin,
         )
 
     @contextmanager
@@ -545,4 +558,4 @@ def _failed(run: str, reason: str) -> RunClosed:
 
 
 def now_ms() -> int:
-    return int(time.time() * 1_000)
+    return clock.now_ms()

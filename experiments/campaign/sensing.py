@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tracking import tables
+from tracking import clock, tables
 from tracking.records import Artifact, Metrics, Point, Record, Tags
 from tracking.sensors import Sample, Sampler, Sensors, Summary, Window, summarise
 
@@ -30,7 +29,7 @@ class Sensing:
         self, run: str, pid: int, device: str, period_seconds: float, write: Callable[[Record], None], *, alone: bool = True
     ) -> None:
         self._run, self._write, self._alone = run, write, alone
-        self._began = time.time()
+        self._began = clock.now()
         self._waiting: list[Point] = []
         self._sampler = Sampler(Sensors(pid, device), period_seconds, self._keep)
 
@@ -52,7 +51,7 @@ class Sensing:
             found = summarise(self._sampler.samples, window, gpu=sensors.gpu, ranges_joules=sensors.ranges_joules)
             found = found if self._alone else _of_the_process(found)
             if found.metrics:
-                now = int(time.time() * 1_000)
+                now = clock.now_ms()
                 self._write(Metrics(self._run, tuple(Point(key, value, 0, now) for key, value in found.metrics.items())))
             told |= found.metrics
             missing |= found.missing

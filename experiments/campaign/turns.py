@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, fields, replace
 import numpy as np
 
 from experiments.campaign.listening import LISTEN_SECONDS, Listening
-from tracking import spreadsheet
+from tracking import clock, spreadsheet
 from tracking.records import RunClosed, RunOutcome
 
 FILE = "turns.csv"
@@ -72,7 +72,7 @@ class Turns:
     def _turn(self, at: int, number: int, place: int, start: Callable[[Listening], None]) -> None:
         """One works until it passes the token or ends. The others are listened to as well: they may be killed."""
         one, others = self._cells[at], [other for other in self._cells if other is not self._cells[at]]
-        phase, began_ms, began = 0, int(1_000 * time.time()), time.monotonic()
+        phase, began_ms, began = 0, clock.now_ms(), time.monotonic()
         if not number:
             start(one)
         if one.passed and one.child:

@@ -23,6 +23,7 @@ from experiments.config import memory
 from models import frameworks
 from models.contract import Framework
 from models.errors import ModelError, NoDevice
+from tracking import clock
 from tracking.errors import EvenhandError
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOutcome, to_line
 
@@ -52,7 +53,7 @@ class Emitter:
         self._stream.flush()
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        now = int(time.time() * 1_000)
+        now = clock.now_ms()
         self.record(Metrics(self._spec.run, tuple(Point(key, float(value), step, now) for key, value in values.items())))
 
     def artifact(self, name: str, folder: str = "") -> None:
@@ -112,10 +113,10 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         outcome, reason = RunOutcome.FAILED, str(error)
     except (ModelError, EvenhandError) as error:
         outcome, reason = RunOutcome.FAILED, str(error)
-    except Exception as error:
+    except BaseException as error:  # SystemExit too, in code of the user's: the parent would hear nothing
         traceback.print_exc()
         outcome, reason = _classify(error, memory.size(spec.settings.get("memory_limit", "none")))
-    return RunClosed(spec.run, int(time.time() * 1_000), outcome, " ".join(reason.split())[:1_000])
+    return RunClosed(spec.run, clock.now_ms(), outcome, " ".join(reason.split())[:1_000])
 
 
 def opened(spec: CellSpec) -> Framework:
@@ -148,7 +149,7 @@ def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
     return autologging(flavour, spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags)
 
 
-def _classify(error: Exception, limit_bytes: int) -> tuple[RunOutcome, str]:
+def _classify(error: BaseException, limit_bytes: int) -> tuple[RunOutcome, str]:
     text = f"{type(error).__name__}: {error}"
     unclear = memory.UNCLEAR in text and memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
     return (RunOutcome.OUT_OF_MEMORY if unclear or memory.ran_out(text) else RunOutcome.FAILED), text
@@ -165,6 +166,8 @@ def main() -> int:
     records = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     spec = CellSpec.of(json.loads(sys.stdin.readline()))
+    if spec.clock:
+        clock.CLOCK.follow(spec.clock)
     if spec.cpus:  # before the framework counts them and starts its threads
         os.sched_setaffinity(0, spec.cpus)
     output = Emitter(spec, records, sys.stdin)

@@ -43,6 +43,7 @@ class Prepared:
     `warnings` are said in the terminal, in the tag `warnings` and on top of the report.
     `files`: name → text, the campaign's artifacts. `of_treatment`: the same of the treatments whose settings change their data.
     `refused`: treatments that the parity gate does not call equal, and what differs: they are not measured.
+    `left_out`: pictures and folders that are not read, each with the reason.
     """
 
     dataset: DatasetInfo
@@ -53,6 +54,7 @@ class Prepared:
     files: Mapping[str, str] = field(default_factory=dict)
     of_treatment: Mapping[str, Prepared] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class CellSpec:
     cpus: those that it may run on; none: as its parent may. in_turns: whether other cells of its block are alive beside it.
     nodes: of each machine that it may use, this one first, the words before a command that run it there; none: this one alone.
     address: at which those reach this one. environment: variables of its process; None: one that it does not have.
+    clock: what its parent's clock began with, see `tracking.clock`; 0: its own.
     """
 
     run: str
@@ -83,6 +86,7 @@ class CellSpec:
     nodes: tuple[tuple[str, ...], ...] = ()
     address: str = ""
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    clock: float = 0.0
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> CellSpec:

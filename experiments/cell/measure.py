@@ -19,7 +19,7 @@ from experiments.cell.timing import Pace, PhaseValues, Stopwatch
 from experiments.config import memory
 from models.contract import Framework, OptimizerConfig
 from models.frameworks import distributions
-from tracking import provenance, tables
+from tracking import clock, provenance, tables
 from tracking.errors import EvenhandError
 from tracking.records import Tags
 
@@ -107,7 +107,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
     output.begin()
-    began, already, compiling = time.time(), state.steps, Compiling(framework)
+    began, already, compiling = clock.now(), state.steps, Compiling(framework)
     pauses: list[tuple[float, float]] = []
     state.starts.append(len(state.seconds))
     for epoch in range(len(state.by_epoch), epochs):
@@ -117,7 +117,7 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
         warming = max(0, state.starts[-1] + warmup - len(state.seconds))
         pace = timing.pace(spec.settings, warming, windows_first=epoch % 2 == 0)
         losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, pace, compiling, output)
-        trained, validating = time.time(), time.perf_counter()
+        trained, validating = clock.now(), time.perf_counter()
         values = task.validate(framework, network)
         state.validation_seconds += time.perf_counter() - validating
         state.by_epoch.append({"train/loss": float(np.mean(losses)), **values})
@@ -130,8 +130,8 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
         if not np.isfinite(values["val/loss"]):
             loss = values["val/loss"]
             raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
-        pauses.append((trained, time.time()))
-    output.window("train", began, time.time(), (state.steps - already) * task.examples_a_step, pauses=pauses)
+        pauses.append((trained, clock.now()))
+    output.window("train", began, clock.now(), (state.steps - already) * task.examples_a_step, pauses=pauses)
     compiling.tell(spec, task.model, output)
     return state
 
@@ -193,7 +193,7 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
     count = warmup + spec.settings["inference_requests"]
     for place, size in enumerate(spec.settings["inference_batch_sizes"], start=2):
         output.begin(place)
-        began = time.time()
+        began = clock.now()
         seconds: list[float] = []
         ended: list[float] = []
         for index in range(count):
@@ -203,13 +203,13 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
             task.answer(framework, network, request)
             timing.hold_up(start, spec.settings["inject_delay"])
             seconds.append(time.perf_counter() - start)
-            ended.append(time.time())
+            ended.append(clock.now())
             output.progress(f"inference, batch {size}", index + 1, count)
             output.turn()
         values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), warmup, ended=tuple(ended))
         prefix = "inference" if not found else f"inference/batch_{size}"
         output.metrics(timing.summarise_requests(values, prefix))
-        output.window("inference", began, time.time(), size * len(seconds), f"{prefix}/")
+        output.window("inference", began, clock.now(), size * len(seconds), f"{prefix}/")
         found.append(values)
     return found
 

@@ -20,7 +20,7 @@ from experiments.config import settings as settings_
 from experiments.config import shell
 from experiments.config.commands import Compare
 from experiments.config.settings import CampaignSettings
-from tracking import accounts, provenance
+from tracking import accounts, clock, provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, StoredRun, Tags
 from tracking.store import Rejected, Store, Unreachable, note, source
@@ -65,7 +65,7 @@ class Compared:
 
 def compare(settings: Compare, progress: Progress) -> Compared:
     """Raises WrongCall for a call or a selection that cannot be compared, Unreachable if the server goes away."""
-    began_ms = int(time.time() * 1_000)
+    began_ms = clock.now_ms()
     store = Store(to_read=True)
     store.check()
     selection = select(store, settings)
@@ -260,7 +260,7 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
         Artifact(origin, ".", ""),
         Metrics(origin, tuple(Point(key, value, 0, began_ms) for key, value in found.card.figures.items())),
         Tags(origin, {"answer": found.card.told[:1_000], "verdict": " ".join(found.sentences)[:1_000], **note(text)}),
-        RunClosed(origin, int(time.time() * 1_000), RunOutcome.OK, ""),
+        RunClosed(origin, clock.now_ms(), RunOutcome.OK, ""),
     ]
     page = keep(store, wanted, records, found.report.parent, "comparison")
     first = selection.experiments[0]

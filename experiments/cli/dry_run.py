@@ -11,6 +11,7 @@ from experiments.comparison.report import wording
 from experiments.config import durations
 
 MAX_BLOCKS_SHOWN = 12
+MAX_LEFT_OUT_SHOWN = 20
 
 
 def lines(found: Forecast) -> list[str]:
@@ -33,6 +34,11 @@ def _cells(found: Forecast) -> Iterator[str]:
 
 def _data(found: Forecast) -> Iterator[str]:
     yield f"data       {found.data}; the settings fit them"
+    if found.left_out:
+        yield f"left out   {len(found.left_out):,}, each with the reason:"
+        yield from (f"  {line}" for line in found.left_out[:MAX_LEFT_OUT_SHOWN])
+    if len(found.left_out) > MAX_LEFT_OUT_SHOWN:
+        yield f"  and so on, {len(found.left_out) - MAX_LEFT_OUT_SHOWN:,} more"
 
 
 def _time(found: Forecast) -> Iterator[str]:

@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     except EvenhandError as error:
         _complain(str(error))
         return FAILED
-    except Exception as error:
+    except BaseException as error:  # code of the user's runs here too, and may raise anything
         return _unforeseen(error)
 
 
@@ -78,7 +78,7 @@ def _dispatch(words: Sequence[str]) -> int:
     return actions.command(name, given) if name in COMMANDS else actions.study(name, given)
 
 
-def _unforeseen(error: Exception) -> int:
+def _unforeseen(error: BaseException) -> int:
     """What no part of the product expects is a fault of its own, but for a full disk and a reader who has seen enough."""
     if isinstance(error, BrokenPipeError) and _reader_left():
         return DONE

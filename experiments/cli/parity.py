@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from experiments.config.console import Table, box
 from models import frameworks
 from models.contract import ModelError
 from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, gate
-from tracking import provenance, spreadsheet
+from tracking import clock, provenance, spreadsheet
 from tracking.errors import WrongCall
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, Tags
 from tracking.store import Store, note, source
@@ -167,7 +166,7 @@ def _as_csv(found: Sequence[Row]) -> str:
 
 
 def _now_ms() -> int:
-    return int(time.time() * 1_000)
+    return clock.now_ms()
 
 
 __all__ = ["Judged", "as_markdown", "parity", "table"]

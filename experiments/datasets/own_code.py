@@ -7,7 +7,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from experiments.datasets.labelled.raw import Pictures
-from tracking import plain
+from models import own
 from tracking.errors import WrongCall
 
 
@@ -18,12 +18,15 @@ def read(path: Path) -> Pictures:
         raise WrongCall(f"data={path}: there is no such file; `evenhand new dataset NAME` writes one to begin with")
     module = module_from_spec(described)
     try:
-        described.loader.exec_module(module)
+        with own.time_limit(own.IMPORT_SECONDS):  # read() may well take longer
+            described.loader.exec_module(module)
         found = module.read(path.parent)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f", line {lines[-1]}" if lines else ""
-        raise WrongCall(f"data={path}{where}: {type(error).__name__}: {plain.short(str(error))}") from error
+        raise WrongCall(f"data={path}{where}: {own.reason(error)}") from error
     if not isinstance(found, Pictures):
         raise WrongCall(f"data={path}: read() returned {type(found).__name__}; it returns Pictures")
     return found

@@ -71,6 +71,9 @@ def _send(store: Store, folder: Path, away: str) -> Told:
         told.refused += store.apply(journal.tail(folder, offset), folder)
     except Unreachable as error:
         return Told(told.refused, told.damaged, journal.count(folder, offset), str(error))
+    except WrongCall as error:
+        told.trouble = str(error)
+        return told
     except OSError as error:
         told.trouble = f"{error.filename or folder} cannot be read: {error.strerror}"
         return told

@@ -14,8 +14,9 @@ from experiments.datasets.images import Image, decoded, opened
 from models import frameworks
 from tracking import provenance
 
-# What a client may send in each row: the bytes of a picture's file (base64 in JSON), or a path where the model runs.
-COLUMNS = {"image": "binary", "path": "string"}
+# What a client may send in each row: a picture's file in base64 (or its bytes, in a program), or a path where the model runs.
+# Base64 is decoded here: MLflow's server decodes a `binary` column as a whole, and refuses all rows for one that has no text.
+COLUMNS = {"image": "string", "path": "string"}
 ERROR = "error"
 EXAMPLE_SIDE = 224
 # Names the one folder below which a server opens paths that clients send.
@@ -35,7 +36,7 @@ def answered(
     import pandas as pd
 
     rows = model_input.to_dict("records") or [{}]  # no row has a column that is known
-    pictures = [_picture(row) for row in rows]
+    pictures = [_picture({name: value for name, value in row.items() if not _is_missing(value)}) for row in rows]
     readable = [one for one in pictures if not isinstance(one, str)]
     try:
         found = [{**one, ERROR: ""} for one in (answer(readable) if readable else ())]
@@ -49,15 +50,33 @@ def answered(
 
 def _picture(row: Mapping[str, Any]) -> Image.Image | str:
     """What one row sends, or why that is no picture."""
-    image, path = row.get("image"), row.get("path")
-    if isinstance(image, bytes | bytearray):
-        found = decoded(bytes(image))
+    if "image" in row:
+        found = _decoded(row["image"])
         return f"image: {found}" if isinstance(found, str) else found
-    if isinstance(path, str) and path:
+    path = row.get("path", "")
+    if not isinstance(path, str):
+        return "path: no text"
+    if path:
         allowed = _allowed(path)
         found = opened(allowed) if allowed else NO_SUCH_PATH
         return f"path: {found}" if isinstance(found, str) else found
     return "no picture: send its bytes in image (base64 in JSON), or a path in path where this server allows it"
+
+
+def _decoded(image: Any) -> Image.Image | str:
+    if isinstance(image, str):
+        try:
+            image = base64.b64decode(image)
+        except ValueError:
+            return "no base64"
+    return decoded(bytes(image)) if isinstance(image, bytes | bytearray) else "no base64"
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a row has no value in a column: null in JSON, or NaN, where only another row sends that column."""
+    import pandas as pd
+
+    return bool(pd.api.types.is_scalar(value) and pd.isna(value))
 
 
 def _allowed(path: str) -> Path | None:

@@ -330,7 +330,7 @@ def test_a_logged_captioner_says_what_it_is(
     assert framework in model.tags["mlflow.note.content"]
     signature = mlflow.models.get_model_info(model.model_uri).signature
     assert [(column.name, column.type.name, column.required) for column in signature.inputs] == [
-        ("image", "binary", False),
+        ("image", "string", False),
         ("path", "string", False),
     ]
     assert signature.outputs.input_names() == ["caption", "error"]
@@ -372,6 +372,12 @@ def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProces
         assert status == 200, told
         predictions = json.loads(told)["predictions"]
         assert [one["error"] for one in predictions] == ["", "image: not an image", "image: empty"]
+        for form, body, errors in served_together(content):
+            status, told = answer(port, "invocations", body)
+            assert status == 200, (form, told)
+            assert [one["error"] for one in json.loads(told)["predictions"]] == errors, form
+            captions = [one["caption"] for one in json.loads(told)["predictions"]]
+            assert [bool(caption) for caption in captions] == [not error for error in errors], form
         status, told = answer(port, "invocations", json.loads(example.read_text()))
         assert [one["error"] for one in json.loads(told)["predictions"]] == [""], told
         paths = [str(tmp_path / "picture.png"), str(tmp_path / "nowhere.png"), str(tmp_path), "picture.png", "/etc/passwd"]
@@ -385,6 +391,22 @@ def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProces
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+def served_together(content: str) -> list[tuple[str, object, list[str]]]:
+    """Requests whose rows send different things, each with the errors of its rows: one row spoils no other."""
+    refused = f"path: {served.NO_SUCH_PATH}"
+    nothing = "no picture: send its bytes in image (base64 in JSON), or a path in path where this server allows it"
+    odd = [{"image": content}, {"image": None}, {"image": 5}, {"image": [content]}, {"image": "abc"}, {"image": True}, {}]
+    return [
+        ("records", {"dataframe_records": [{"image": content}, {"path": "/x.png"}]}, ["", refused]),
+        ("null", {"dataframe_records": [{"image": None}, {"image": content, "path": None}]}, [nothing, ""]),
+        ("only null", {"dataframe_records": [{"image": None}]}, [nothing]),
+        ("odd", {"dataframe_records": odd}, ["", nothing, *["image: no base64"] * 4, nothing]),
+        ("numbers", {"dataframe_records": [{"image": content}, {"path": 7}]}, ["", "path: no text"]),
+        ("split", {"dataframe_split": {"columns": ["image", "path"], "data": [[content, None], [None, "/x"]]}}, ["", refused]),
+        ("instances", {"instances": [{"image": content}, {"image": "abc"}]}, ["", "image: no base64"]),
+    ]
 
 
 def answer(port: int, place: str, body: object = None) -> tuple[int, str]:

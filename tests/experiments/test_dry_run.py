@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from statsmodels.stats.power import TTestPower
 
+from experiments import studies
 from experiments.campaign import forecast
 from experiments.cli import dry_run
 from experiments.cli.codes import DONE, WRONG_CALL
@@ -18,6 +20,7 @@ from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.config import durations
+from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from tests.conftest import Place
 from tests.experiments.comparison import campaigns
@@ -99,6 +102,47 @@ def test_what_a_campaign_would_refuse_is_refused(
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("study", ["classification", "captioning"])
+def test_pictures_that_cannot_be_read_are_counted_and_listed(
+    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with its reason, of two kinds of data; and as many as the campaign leaves out."""
+    monkeypatch.chdir(tmp_path)
+    folders = [tmp_path / "data" / "Images"] if study == "captioning" else [tmp_path / "data" / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        for number in range(400 // len(folders)):
+            Image.new("RGB", (12, 12), (number % 256, 90, 30)).save(folder / f"{number:03}.png")
+    broken = {folders[0] / "003.png": "not an image", folders[-1] / "007.png": "cannot be decoded: "}
+    broken |= {folders[0] / "001.png": "empty"}
+    for path, content in zip(broken, (b"none", (folders[0] / "008.png").read_bytes()[:-30], b""), strict=True):
+        path.write_bytes(content)
+    words = ["--frameworks=pytorch", "--batch_size=8", "--image_size=32", "--steps_per_epoch=8", "--data=data", "--dry_run"]
+    if study == "captioning":
+        lines = ["image,caption", *(f"{path.name},a dog runs" for path in sorted(folders[0].iterdir()))]
+        (tmp_path / "data" / "captions.txt").write_text("\n".join(lines) + "\n")
+    else:
+        words += ["--model=lenet"]
+    assert main([study, *words]) == DONE
+    told = capsys.readouterr().out
+    listed = re.search(r"^left out   3, each with the reason:\n((?:  /.*\n){3})", told, re.MULTILINE)
+    assert listed, told
+    shown = dict(line.strip().split(": ", 1) for line in listed[1].splitlines())
+    assert shown.keys() == {str(path) for path in broken}
+    assert all(shown[str(path)].startswith(reason) for path, reason in broken.items())
+    assert "! 3 pictures cannot be read" in told
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
+    settings = studies.load(study).Settings(
+        **{"frameworks": ("pytorch",), "batch_size": 8, "image_size": 32, "steps_per_epoch": 8, "data": "data"},
+        **({"model": "lenet"} if study == "classification" else {}),
+        cache=str(tmp_path / "cache"),
+    )
+    campaigns_own = forecast.launch.prepared_data(study, settings, Display())
+    assert campaigns_own.left_out == tuple(f"{path}: {reason}" for path, reason in shown.items())
+    (name,) = [name for name in campaigns_own.files if "broken" in name or "left_out" in name]
+    assert all(Path(path).name in campaigns_own.files[name] for path in shown)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from models import own
-from tests.conftest import ROOT, Place
+from tests.conftest import ROOT, Place, wait_for
 from tests.documented import commands
 from tracking.store import Store
 
@@ -87,6 +90,16 @@ def test_a_vision_transformer_is_proven_and_measured(place: Place) -> None:
     assert {cell.metrics["model/trainable_parameters"] for cell in cells} == {53_354.0}
 
 
+HOSTILE = {
+    "ending": "raise SystemExit(0)",
+    "raising": r"raise type('\x1b[31mOdd', (BaseException,), {})('\x1b]0;title\a\nmore')",
+    "mute": "class Mute(BaseException):\n    def __str__(self):\n        raise ValueError\nraise Mute",
+    "endless": "while True:\n    pass",
+    "stubborn": "while True:\n    try:\n        while True:\n            pass\n    except TimeoutError as error:\n"
+    "        if not globals().setdefault('caught', []):\n            caught.append(error)\n            continue\n        raise",
+}
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -105,22 +118,101 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["classification", "--model=./nowhere/"], "there is no spec.py; `evenhand new model NAME` writes"),
         (["classification", "--model=./lenet/"], "evenhand has a 'lenet' of its own"),
         (["parity", "--models=lenet,./broken/"], "spec.py cannot be imported: NameError: name 'nothing' is not defined"),
+        (["parity", "--models=lenet,./ending/"], "ending/spec.py cannot be imported: SystemExit: 0"),
+        (["parity", "--models=lenet,./raising/"], "raising/spec.py cannot be imported: \\x1b[31mOdd: \\x1b]0;title\\x07\\nmore"),
+        (["classification", "--model=./mute/"], "mute/spec.py cannot be imported: Mute"),
+        (["classification", "--model=./endless/"], "endless/spec.py cannot be imported: TimeoutError: it takes longer than 1 s"),
+        (
+            ["classification", "--model=./stubborn/"],
+            "stubborn/spec.py cannot be imported: TimeoutError: it takes longer than 1 s",
+        ),
+        (["classification", "--model=./loop/"], "model=loop cannot be read: "),
+        (["classification", "--model=./linked/"], "there is no spec.py"),
+        (["classification", "--model=~nobody-of-this-name/net"], "cannot be read: "),
+        (["classification", "--data=ending.py"], "ending.py, line 1: SystemExit: 3"),
+        (["classification", "--data=endless.py"], ": TimeoutError: it takes longer than 1 s"),
         (["classification", "--data=nowhere.py"], "there is no such file; `evenhand new dataset NAME` writes one"),
         (["classification", "--data=failing.py"], "failing.py, line 3: ValueError: no pictures"),
         (["classification", "--data=empty.py"], "read() returned NoneType; it returns Pictures"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
-def test_what_cannot_be_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
-    for name, text in {"lenet": "", "there": "", "broken": "nothing"}.items():
+@pytest.mark.timeout(60)
+def test_what_cannot_be_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    monkeypatch.setattr(own, "IMPORT_SECONDS", 1.0)
+    monkeypatch.setattr(own, "AGAIN_SECONDS", 0.1)
+    for name, text in {"lenet": "", "there": "", "broken": "nothing", **HOSTILE}.items():
         (folder / name).mkdir()
         (folder / name / "spec.py").write_text(text)
     (folder / "failing.py").write_text("\ndef read(folder):\n    raise ValueError('no pictures')\n")
+    (folder / "ending.py").write_text("raise SystemExit(3)\n")
+    (folder / "endless.py").write_text("while True:\n    pass\n")
+    (folder / "loop").symlink_to("loop")
+    (folder / "linked").mkdir()
+    (folder / "linked" / "spec.py").symlink_to("spec.py")
     (folder / "empty.py").write_text("def read(folder):\n    return None\n")
+    handler = signal.getsignal(signal.SIGALRM)
     assert main(words) == WRONG_CALL
     said = capsys.readouterr().err
     assert message in said
     assert len(said.splitlines()) == 1
+    assert said[:-1].isprintable()
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL)[1] == 0, "the time limit of the test itself is there again"
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_ends_a_spec_without_an_end(place: Place) -> None:
+    """In a process of its own, long before the time limit."""
+    (place.folder / "endless").mkdir()
+    (place.folder / "endless" / "spec.py").write_text("open('begun', 'w').close()\nwhile True:\n    pass\n")
+    started = subprocess.Popen(
+        [sys.executable, "-m", "experiments", "classification", "--model=./endless/"],
+        env=place.environment,
+        cwd=place.folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for((place.folder / "begun").exists, 60)
+    started.send_signal(signal.SIGINT)
+    _, said = started.communicate(timeout=20)
+    assert (started.returncode, said) == (130, "evenhand: stopped by SIGINT\n")
+
+
+@pytest.mark.parametrize("which", ["import", "build"])
+def test_a_side_that_ends_the_process_is_one_line(place: Place, which: str) -> None:
+    assert run(place, "new", "model", "ending").returncode == DONE
+    file = place.folder / "ending" / "keras.py"
+    file.write_text({"import": "raise SystemExit(0)\n", "build": "def build(spec):\n    raise SystemExit(0)\n"}[which])
+    done = run(place, "classification", "--model=./ending/", "--blocks=1", "--epochs=1", "--frameworks=pytorch,keras-torch")
+    assert done.returncode == WRONG_CALL, done.stdout + done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "parity of ending: keras-torch exited with" in done.stderr
+    assert not list(place.journal.glob("*"))
+
+
+def test_a_network_that_ends_its_cell_is_a_failed_cell_with_its_reason(place: Place) -> None:
+    assert run(place, "new", "model", "leaving").returncode == DONE
+    file = place.folder / "leaving" / "pytorch.py"
+    odd = "    import sys\n    if 'experiments.workloads.classification.train' in sys.modules:\n"
+    odd += "        raise type('Odd', (BaseException,), {})('\\x1b[31mred')\n"
+    file.write_text(re.sub(r"(def build\(.*\n)", lambda found: found[0] + odd, file.read_text()))
+    done = run(place, "classification", "--model=./leaving/", "--blocks=1", "--epochs=1", "--frameworks=pytorch")
+    assert "\x1b[31m" not in done.stdout + done.stderr
+    (cell,) = [one for one in Store(place.uri).runs("classification") if one.tags["kind"] == "cell"]
+    assert (cell.tags["outcome"], cell.tags["outcome_reason"]) == ("failed", "Odd: \x1b[31mred"), done.stdout + done.stderr
+
+
+def test_a_pipe_in_a_models_folder_is_no_source_of_it(folder: Path) -> None:
+    (folder / "net").mkdir()
+    (folder / "net" / "spec.py").write_text("one")
+    before = own.digest(own.add(folder / "net"))
+    os.mkfifo(folder / "net" / "pipe.py")
+    (folder / "net" / "loop.py").symlink_to("loop.py")
+    (folder / "net" / "more.py").mkdir()
+    assert own.digest("net") == before
 
 
 def test_a_version_of_a_model_has_a_name_of_its_own(folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import studies
 from experiments.campaign.campaign import ended_cells
 from experiments.campaign.finished import from_journal
 from experiments.cli import main as command_line
@@ -22,7 +25,7 @@ from tests.conftest import ROOT, wait_for
 from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal
-from tracking.records import Metrics, Point, Record, RunClosed, RunOpened, RunOutcome, Tags, to_line
+from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunOpened, RunOutcome, Tags, to_line
 from tracking.store import Store
 from tracking.upload import Uploader
 
@@ -135,6 +138,27 @@ CASES = {
     "a run with a quote": Case(
         at_5(lambda line: line + checked(to_line(Tags("x' OR '1'='1", {"a": "b"})))), frozenset(), "is no id of a run", 1
     ),
+    "an experiment with half of a character": Case(
+        lambda lines: [
+            *lines[:5],
+            checked(to_line(RunOpened("r5", 1_000, "half \ud800", "other", {"kind": "campaign"}))),
+            checked(to_line(Tags("r5", {"a": "b"}))),
+            *lines[5:],
+        ],
+        frozenset(),
+        r"refused: RunOpened of r5: the experiment's name 'half \\ud800' .* refused: Tags of r5: the run is not",
+        1,
+    ),
+    "halves of characters in names and values": Case(
+        at_5(
+            lambda line: (
+                line + checked(to_line(Tags("r1", {"a": "\udc80", "\ud800": "b"}))) + checked(to_line(Artifact("r1", "\ud800")))
+            )
+        ),
+        frozenset(),
+        r"refused: Tags of r1: '\\ud800' is no name.* refused: Artifact of r1: '\\ud800' cannot be read",
+        1,
+    ),
     "keys and numbers that no server takes": Case(
         at_5(lambda line: line + checked(to_line(Metrics("r1", (Point("a(b)", 1, 0, 1), Point("ok", 1, 2**70, 1)))))),
         frozenset(),
@@ -221,6 +245,48 @@ def test_several_journals_are_sent_though_one_cannot_be_read(
     assert re.search(rf"! {tmp_path}/b/records\.jsonl cannot be read: Is a directory", output)
     assert "2 of 3 journals sent" in output
     assert arrived(store, "several a") == arrived(store, "several c") == ALL
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_among_journals_is_named_and_not_waited_for(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the records, as the description, as what was delivered."""
+    for name, piped in {"a": journal.RECORDS, "b": journal.CAMPAIGN, "c": journal.DELIVERED}.items():
+        written(tmp_path / name, f"piped {name}")
+        (tmp_path / name / piped).unlink(missing_ok=True)
+        os.mkfifo(tmp_path / name / piped)
+    assert "delivered is damaged" in journal.delivered(tmp_path / "c", store.uri)[1]
+    code, output = called(capsys, "replay", f"--journal={tmp_path}")
+    assert code == 1
+    assert re.search(rf"! {tmp_path}/a/records\.jsonl cannot be read: it is a pipe or a device", output)
+    assert "2 of 3 journals sent" in output
+    assert arrived(store, "piped b") == arrived(store, "piped c") == ALL
+    with pytest.raises(WrongCall, match="it is a pipe or a device"):
+        Journal(tmp_path / "a")
+    code, output = called(capsys, "captioning", "--resume=b", f"--journal={tmp_path}")
+    assert code == 2
+    assert re.fullmatch(rf"evenhand: {tmp_path}/b/campaign.json is damaged: it cannot be read \(it is a pipe.*\n", output)
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("command", ["resume", "extend", "replay"])
+def test_missing_records_are_one_line_and_no_new_ones_are_begun(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = studies.load("lenet").Settings(frameworks=("pytorch",))
+    described = {**ASKED, "study": "lenet", "settings": dataclasses.asdict(settings)}
+    journal.write_campaign(Journal(tmp_path / "c").folder, json.loads(json.dumps(described)))
+    (tmp_path / "c" / journal.RECORDS).unlink()
+    words = {
+        "resume": ["lenet", "--resume=c", "--frameworks=pytorch", f"--journal={tmp_path}"],
+        "extend": ["extend", "--run=c", f"--journal={tmp_path}"],
+        "replay": ["replay", f"--journal={tmp_path}/c"],
+    }[command]
+    code, output = called(capsys, *words)
+    assert code == 2, output
+    assert re.fullmatch(rf"evenhand: .*{tmp_path}/c.*\n", output)
+    assert not (tmp_path / "c" / journal.RECORDS).exists()
 
 
 @pytest.mark.usefixtures("store")

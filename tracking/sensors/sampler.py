@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tracking import clock
 from tracking.sensors import rapl
 from tracking.sensors.host import Host
 from tracking.sensors.nvml import Gpu
@@ -49,7 +49,7 @@ class Sensors:
         self._host.follow(ranks)
 
     def read(self) -> Sample:
-        now = time.time()
+        now = clock.now()
         counters = self.counters()
         return Sample(now, {f"system/{key}": value for key, value in self.values().items()}, counters)
 

@@ -38,7 +38,7 @@ class Labelled:
 
     mean, deviation: float32 (channels,), of the training images scaled to 0…1. left_out: pictures that could not be read; their
     rows are in neither. files, orientations: as in `models.contract.ImageFiles`, of every row.
-    in_files: whether there is a file for each picture.
+    in_files: whether there is a file for each picture. folders_left_out: folders of classes that were not read.
     """
 
     folder: Path
@@ -56,6 +56,7 @@ class Labelled:
     files: NDArray[np.bytes_]
     orientations: NDArray[np.int8]
     in_files: bool
+    folders_left_out: tuple[str, ...] = ()
 
     @property
     def side(self) -> int:
@@ -90,6 +91,7 @@ class Labelled:
             files=files,
             orientations=orientations,
             in_files=about["in_files"],
+            folders_left_out=tuple(map(str, about.get("folders_left_out", ()))),
         )
         found._check(len(use))
         return found
@@ -177,6 +179,7 @@ def _write(target: Path, found: Pictures, digest: str, side: int, channels: int,
     _write_files(target, found, use)
     about: dict[str, Any] = {"name": found.name, "source": found.source, "digest": digest, "classes": list(found.classes)}
     about |= {"mean": mean.tolist(), "deviation": deviation.tolist(), "left_out": left_out, "in_files": bool(found.files)}
+    about |= {"folders_left_out": list(found.folders_left_out)}
     (target / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
 
 

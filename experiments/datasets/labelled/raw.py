@@ -20,6 +20,7 @@ class Pictures:
     """pictures: called once, every picture in order, or the reason why it cannot be read. labels, training: one entry each.
 
     key: equal where the content is. files: which each picture is read from, for data sets that keep one in each.
+    folders_left_out: those that are not read, each with the reason.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Pictures:
     training: Sequence[bool] | NDArray[np.bool_]
     pictures: Callable[[], Iterable[Image.Image | str]]
     files: Sequence[Path] = ()
+    folders_left_out: Sequence[str] = ()
 
 
 def of_arrays(arrays: Iterable[NDArray[np.uint8]]) -> Iterable[Image.Image]:

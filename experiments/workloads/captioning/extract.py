@@ -20,6 +20,7 @@ from experiments.workloads.captioning import features
 from models import weights
 from models.contract import Array, Framework
 from models.densenet201.spec import Spec
+from tracking import clock
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
@@ -40,7 +41,7 @@ def _extract(
     seconds: list[float] = []
     examples: list[int] = []
     output.begin()
-    began = time.time()
+    began = clock.now()
     size = spec.settings["extraction_batch_size"]
     for first, pixels, unreadable in images.batches(
         Path(data.source), data.images, size=spec.inputs["image_size"], batch=size, start=start
@@ -55,7 +56,7 @@ def _extract(
         features.mark_done(folder, first + len(pixels), broken)
         output.progress("features", first + len(pixels), len(data.images))
     features.mark_done(folder, len(data.images), broken, complete=True)
-    output.window("features", began, time.time(), sum(examples))
+    output.window("features", began, clock.now(), sum(examples))
     return PhaseValues("features", tuple(seconds), tuple(examples), 1), broken
 
 

@@ -13,6 +13,7 @@ from experiments.workloads import steps
 from experiments.workloads.captioning import features
 from experiments.workloads.captioning.features import Source
 from models import frameworks
+from tracking import plain
 from tracking.errors import WrongCall
 
 
@@ -44,6 +45,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         warnings=(*warnings, *_broken(data)),
         tags={"weights": source.text, "features": baseline.key},
         files=_files(data),
+        left_out=tuple(plain.line(f"{data.source}/{path}: {reason}") for path, reason in data.broken),
     )
 
 

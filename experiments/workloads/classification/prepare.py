@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from models import frameworks
 from models.contract import OptimizerConfig
 from models.layers.images import ImageSpec
 from tracking.errors import WrongCall
+
+LEFT_OUT = "left_out.json"
 
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
@@ -34,7 +37,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     counts = {"training images": len(data.training), "validation images": len(data.validation), "classes": len(data.classes)}
     columns = {"image": "tensor", "label": "integer"}
     info = DatasetInfo(data.name, data.digest, data.source, counts, dict.fromkeys(columns, "string"))
-    return Prepared(info, {"data": str(data.folder)}, warnings=_warnings(settings, data))
+    left_out = (*data.folders_left_out, *data.left_out)
+    files = {LEFT_OUT: json.dumps(left_out, indent=1)} if left_out else {}
+    return Prepared(info, {"data": str(data.folder)}, warnings=_warnings(settings, data), files=files, left_out=left_out)
 
 
 def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
@@ -45,7 +50,11 @@ def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
 def _warnings(settings: Settings, data: Labelled) -> tuple[str, ...]:
     warnings = []
     if data.left_out:
-        warnings.append(f"{len(data.left_out)} pictures cannot be read and were left out, the first {data.left_out[0]}")
+        pictures = f"{len(data.left_out)} pictures cannot be read and were left out ({LEFT_OUT})"
+        warnings.append(f"{pictures}, the first {data.left_out[0]}")
+    if data.folders_left_out:
+        folders = f"class folders left out ({LEFT_OUT}): {len(data.folders_left_out)}"
+        warnings.append(f"{folders}, the first {data.folders_left_out[0]}")
     others = np.count_nonzero(data.files[data.training] == b"")
     if "native" in settings.input and data.in_files and others:
         warnings.append(

@@ -20,7 +20,7 @@ from experiments.workloads.distributed.meeting import Meeting
 from experiments.workloads.distributed.prepare import PROOFS
 from experiments.workloads.distributed.training import Place
 from models.contract import Framework
-from tracking import tables
+from tracking import clock, tables
 from tracking.errors import EvenhandError
 from tracking.records import Tags
 
@@ -82,10 +82,10 @@ def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Wo
     rows, warmup = len(batch.targets) * place.workers, settings["warmup_steps"]
     steps = warmup + settings["steps"]
     output.begin()
-    began = time.time()
+    began = clock.now()
     kept, watch = elastic.checkpoints(spec, framework, place.rank), _watching(workers, output, "training", steps)
     seconds, losses = training.timed(joined, batch, steps, watch, kept=kept)
-    output.window("train", began, time.time(), rows * steps)
+    output.window("train", began, clock.now(), rows * steps)
     weights = training.fingerprint(framework.weights(joined.network))
     watching = _watching(workers, output, "alone", steps)
     alone = training.timed_alone(joined, batch, steps, float(np.median(seconds)), watching)

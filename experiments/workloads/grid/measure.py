@@ -16,6 +16,7 @@ from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import as_timed, check_parameters, make_optimizer, memory_peaks, write_run_files
 from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
+from tracking import clock
 from tracking.errors import EvenhandError
 
 # Some cells of a block have one of them alone.
@@ -79,7 +80,7 @@ def _infer(
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
     output.begin(PLACES["inference"])
-    budget, seconds, began = budget_of(spec, output), [], time.time()
+    budget, seconds, began = budget_of(spec, output), [], clock.now()
     output.progress(f"inference, batch {rows}", 0, None)
     while budget.step():
         framework.synchronise()
@@ -91,7 +92,7 @@ def _infer(
     if logits.shape != (rows, settings["classes"]):  # the work that is timed is the work that was asked for
         raise EvenhandError(f"inference answered {logits.shape}, should be {(rows, settings['classes'])}")
     values = values_of(f"inference_batch_{rows}", seconds, rows)
-    output.window("inference", began, time.time(), rows * len(seconds), "inference/")
+    output.window("inference", began, clock.now(), rows * len(seconds), "inference/")
     counted = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
     summary = timing.summarise_requests(values) | counted
     output.metrics(summary)
@@ -114,7 +115,7 @@ def _train(
 
     watch = Stopwatch(on_step, pace=pace, turn=output.turn)
     output.begin(PLACES["train"])
-    budget, began = budget_of(spec, output), time.time()
+    budget, began = budget_of(spec, output), clock.now()
     with compiling.epoch():
         framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():
@@ -122,7 +123,7 @@ def _train(
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
     compiling.tell(spec, spec.settings["model"], output)
     steps = len(watch.losses)
-    output.window("train", began, time.time(), rows * steps)
+    output.window("train", began, clock.now(), rows * steps)
     values = replace(values_of("train", watch.seconds, rows), ended=tuple(watch.ended))
     windows = _windows(watch, rows)
     left_out = sum(one.steps for one in watch.windows[: windows.warmup])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 import models
@@ -13,6 +11,7 @@ from experiments.cell.measure import memory_peaks, write_run_files
 from experiments.workloads.grid.measure import PLACES, budget_of, drawn_batch, first_losses, values_of
 from models import frameworks
 from models.contract import Framework
+from tracking import clock
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
@@ -28,7 +27,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     output.progress(f"training, batch {rows}", 0, None)
     output.begin(PLACES["train"])
-    clock, budget = time.time(), budget_of(spec, output)
+    began, budget = clock.now(), budget_of(spec, output)
 
     def another() -> bool:
         if budget.done:
@@ -36,7 +35,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
         return budget.step()
 
     seconds, losses = trainer.train(settings["learning_rate"], another)
-    output.window("train", clock, time.time(), rows * len(seconds))
+    output.window("train", began, clock.now(), rows * len(seconds))
     values = values_of("train", seconds, rows)
     summary = timing.summarise_training(values, sum(seconds)) | first_losses(losses, settings)
     del summary["train/total_seconds"]  # a budget, not a result

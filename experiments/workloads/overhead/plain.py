@@ -19,6 +19,7 @@ from experiments.cell.timing import PhaseValues
 from experiments.workloads.grid.measure import PLACES, budget_of, drawn_batch, first_losses, values_of
 from models import frameworks
 from models.contract import Framework
+from tracking import clock
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
@@ -63,7 +64,7 @@ def _timed(work: Callable[[], Any], spec: CellSpec, output: Output, phase: str, 
     returned = []
     output.progress(told, 0, None)
     output.begin(PLACES[phase])
-    budget, clock = budget_of(spec, output), time.time()
+    budget, start = budget_of(spec, output), clock.now()
     while budget.step():
         began = time.perf_counter()
         found = work()
@@ -71,5 +72,5 @@ def _timed(work: Callable[[], Any], spec: CellSpec, output: Output, phase: str, 
         returned.append(found if phase == "train" else None)
         output.turn()
     prefix = "" if phase == "train" else "inference/"
-    output.window(phase, clock, time.time(), spec.settings["batch_size"] * len(seconds), prefix)
+    output.window(phase, start, clock.now(), spec.settings["batch_size"] * len(seconds), prefix)
     return seconds, returned

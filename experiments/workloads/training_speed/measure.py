@@ -18,6 +18,7 @@ from experiments.cell.profile import profile
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.workloads.training_speed import inputs
 from models.contract import Batch, Framework
+from tracking import clock
 from tracking.errors import EvenhandError
 
 
@@ -48,14 +49,14 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
 
     watch = Stopwatch(on_step, pace=timing.pace(settings, warmup), turn=output.turn)
     output.begin()
-    began = time.time()
+    began = clock.now()
     with compiling.epoch():
         epochs = [_epoch(framework, network, optimizer, part, watch) for part in _parts(batches, settings)]
     if not np.isfinite(watch.losses).all():
         step = int(np.argmin(np.isfinite(watch.losses)))
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
     compiling.tell(spec, model, output)
-    output.window("train", began, time.time(), rows * total)
+    output.window("train", began, clock.now(), rows * total)
     values = PhaseValues("train", tuple(watch.seconds), (rows,) * len(watch.seconds), warmup, ended=tuple(watch.ended))
     windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
     on_device = timing.of_device(watch.on_device_seconds, rows)

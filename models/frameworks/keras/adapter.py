@@ -248,7 +248,7 @@ def _jax_gradients(network: Any, inputs: Any, targets: Array, weights: Array) ->
 def _tensorflow_function(function: Callable[..., Any], network: Any) -> Callable[..., Any]:
     import tensorflow as tf
 
-    compiled: Callable[..., Any] = tf.function(function, reduce_retracing=True, jit_compile=network.jit_compile)
+    compiled: Callable[..., Any] = tf.function(function, autograph=False, reduce_retracing=True, jit_compile=network.jit_compile)
     return compiled
 
 

@@ -17,6 +17,8 @@ SEQUENCES = 3  # dimensions: (n, length, features)
 class Adapter(KerasFramework):
     """One tf.function a use; eager runs the same Python directly, xla compiles it per shape.
 
+    Autograph is off: no code here needs it, and each function that it converts leaves files in the temporary folder.
+
     What varies in length is traced once for all lengths. Images are traced for the first batch size, whose static shape makes
     the quicker graph, and once more for all others as soon as there is another.
     """
@@ -108,6 +110,7 @@ class Adapter(KerasFramework):
         lengths_vary = any(None in spec.shape.as_list()[1:] for spec in specs)
         compiled: Callable[..., Any] = tf.function(
             closed,
+            autograph=False,
             input_signature=specs if lengths_vary else None,
             reduce_retracing=not lengths_vary,
             jit_compile=self.name == "tensorflow+xla",

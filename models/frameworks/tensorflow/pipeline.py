@@ -25,7 +25,7 @@ class Reader:
             shape = (stored.offset + stored.nbytes,)
             self._stored = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=shape, memory_region_name=files.images)
         self._weights = tf.ones(files.batch_size)
-        self._picture = tf.function(self._read)
+        self._picture = tf.function(self._read, autograph=False)
 
     def epoch(self, files: ImageFiles) -> Iterator[Batch]:
         """Whole batches of tensors, on the device. Raises ModelError naming the first file that cannot be decoded."""

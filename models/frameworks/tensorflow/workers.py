@@ -58,7 +58,7 @@ class Workers:
             # a sum of a row and zeros is exact; what is reduced has to be of the replica
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(table), self._options)
 
-        found: Array = tf.function(lambda: self._strategy.run(replica))().numpy()
+        found: Array = tf.function(lambda: self._strategy.run(replica), autograph=False)().numpy()
         return found
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Workers:
             optimizer.apply(tape.gradient(part, network.trainable_variables), network.trainable_variables)
             return loss
 
-        @tf.function  # type: ignore[untyped-decorator]
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
         def step(images: Any, targets: Any) -> Any:
             return self._strategy.run(replica, args=(images, targets))
 

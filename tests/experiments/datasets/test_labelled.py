@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import pickle
+import shutil
 import struct
 import sys
 import time
@@ -517,6 +518,44 @@ def test_what_is_no_picture_is_left_out_and_named(tmp_path: Path, make: Callable
     make(os.fsdecode(os.fsencode(tmp_path) + b"/some/cat/\xe9\x1b[2J.png"))
     (left_out,) = prepared(tmp_path / "some", tmp_path / "cache", 8, 3).left_out
     assert left_out.startswith(f"{tmp_path}/some/cat/\\udce9\\x1b[2J.png: {said}")
+
+
+def test_a_class_folder_that_leads_out_is_left_out_and_named(tmp_path: Path) -> None:
+    """Somebody else's folder would bring private pictures into the cache and onto the server; a link inside is none of it."""
+    write_pictures(tmp_path / "some")
+    write_pictures(tmp_path / "private")
+    before = prepared(tmp_path / "some", tmp_path / "cache", 8, 3)
+    (tmp_path / "some" / "ape").symlink_to(tmp_path / "private" / "cat")
+    (tmp_path / "some" / "yak").symlink_to("../private/emu")
+    (tmp_path / "some" / "zebu").symlink_to("emu")
+    (tmp_path / "short").symlink_to("some")
+    for name in ("some", "short"):
+        found = prepared(tmp_path / name, tmp_path / "cache", 8, 3)
+        assert found.classes == (*before.classes, "zebu")
+        reason = "the folder of a class leads out of the data folder"
+        assert found.folders_left_out == (f"{tmp_path}/{name}/ape: {reason}", f"{tmp_path}/{name}/yak: {reason}")
+    (tmp_path / "some" / "zebu").unlink()
+    again = prepared(tmp_path / "some", tmp_path / "cache", 8, 3)
+    assert (again.classes, len(again.folders_left_out)) == (before.classes, 2), "what was cached before has no such folders"
+
+
+@pytest.mark.parametrize("part", ["", "train", "val"])
+def test_a_data_set_of_folders_that_lead_out_is_refused(tmp_path: Path, part: str) -> None:
+    for name in ("train", "val"):
+        write_pictures(tmp_path / "there" / name)
+        write_pictures(tmp_path / "some" / name)
+    if part:
+        shutil.rmtree(tmp_path / "some" / part)
+        (tmp_path / "some" / part).symlink_to(tmp_path / "there" / part)
+    else:
+        shutil.rmtree(tmp_path / "some")
+        (tmp_path / "some").mkdir()
+        for name in ("cat", "emu"):
+            (tmp_path / "some" / name).symlink_to(tmp_path / "there" / "train" / name)
+    said = r"some: val has no pictures; 3 left out" if part == "val" else r"some: 0 classes, two are needed; \d left out"
+    refused(
+        tmp_path / "some", said + rf", the first {tmp_path}/some/.*: the folder of a class leads out of the data folder; name"
+    )
 
 
 def test_one_picture_a_class_leaves_none_to_train_on(tmp_path: Path) -> None:

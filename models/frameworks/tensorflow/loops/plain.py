@@ -1,5 +1,7 @@
 """The loop of TensorFlow's tutorials: the framework and the network, nothing of this tool.
 
+Without autograph, as in the adapter: it has nothing to convert, and leaves files in the temporary folder.
+
 Source: "TensorFlow 2 quickstart for experts"; tensorflow.org/tutorials.
 """
 
@@ -27,7 +29,7 @@ class Plain:
         """What answers one request, its answer in host memory."""
         model, images = self._model, self._images
 
-        @tf.function  # type: ignore[untyped-decorator]
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
         def test_step(images: Any) -> Any:
             return model(images, training=False)
 
@@ -39,7 +41,7 @@ class Plain:
         loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         optimizer = tf.keras.optimizers.Adam(learning_rate)
 
-        @tf.function  # type: ignore[untyped-decorator]
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
         def train_step(images: Any, labels: Any) -> Any:
             with tf.GradientTape() as tape:
                 predictions = model(images, training=True)
