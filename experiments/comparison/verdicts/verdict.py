@@ -59,7 +59,7 @@ def judge(
     levels = (chosen, *(level for level in runs.levels if level != chosen))
     named = {block, *(pairing.column_of(table, name) for name in (factor, *strata))}
     wanted, unmeasured = _outcomes(runs.frame, outcomes, named)
-    first = declared(primary, [*(outcome.metric for outcome in wanted), *unmeasured])
+    first = declared(primary, [outcome.metric for outcome in wanted], unmeasured)
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
     values = pd.DataFrame({one.metric: environment.numbers(runs.frame, one.metric) for one in wanted}, runs.frame.index)
