@@ -414,7 +414,7 @@ def steadiness(comparison: Comparison, found: Sequence[RunSteadiness], link: Lin
         )
         for one in found
     ]
-    every: Header = (*runs, "found", under(""), number("steady from step"), number("drift over the run"))
+    every: Header = (*runs, "found", under(""), number("steady from step"), number("drift of the last stretch"))
     return [
         Section("Was steady state reached?", caption, header, rows),
         *([Section("Runs without a steady state", "", (*runs, "why"), named, level=3)] if named else []),
