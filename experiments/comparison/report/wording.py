@@ -144,7 +144,7 @@ def interval(finding: Finding) -> str:
 
 
 def effect(finding: Finding) -> str:
-    """The estimate in words: 1.42× faster, +1.2 points, identical."""
+    """Return the estimate in words: 1.42× faster, +1.2 points, identical; 1.00× where its digits show no direction."""
     row, turned = finding.row, finding.times
     if row.estimate is None:
         return NONE
@@ -152,7 +152,8 @@ def effect(finding: Finding) -> str:
         return "identical"
     if turned is None:
         return _difference(row.estimate, finding)
-    return f"{_ratio(turned.value, finding)}× {finding.outcome.words[row.estimate >= 1]}"
+    ratio = _ratio(turned.value, finding)
+    return f"{ratio}×" if float(ratio.replace(",", "")) == 1 else f"{ratio}× {finding.outcome.words[row.estimate >= 1]}"
 
 
 def effect_interval(finding: Finding) -> str:
@@ -168,7 +169,7 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
     if finding.never_varied or row.estimate is None:
         return ""
     if low is None or high is None:
-        return "none from 1 block" if row.n_blocks == 1 else "unbounded"
+        return "unbounded"
     if low == high:
         return "no spread"
     if row.kind == "ratio":
@@ -237,6 +238,8 @@ def _sentence(finding: Finding) -> str:
     match decision:
         case Decision.NOT_COMPARABLE:
             return f"{subject}{where}: {row.b} and {row.a} are not comparable: {row.reason}."
+        case Decision.TOO_FEW if row.estimate is None:
+            return f"{subject}{where}: no verdict, {row.reason}."
         case Decision.IDENTICAL:
             return f"{subject}: identical ({blocks(row.n_blocks)}){where}."
         case Decision.EQUIVALENT:
@@ -263,11 +266,11 @@ def _size_open(finding: Finding) -> str:
 def _than(finding: Finding, *, start: bool = False) -> str:
     """tensorflow trains 1.42× faster than pytorch; a label, but never a level, gets a capital at the `start` of a sentence."""
     row, label = finding.row, finding.outcome.label
-    if label in VERBS:
-        return f"{row.b} {VERBS[label]} {effect(finding)} than {row.a}"
     seen, subject = effect(finding), _capital(label) if start else label
-    if seen.startswith("±") or seen == "identical":
+    if seen.startswith("±") or seen.endswith("×") or seen == "identical":
         return f"{subject} of {row.b} and {row.a}: {seen}"
+    if label in VERBS:
+        return f"{row.b} {VERBS[label]} {seen} than {row.a}"
     if row.kind == "difference" and row.estimate is not None:
         seen = f"{seen.lstrip('+' + MINUS)} {finding.outcome.words[row.estimate > 0]}"
     return f"{subject} of {row.b} is {seen} than that of {row.a}"
@@ -424,6 +427,8 @@ def summary_sentence(summary: Finding) -> str:
             seen = f"{than} ({basis}), a difference within the margin of {margin(summary)}"
         case Decision.SIZE_OPEN:
             seen = f"{than} ({basis}), {_size_open(summary)}"
+        case Decision.TOO_FEW if summary.row.estimate is None:
+            seen = f"{label}: no verdict, {summary.row.reason}"
         case Decision.OPEN | Decision.TOO_FEW:
             seen = f"{label}: no verdict, {summary.row.reason}; seen: {than} ({basis})"
         case _:
@@ -491,6 +496,8 @@ def _brief(finding: Finding) -> str:
 def at_a_look(finding: Finding, block_seconds: float) -> str:
     """A line on an outcome while its campaign goes on; block_seconds: how long one more block takes."""
     row, share = finding.row, outlook.narrower(finding)
+    if row.estimate is None:
+        return f"{named(finding)}, {row.b} against {row.a}: {row.reason}"
     seen = f"{named(finding)}, {row.b} against {row.a}: {effect(finding)} (95 % CI {effect_interval(finding) or NONE})"
     if finding.judged or finding.decision is Decision.NOT_COMPARABLE:
         return f"{seen}: {row.verdict}"
