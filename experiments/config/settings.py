@@ -381,7 +381,8 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
         given = {**current(kind, read(Path(_text("settings", given["settings"])))), **given}
     for name in given:
         if name not in fields:
-            raise WrongCall(f"there is no setting '{plain.short(name)}'{suggestion(name, [field.name for field in for_users(kind)])}")
+            names = [field.name for field in for_users(kind)]
+            raise WrongCall(f"there is no setting '{plain.short(name)}'{suggestion(name, names)}")
     types_ = typing.get_type_hints(kind)
     values = {name: convert(name, text, types_[name]) for name, text in given.items()}
     settings = kind(**{**of_preset(presets, given), **values})

@@ -137,7 +137,8 @@ def break_even(comparison: Comparison, pairs: Mapping[str, Sequence[str]]) -> li
         (
             *(one.stratum, one.compiled, one.eager),
             *(_seconds(value) for pair in (one.first, one.later) for value in reversed(pair)),
-            *(_paid_after(one), str(one.blocks)),
+            *_paid_after(one),
+            str(one.blocks),
         )
         for one in judged(comparison, pairs)
     ]

@@ -19,7 +19,10 @@ Groups = Mapping[str, tuple[int, str]]
 
 
 def sections(comparison: Comparison, groups: Groups, scaling: str) -> list[Section]:
-    """Return speed-up and overhead, where any group has an estimate, and the proof of each. groups: level -> workers and compression."""
+    """Return speed-up and overhead, where any group has an estimate, and the proof of each.
+
+    groups: level -> workers and compression.
+    """
     found = gains(comparison)
     told = [_speedups(found, scaling), _overheads(found)] if found else []
     return [*told, *_proofs(comparison, groups)]

@@ -274,9 +274,10 @@ def across_strata(comparison: Comparison) -> list[Section]:
 
 def times_to_accuracy(comparison: Comparison) -> list[Section]:
     caption = (
-        "Seconds of training, without validation, until an epoch ended with this accuracy. The median is the time by which half "
-        "of all runs had got there, as in the figure; its interval and the test need six runs a side. A run that ended without stays among those that have not (cumulative "
-        "incidence), in the interval and in the log-rank test too, which is against the first of each group."
+        "Seconds of training, without validation, until an epoch ended with this accuracy. The median is the time by "
+        "which half of all runs had got there, as in the figure. A run that ended without stays among those that have "
+        "not (cumulative incidence), in the interval and in the log-rank test too, which is against the first of each "
+        "group. An interval needs six runs, the test six a side."
     )
     header: Header = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank")
     rows = [_time_to_accuracy(one) for one in survival.middles(survival.reached(comparison), tested=not comparison.busy)]

@@ -231,8 +231,7 @@ def _remarks(finding: Finding) -> list[str]:
 
 
 def _sentence(finding: Finding) -> str:
-    row, decision = finding.row, finding.decision
-    where = f" [{row.stratum}]" if row.stratum else ""
+    row, decision, where = finding.row, finding.decision, _where(finding)
     subject = _capital(finding.outcome.label)
     basis = f"95 % interval {effect_interval(finding)}, {blocks(row.n_blocks)}"
     match decision:
@@ -276,9 +275,13 @@ def _than(finding: Finding, *, start: bool = False) -> str:
     return f"{subject} of {row.b} is {seen} than that of {row.a}"
 
 
+def _where(finding: Finding) -> str:
+    return f" [{finding.row.stratum}]" if finding.row.stratum else ""
+
+
 def named(finding: Finding) -> str:
     """The outcome, and the stratum where there is one."""
-    return finding.outcome.label + (f" [{finding.row.stratum}]" if finding.row.stratum else "")
+    return finding.outcome.label + _where(finding)
 
 
 def heading(finding: Finding, comparison: Comparison) -> str:
@@ -388,7 +391,7 @@ def sentences(comparison: Comparison) -> list[str]:
         return [f"No verdict: {_nothing_to_judge(comparison)}."]
     first, chosen = comparison.findings[0], headlines(comparison)
     if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
-        seen = [f"Seen, but not judged: {_than(finding)}." for finding in chosen if finding.row.estimate is not None]
+        seen = [f"Seen, but not judged: {_than(one)}{_where(one)}." for one in chosen if one.row.estimate is not None]
         return [f"No verdict: {first.row.reason}.", *seen]
     if not chosen:
         return [f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."]

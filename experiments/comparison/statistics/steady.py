@@ -19,7 +19,6 @@ STEPS_A_MEDIAN = 5
 MINIMUM_MEDIANS = 15
 MAXIMUM_MEDIANS = 2_000
 TOLERANCE = 0.02
-LEAST_RISE = math.log1p(TOLERANCE)
 # A last stretch shorter than this share of the run may be one more passing phase.
 MINIMUM_SHARE = 0.25
 MINIMUM_SEGMENT = 2
@@ -65,13 +64,18 @@ def classify(seconds: ArrayLike) -> Steady:
     if not medians.min() > 0:
         return Steady("no steady state", None, None, "some steps took less than the clock can tell")
     slope = _slope(medians)
-    if slope and slope.is_shown and abs(slope.rise) > LEAST_RISE and len(segments) > 1 and _is_line(medians, segments):
-        return Steady("no steady state", None, slope.percent, f"its steps drift: {slope.percent:+.1f} % over the length of the run")
+    if slope and slope.is_drift and len(segments) > 1 and _is_line(medians, segments):
+        return _drifting(slope, "over the length of the run")
     slope = _slope(medians[start:])
-    if slope and slope.is_shown and abs(slope.rise) > LEAST_RISE:
-        where = f"over its last {(len(medians) - start) * width} steps" if start else "over the length of the run"
-        return Steady("no steady state", None, slope.percent, f"its steps drift: {slope.percent:+.1f} % {where}")
+    if slope and slope.is_drift:
+        last = f"over its last {(len(medians) - start) * width} steps"
+        return _drifting(slope, last if start else "over the length of the run")
     return _told(medians, start, 1 + start * width, slope)
+
+
+def _drifting(slope: Slope, where: str) -> Steady:
+    reason = f"its steps drift: {slope.percent:+.1f} % {where}"
+    return Steady("no steady state", None, slope.percent, reason)
 
 
 def _told(medians: Floats, start: int, step: int, slope: Slope | None) -> Steady:
@@ -146,6 +150,11 @@ class Slope:
     def is_shown(self) -> bool:
         """Whether chance does not explain it."""
         return self.low > 0 or self.high < 0
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether it is shown, and larger than the tolerance."""
+        return self.is_shown and abs(self.rise) > math.log1p(TOLERANCE)
 
     @property
     def percent(self) -> float:

@@ -17,8 +17,9 @@ SHOWN, NOT_SHOWN, REFUTED = "shown", "not shown", "refuted"
 
 @dataclass(frozen=True)
 class Cost:
-    """The ratio of b to the baseline with its 95 % interval; None below three blocks. strata: how many it is the geometric mean of; blocks: of each.
+    """The ratio of b to the baseline with its 95 % interval; None below three blocks.
 
+    strata: how many it is the geometric mean of; blocks: of each.
     where: the stratum, or what several have in common. answer: whether the ratio is at most 1 + margin.
     """
 

@@ -162,6 +162,11 @@ class Finding:
         return self.decision.is_verdict
 
     @property
+    def is_tested(self) -> bool:
+        """Whether there was a test, whatever came out, or nothing to test because it never varied."""
+        return self.decision not in (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
+
+    @property
     def primary(self) -> bool:
         """Whether the outcome was declared beforehand as one that the study is about."""
         return self.row.family == PRIMARY
@@ -325,8 +330,7 @@ class Control:
     @property
     def tested(self) -> tuple[Finding, ...]:
         """Outcomes with a test, whatever came out, or that never varied."""
-        untested = (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
-        return tuple(finding for finding in self.comparison.findings if finding.decision not in untested)
+        return tuple(finding for finding in self.comparison.findings if finding.is_tested)
 
     @property
     def delayed(self) -> tuple[Finding, ...]:

@@ -69,9 +69,11 @@ def reached(comparison: Comparison) -> list[Reached]:
 class Middle:
     """When half of a level's runs had got there, with a 95 % interval: infinite where they never do, NaN where it is unknown.
 
-    No interval of a median holds it in 95 % below six runs, and no test has fewer a side. The interval inverts tests on the log-log scale of the same curve (Brookmeyer and Crowley, 1982).
+    The interval inverts tests on the log-log scale of the same curve (Brookmeyer and Crowley, 1982).
+    Below six runs no interval of a median holds it in 95 %, and no test has fewer a side.
 
-    log_rank_p: against the first level of the same threshold and stratum; None for that one, of few runs, or where none got there.
+    log_rank_p: against the first level of the same threshold and stratum; None for that one, of few
+    runs, or where none got there.
     """
 
     of: Reached
