@@ -25,8 +25,7 @@ _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are no files of docs/."""
-    own = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in BESIDE.items()}
-    own["index.md"] = re.sub(r"(\]\()docs/", r"\1", own["index.md"])
+    own = {page: re.sub(r"(\]\()docs/", r"\1", (ROOT / name).read_text(encoding="utf-8")) for name, page in BESIDE.items()}
     for page, text in {**own, "reference/settings.md": all_settings(), "reference/metrics.md": metrics()}.items():
         files.append(File.generated(config, page, content=text))
     return files

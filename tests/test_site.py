@@ -8,6 +8,7 @@ import html
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from experiments import studies
 from experiments.config import outcomes
 from experiments.config.commands import COMMANDS
+from tests import documented
 from tests.conftest import ROOT
 
 STATISTICS = ROOT / "docs" / "explanation" / "statistics.md"
@@ -25,18 +27,37 @@ SIMULATIONS = re.findall(
 )
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NO_MKDOCS_2_WARNING": "1"},
+def build(checkout: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the documented build; `--quiet` would hide the warnings that `--strict` counts."""
+    (command,) = {one.words for one in documented.commands() if one.words[:2] == ("mkdocs", "build")}
+    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        [*command, "--site-dir", str(folder)],
+        cwd=checkout,
+        env={**os.environ, "PATH": scripts, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
     )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "README.md", "docs/comparison.md"])
+def test_a_link_that_leads_nowhere_fails_the_build(page: str, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "build", "__pycache__", "mlruns", "mlflow.db"))
+    with (checkout / page).open("a", encoding="utf-8") as file:
+        file.write("\n[gone](docs/gone.md)\n")
+    done = build(checkout, tmp_path / "site")
+    assert done.returncode == 1, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("WARNING") and "gone.md" not in line] == []
+    assert done.stderr.count("gone.md") == 1
 
 
 def words(page: Path) -> str:
@@ -87,6 +108,7 @@ def test_links_to_source_code_are_text_and_those_to_pages_stay(site: Path) -> No
     assert 'limits.py"' not in reliability
     assert 'href="server.html' in (site / "index.html").read_text()
     assert 'src="report.png"' in (site / "index.html").read_text()
+    assert 'href="security.html"' in (site / "changelog.html").read_text()
 
 
 def test_the_page_of_simulations_has_them() -> None:

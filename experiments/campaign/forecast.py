@@ -22,9 +22,11 @@ from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
 from experiments.comparison.statistics import power
+from experiments.comparison.statistics.estimates import MINIMUM_VALUES, is_constant
 from experiments.comparison.statistics.sequential import FIXED, Looks, schedule
 from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts import outlook
+from experiments.comparison.verdicts.decision import NoEstimate
 from experiments.comparison.verdicts.findings import Finding
 from experiments.config import devices, variation
 from experiments.config import settings as settings_
@@ -138,7 +140,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         seconds,
         sizes,
         _detectable(question(settings, plan, module), settings, earlier.values()),
-        prepared.left_out,
+        tuple(dict.fromkeys(line for prepared in every for line in prepared.left_out)),
     )
 
 
@@ -205,14 +207,22 @@ def _detectable(asked: ComparisonSpec, settings: CampaignSettings, earlier: Iter
         except WrongCall:  # an earlier campaign that had one side alone
             continue
         for one in wording.headlines(comparison):
-            if len(one.pairs) > 1 and one.row.minimum_detectable != 0:  # what never varied has no spread
+            if _has_spread(one):
                 pooled.setdefault((one.row.metric, one.row.a, one.row.b, one.row.stratum), []).append(one)
     return [found for group in pooled.values() for found in _of_outcome(group, len(pooled), settings)]
+
+
+def _has_spread(finding: Finding) -> bool:
+    """Whether the differences of its blocks vary, however few blocks there are."""
+    known = finding.row.no_estimate in ("", NoEstimate.TOO_FEW_BLOCKS) and finding.row.minimum_detectable != 0
+    return known and len(finding.pairs) > 1 and not is_constant(finding.shifts)
 
 
 def _of_outcome(group: Sequence[Finding], tests: int, settings: CampaignSettings) -> list[Detectable]:
     """What one outcome could show. group: its findings in earlier campaigns, whose SDs are pooled inside each."""
     df = sum(len(one.pairs) - 1 for one in group)
+    if df < MINIMUM_VALUES - 1:
+        return []
     sd = math.sqrt(sum((len(one.pairs) - 1) * float(one.shifts.var(ddof=1)) for one in group) / df)
     low, high = (sd * math.sqrt(df / special.chdtri(df, tail)) for tail in (TAIL, 1 - TAIL))
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,9 +18,12 @@ from models.contract import Batch, Framework, Mark, ModelError, Profile, Span
 from tracking.records import Tags
 
 STEPS = 8
+# A cost is shown where chance, by which a profiled step is as often quicker as slower, makes so many slower in 5 % of cases.
+ALPHA = 0.05
 MAX_KINDS = 20
 NOTHING = "the profiler saw no kernels: CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
 TOO_FEW = "an epoch of a single step: the first step is never counted"
+NO_COST = "{slower} of {count} profiled steps or windows are slower than without the profiler: no cost beyond chance"
 # A moment of a step belongs to the first of these that goes on then.
 PARTS = ("op", "copy", "unrecorded", "dispatch", "python")
 GAPS = ("dispatch", "python")
@@ -126,21 +130,32 @@ def _tell(spec: CellSpec, found: Profile, plain: Round, profiled: Round, output:
     seconds = {part: value / steps for part, value in parts(found).items()}
     metrics = {f"{part}_seconds": value for part, value in seconds.items()}
     metrics |= {"step_seconds": sum(seconds.values()), "gap_seconds": sum(seconds[part] for part in GAPS)}
-    metrics |= {"input_seconds": feed.seconds / batches, "profiler_cost_ratio": _cost(plain[0], watch)}
+    metrics |= {"input_seconds": feed.seconds / batches}
+    cost, no_cost = _cost(plain[0], watch)
+    metrics |= {} if cost is None else {"profiler_cost_ratio": cost}
     metrics |= {f"{name}_per_step": count / steps for name, count in found.counts.items()}
     output.metrics({f"profile/{name}": value for name, value in metrics.items()})
-    if found.uncounted:
-        why = {f"not_available.profile/{name}_per_step": reason for name, reason in found.uncounted.items()}
+    why = {f"not_available.profile/{name}_per_step": reason for name, reason in found.uncounted.items()}
+    why |= {"not_available.profile/profiler_cost_ratio": no_cost} if no_cost else {}
+    if why:
         output.record(Tags(spec.run, why))
     told = {"steps": steps, **metrics, "not_counted": dict(found.uncounted), "operators": _kinds(found, steps)}
     (spec.path / "profile.json").write_text(json.dumps(told, indent=1))
     output.artifact("profile.json")
 
 
-def _cost(plain: Stopwatch, profiled: Stopwatch) -> float:
-    """A step with the profiler over the same step without; the median of the steps, or of the windows."""
+def _cost(plain: Stopwatch, profiled: Stopwatch) -> tuple[float | None, str]:
+    """Return a step with the profiler over the same step without, or why there is none.
+
+    The median of the steps, or of the windows, where a sign test shows that they take longer with it.
+    """
     pairs = zip(_readings(profiled), _readings(plain), strict=True)
-    return float(np.median([with_it / without for with_it, without in pairs]))
+    ratios = [with_it / without for with_it, without in pairs]
+    slower, count = sum(ratio > 1 for ratio in ratios), len(ratios)
+    chance = sum(math.comb(count, at) for at in range(slower, count + 1)) / 2**count
+    if chance > ALPHA:
+        return None, NO_COST.format(slower=slower, count=count)
+    return float(np.median(ratios)), ""
 
 
 def _readings(watch: Stopwatch) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -56,8 +55,8 @@ def flags(name: str) -> set[str]:
 
 
 def of(name: str) -> dict[str, object]:
-    """The settings of a command or experiment; a search takes those of every experiment too."""
-    return {one: field for kind in _kinds(name) for field in dataclasses.fields(kind) for one in settings.called(field)}
+    """Return the settings of a command or experiment that a caller can set; a search takes those of every experiment too."""
+    return {one: field for kind in _kinds(name) for field in settings.for_users(kind) for one in settings.called(field)}
 
 
 def _kinds(name: str) -> list[Any]:

@@ -78,7 +78,8 @@ def _checks(found: Forecast) -> Iterator[str]:
 
 def _detectable(found: Forecast) -> Iterator[str]:
     if not found.detectable:
-        yield "detectable not known: no earlier campaign here has both sides of two blocks with these settings on this machine"
+        needed = "both sides of three blocks with these settings on this machine"
+        yield f"detectable not known: no earlier campaigns here have {needed}"
         return
     for at, one in enumerate(found.detectable):
         yield f"{'' if at else 'detectable':<11}{_difference(one)}"

@@ -164,11 +164,20 @@ def outcome(metric: str) -> Outcome:
     return Outcome(metric, "ratio", "neither", None, metric, "")
 
 
-def declared(primary: Sequence[str], outcomes: Iterable[str]) -> tuple[str, ...]:
-    """The outcomes that were declared as primary. Raises WrongCall for one that is none of `outcomes`, or for too many."""
+def declared(primary: Sequence[str], outcomes: Iterable[str], unmeasured: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the outcomes that were declared as primary.
+
+    Args:
+        primary: their names.
+        outcomes: what there is; suggestions come from these alone.
+        unmeasured: outcomes that were asked for and that no run has.
+
+    Raises:
+        WrongCall: for a name among neither of the two, or for too many names.
+    """
     known = list(dict.fromkeys(outcomes))
     for name in primary:
-        if name not in known:
+        if name not in known and name not in unmeasured:
             close = difflib.get_close_matches(name, known, n=1)
             right = f"did you mean {close[0]}?" if close else f"have {', '.join(known) or 'none'}"
             raise WrongCall(f"primary={plain.short(name)} is no outcome here; {right}")
@@ -178,13 +187,17 @@ def declared(primary: Sequence[str], outcomes: Iterable[str]) -> tuple[str, ...]
 
 
 def checked(names: Iterable[str], measured: Iterable[str]) -> None:
-    """Raises WrongCall for a name that is neither among the metrics that were measured nor one that could have been."""
+    """Refuse a name that is neither among the metrics that were measured nor one that could have been.
+
+    Raises:
+        WrongCall: with the nearest of the measured metrics, or with all of them.
+    """
     have = sorted(measured, key=place)
     for name in names:
         if name in have or without_batch(name).removeprefix("inference/") in _PLACE:
             continue
-        close = SHORT.get(name) or next(iter(difflib.get_close_matches(name, [*have, *_PLACE], n=1)), "")
-        right = f"did you mean {close}?" if close else f"have {', '.join(have) or 'none'}"
+        close = [SHORT[name]] if SHORT.get(name) in have else difflib.get_close_matches(name, have, n=1)
+        right = f"did you mean {close[0]}?" if close else f"have {', '.join(have) or 'none'}"
         raise WrongCall(f"outcomes: no run has a metric '{plain.short(name)}'; {right}")
 
 

@@ -9,7 +9,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -391,12 +391,18 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
         given = {**current(kind, read(Path(_text("settings", given["settings"])))), **given}
     for name in given:
         if name not in fields:
-            raise WrongCall(f"there is no setting '{plain.short(name)}'{suggestion(name, fields)}")
+            names = [field.name for field in for_users(kind)]
+            raise WrongCall(f"there is no setting '{plain.short(name)}'{suggestion(name, names)}")
     types_ = typing.get_type_hints(kind)
     values = {name: convert(name, text, types_[name]) for name, text in given.items()}
     settings = kind(**{**of_preset(presets, given), **values})
     check(settings)
     return settings
+
+
+def for_users(kind: type[Any]) -> list[dataclasses.Field[Any]]:
+    """Return the settings that a caller can set: a study sets the others, cell by cell."""
+    return [field for field in _fields(kind) if field.metadata["group"] != SET_BY_STUDY]
 
 
 def called(field: dataclasses.Field[Any]) -> tuple[str, ...]:
@@ -567,7 +573,7 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     return kind(**kept)
 
 
-def suggestion(name: str, names: Mapping[str, Any]) -> str:
-    """What may have been meant, as the end of a sentence."""
+def suggestion(name: str, names: Collection[str]) -> str:
+    """Return what may have been meant, as the end of a sentence."""
     close = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]}?" if close else f"; have {', '.join(names)}"

@@ -116,8 +116,10 @@ def _metrics(rates: Sequence[Rates]) -> dict[str, float]:
 def _told(settings: Settings, comparison: Comparison) -> list[str]:
     told = []
     for level in comparison.levels[1:]:
-        here = [finding for finding in comparison.findings if finding.row.b == level]
-        if level.endswith("A/A"):
+        here = [finding for finding in comparison.findings if finding.row.b == level and finding.is_tested]
+        if not here:
+            told.append(f"{level}: no outcome could be tested.")
+        elif level.endswith("A/A"):
             wrong = [finding.outcome.label for finding in here if finding.different]
             told.append(f"A/A on this machine: {len(wrong)} of {len(here)} outcomes called different{_named(wrong)}.")
         else:

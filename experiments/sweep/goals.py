@@ -108,8 +108,10 @@ def _metric(setting: str, name: str, known: tuple[str, ...]) -> str:
     metric = SHORT.get(name, name)
     if name in SHORT or "/" in name:
         return metric
-    close = difflib.get_close_matches(name, [*SHORT, *known], n=1)
-    hint = f"did you mean {close[0]}?" if close else f"have {', '.join(SHORT)}, or a metric by its whole name, as {known[0]}"
+    short = [one for one, whole in SHORT.items() if whole in known]
+    close = difflib.get_close_matches(name, [*short, *known], n=1)
+    have = ", ".join([*short, f"or a metric by its whole name, as {known[0]}"])
+    hint = f"did you mean {close[0]}?" if close else f"have {have}"
     raise WrongCall(f"{setting}: no run has a metric '{name}'; {hint}")
 
 

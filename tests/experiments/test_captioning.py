@@ -75,7 +75,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_s
     place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
     done = place.run(blocks="2", frameworks="toy,toy+twin", team="vision", data="synthetic", vocabulary="60", length="8")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "2 blocks; a verdict needs 6" in done.stdout
+    assert "2 blocks: no comparison; a verdict needs 6" in done.stdout
     return {titled(run): run for run in Store(place.uri).runs("captioning")}
 
 

@@ -17,6 +17,7 @@ from experiments import studies
 from experiments.cli import actions, arguments
 from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
+from experiments.config import settings
 from experiments.config.commands import COMMANDS
 from tests.conftest import ROOT
 from tracking.errors import WrongCall
@@ -65,6 +66,22 @@ def test_a_setting_may_be_written_in_several_ways(words: list[str], expected: di
 def test_words_that_are_no_settings_are_refused(words: list[str], said: str) -> None:
     with pytest.raises(WrongCall, match=re.escape(said)):
         arguments.options(words, {"aa"}, {"aa": None, "batch_size": None})
+
+
+@pytest.mark.parametrize(("study", "word", "right"), [("overhead", "harnes", "harnesses"), ("grid", "batchsize", "batch_sizes")])
+def test_a_setting_that_a_study_sets_itself_is_not_suggested(
+    study: str, word: str, right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ([f"--{word}=1"], [f"--{word}"]):
+        assert main([study, *words]) == WRONG_CALL
+        assert capsys.readouterr().err == f"evenhand: there is no setting '{word}'; did you mean {right}?\n"
+
+
+def test_settings_that_a_study_sets_itself_are_in_their_group() -> None:
+    kinds = [studies.load(name).Settings for name in studies.available()]
+    by_cell = [field for kind in kinds for field in dataclasses.fields(kind) if "cell by cell" in field.metadata["help"]]
+    assert by_cell
+    assert {field.metadata["group"] for field in by_cell} == {settings.SET_BY_STUDY}
 
 
 def test_a_search_takes_the_flags_of_its_experiments() -> None:

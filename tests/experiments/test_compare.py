@@ -317,7 +317,7 @@ def other_seed_on_one_side(run: StoredRun) -> StoredRun:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (one_block, "1 block; a verdict needs 6"),
+        (one_block, "1 block: no comparison; a verdict needs 6"),
         (unpaired, "no block holds both pytorch and tensorflow"),
         (two_machines_in_a_block, "runs of several machines are not pooled"),
         (failed_side, "no usable run of tensorflow"),

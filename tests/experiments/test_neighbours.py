@@ -65,7 +65,7 @@ def test_cells_beside_busy_neighbours_are_repeated_once_and_not_judged(place: Pl
     timed = [row for row in report["rows"] if row["metric"] == "train/step_seconds"]
     assert [row["verdict"] for row in timed] == ["inconclusive"]
     assert timed[0]["reason"].startswith(BUSY)
-    assert timed[0]["reason"].endswith("1 block; a verdict needs 6")
+    assert timed[0]["reason"].endswith("1 block: no comparison; a verdict needs 6")
     left_out = {one["name"]: one["reason"] for one in report["excluded"] if not one["metric"]}
     assert {name.partition(" · data=")[0]: text.partition(";")[2] for name, text in left_out.items()} == dict.fromkeys(
         found, " a later run of the same cell is used instead"

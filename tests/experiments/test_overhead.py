@@ -135,6 +135,14 @@ def test_ratios_have_the_t_interval_of_their_logarithms() -> None:
         assert (cost.ratio.value, cost.ratio.low, cost.ratio.high) == pytest.approx(tuple(np.exp((values.mean(), low, high))))
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_block_or_two_have_no_ratio(blocks: int) -> None:
+    _, found = judged({"a": 1.5}, spread=0.001, blocks=blocks)
+    assert {(one.ratio, one.answer, one.blocks) for one in found} == {(None, costs.NOT_SHOWN, blocks)}
+    assert told.sentences(found) == ["Cost at most the bound: 0 shown, 2 not shown, 0 refuted."]
+    assert {row[3:5] for row in told.section(found, 0.02).rows} == {("—", "—")}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -119,7 +119,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["classification", "--model=./lenet/"], "evenhand has a 'lenet' of its own"),
         (["parity", "--models=lenet,./broken/"], "spec.py cannot be imported: NameError: name 'nothing' is not defined"),
         (["parity", "--models=lenet,./ending/"], "ending/spec.py cannot be imported: SystemExit: 0"),
-        (["parity", "--models=lenet,./raising/"], "raising/spec.py cannot be imported: \\x1b[31mOdd: \\x1b]0;title\\x07\\nmore"),
+        (["parity", "--models=lenet,./raising/"], "raising/spec.py cannot be imported: Odd: \\x1b]0;title\\x07 more"),
         (["classification", "--model=./mute/"], "mute/spec.py cannot be imported: Mute"),
         (["classification", "--model=./endless/"], "endless/spec.py cannot be imported: TimeoutError: it takes longer than 1 s"),
         (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.comparison.report import wording
-from experiments.comparison.report.sections import Cell, Column, Header, Section
+from experiments.comparison.report.sections import Cell, Column, Header, Line, Section
 from experiments.comparison.runs.environment import medians
 from experiments.comparison.verdicts.break_even import BreakEven, judged
 from experiments.comparison.verdicts.findings import Comparison, Finding
@@ -133,18 +133,19 @@ def graphs(
 
 def break_even(comparison: Comparison, pairs: Mapping[str, Sequence[str]]) -> list[Section]:
     """pairs: what is run as it comes -> what compiles the same. Nothing where none of them was measured."""
-    lines = [
+    lines: list[Line] = [
         (
             *(one.stratum, one.compiled, one.eager),
             *(_seconds(value) for pair in (one.first, one.later) for value in reversed(pair)),
-            *(_steps(one.steps.value), _steps_interval(one), str(one.blocks)),
+            *_paid_after(one),
+            str(one.blocks),
         )
         for one in judged(comparison, pairs)
     ]
     caption = (
         "The number of steps after which a compiled program has taken no longer than the eager one, its compilation (the first "
         "step) included. Seconds are medians over the blocks. Steps: the median over the blocks, with an interval of order "
-        "statistics, which six blocks are needed for; “never”: a compiled step is no faster."
+        "statistics, from six blocks on; “never”: a compiled step is no faster."
     )
     numbers = ("first step", "eager first step", "later step", "eager later step", "steps until it has paid")
     header: Header = (
@@ -167,10 +168,11 @@ def _steps(value: float) -> str:
     return "never" if math.isinf(value) else f"{math.ceil(value):,}"
 
 
-def _steps_interval(one: BreakEven) -> str:
-    if math.isinf(one.steps.low) and one.steps.low < 0:
-        return f"none from {wording.blocks(one.blocks)}"
-    return f"{_steps(one.steps.low)}{wording.DASH}{_steps(one.steps.high)}"
+def _paid_after(one: BreakEven) -> tuple[str, str]:
+    """Return the number of steps and its interval."""
+    if one.steps is None:
+        return wording.NONE, f"none from {wording.blocks(one.blocks)}"
+    return _steps(one.steps.value), f"{_steps(one.steps.low)}{wording.DASH}{_steps(one.steps.high)}"
 
 
 def nodes(comparison: Comparison, runs: pd.DataFrame) -> list[Section]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Cell, Column, Section
+from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.verdicts.costs import NOT_SHOWN, REFUTED, SHOWN, Cost
 
 HEADER = ("where", "outcome", "harness", Column("ratio", numeric=True), "95 % interval", "at most the bound", "blocks")
@@ -17,8 +19,8 @@ def sentences(found: Sequence[Cost]) -> list[str]:
     points = Counter(one.answer for one in found if one.strata == 1)
     told = [f"Cost at most the bound: {points[SHOWN]} shown, {points[NOT_SHOWN]} not shown, {points[REFUTED]} refuted."]
     for one in found:
-        if one.strata > 1:
-            mean = f"{one.ratio.value:.3f} times the plain loop (95 % CI {_interval(one)}, {one.strata} points)"
+        if one.strata > 1 and one.ratio:
+            mean = f"{one.ratio.value:.3f} times the plain loop (95 % CI {_interval(one.ratio)}, {one.strata} points)"
             told.append(f"{one.where}, {one.b}, {one.outcome.label}: {mean}: {one.answer}.")
     return told
 
@@ -36,10 +38,9 @@ def section(found: Sequence[Cost], margin: float) -> Section:
 def _cells(one: Cost) -> tuple[str | Cell, ...]:
     where = one.where if one.strata == 1 else f"{one.where}: all {one.strata}"
     answer = Cell(one.answer, STYLES[one.answer])
-    return (where, one.outcome.label, one.b, f"{one.ratio.value:.4f}", _interval(one), answer, str(one.blocks))
+    ratio = (f"{one.ratio.value:.4f}", _interval(one.ratio)) if one.ratio else (wording.NONE, wording.NONE)
+    return (where, one.outcome.label, one.b, *ratio, answer, str(one.blocks))
 
 
-def _interval(one: Cost) -> str:
-    if one.blocks < 2:
-        return "none from 1 block"
-    return f"{one.ratio.low:.3f}–{one.ratio.high:.3f}"
+def _interval(ratio: Estimate) -> str:
+    return f"{ratio.low:.3f}–{ratio.high:.3f}"

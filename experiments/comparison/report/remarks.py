@@ -114,13 +114,14 @@ def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:
         where = f" [{one.stratum}]" if one.stratum else ""
         label, shift = outcome(one.metric).label, one.estimate
         at = f"in epoch {one.epoch} by {shift.value:+.3f} ({shift.low:+.3f} to {shift.high:+.3f})".replace("-", wording.MINUS)
+        furthest = f"furthest {at}" if shift.low < shift.high or shift.value else "identical in every epoch"
         who = f"{one.b} against {one.a}{where}"
         if one.alike is None:
-            plain.append(f"Learning curves, {who}: {one.n_blocks} blocks are too few to say whether they overlap; furthest {at}.")
+            plain.append(f"Learning curves, {who}: {one.n_blocks} blocks are too few to say whether they overlap; {furthest}.")
         elif one.alike:
             plain.append(
                 f"Learning curves, {who}: they overlap. Over {one.n_epochs} epochs and {one.n_blocks} blocks the {label} "
-                f"nowhere differs by more than ±{one.margin:g} beyond chance; furthest {at}."
+                f"nowhere differs by more than ±{one.margin:g} beyond chance; {furthest}."
             )
         else:
             loud.append(f"LEARNING DIFFERS, {who}: the {label} differs {at}: read the times with that in mind")

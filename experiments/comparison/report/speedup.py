@@ -19,9 +19,13 @@ Groups = Mapping[str, tuple[int, str]]
 
 
 def sections(comparison: Comparison, groups: Groups, scaling: str) -> list[Section]:
-    """Speed-up, overhead and proof of each group of workers. groups: level -> workers and compression."""
+    """Return speed-up and overhead, where any group has an estimate, and the proof of each.
+
+    groups: level -> workers and compression.
+    """
     found = gains(comparison)
-    return [_speedups(found, scaling), _overheads(found), *_proofs(comparison, groups)]
+    told = [_speedups(found, scaling), _overheads(found)] if found else []
+    return [*told, *_proofs(comparison, groups)]
 
 
 def _speedups(found: Sequence[Gain], scaling: str) -> Section:

@@ -34,10 +34,12 @@ def is_told(summary: Finding, comparison: Comparison) -> bool:
 def clause(summary: Finding, comparison: Comparison) -> str:
     """A finding as a person says it; of a summary with what single strata show, where that is not the same everywhere."""
     found, told = of(summary, comparison), wording.clause(summary, comparison)
+    if summary.across and summary.row.estimate is None:
+        told = f"no verdict ({summary.row.reason})"
     if summary.judged:
         return f"{told} ({apart})" if (apart := counted(summary, comparison)) else told
     if not any(one.judged for one in found):
-        return told
+        return wording.clause(summary, comparison)
     first, *others = _groups(found).values()
     rest = "".join(f", in {len(group)} {_word(group[0])}" for group in others)
     return f"in {len(first)} of {len(found)} {_kind(found)} {_shown(first, comparison)}{rest}; together {told}"

@@ -241,14 +241,15 @@ def precision(found: Sequence[Precision]) -> list[Section]:
             wording.amount(one.parts.process, one.finding),
             wording.spread(one.steps.sd) if one.steps else NONE,
             wording.amount(one.parts.block, one.finding),
-            *(wording.rise(line.rise, one.finding) for line in (one.parts.drift, one.parts.apart)),
+            *(wording.rise(line.rise, one.finding) if line.is_shown else NONE for line in (one.parts.drift, one.parts.apart)),
             LIMITS[one.limit],
         )
         for one in found
     ]
     caption = (
         "SDs of one run: between two processes of a block, between steps of one process, between blocks about their drift. Drift "
-        "is the rise of a straight line from the first block to the last, of both sides’ mean and, apart, of their difference. "
+        "is the rise of a straight line from the first block to the last, of both sides’ mean and, apart, of their difference, "
+        "where chance does not explain it (its 95 % interval leaves 0 out). "
         "Drift and blocks are shared by both sides and cancel in the difference; processes and a drift apart do not."
     )
     return [Section("What limited the precision", caption, header, rows)] if rows else []
@@ -270,7 +271,8 @@ def across_strata(comparison: Comparison) -> list[Section]:
             *(one.outcome.label, one.row.b, f"against {one.row.a}", str(len(across.names))),
             *_effect(one),
             *(wording.p_value(one.row.p_holm), wording.prediction(one) or NONE),
-            *(_decimal(across.i_squared_percent, "{:.0f} %"), wording.number(across.tau, 2), wording.p_value(across.q_p)),
+            *(_decimal(across.i_squared_percent, "{:.0f} %"), NONE if across.tau is None else wording.number(across.tau, 2)),
+            wording.p_value(across.q_p),
         )
         for one in comparison.summaries
         if (across := one.across)
@@ -280,9 +282,10 @@ def across_strata(comparison: Comparison) -> list[Section]:
 
 def times_to_accuracy(comparison: Comparison) -> list[Section]:
     caption = (
-        "Seconds of training, without validation, until an epoch ended with this accuracy. The median is the time by which half "
-        "of all runs had got there, as in the figure. A run that ended without stays among those that have not (cumulative "
-        "incidence), in the interval and in the log-rank test too, which is against the first of each group."
+        "Seconds of training, without validation, until an epoch ended with this accuracy. The median is the time by "
+        "which half of all runs had got there, as in the figure. A run that ended without stays among those that have "
+        "not (cumulative incidence), in the interval and in the log-rank test too, which is against the first of each "
+        "group. An interval needs six runs, the test six a side."
     )
     header: Header = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank")
     rows = [_time_to_accuracy(one) for one in survival.middles(survival.reached(comparison), tested=not comparison.busy)]
@@ -317,8 +320,8 @@ def time_of_a_step(comparison: Comparison) -> list[Section]:
         "or kernels on a GPU; copies; code that runs operators which the profiler does not show one by one; other code of "
         "the framework; the rest is Python. The last two are the gaps, in which no operator ran. Operators a step: those "
         "that compute, and inside of which no other ran. The wait for input lies between steps. Cost of profiling: a "
-        "profiled step over the same step without the profiler in the same process; what is above 1 has made some part "
-        "longer. Traces are artifacts of the runs (profile/)."
+        "profiled step over the same step without the profiler in the same process, in every profiled run; “—”: in some "
+        "run the steps do not show one. It has made some part longer. Traces are artifacts of the runs (profile/)."
     )
     return [Section("Where a step's time goes", caption, header, rows)] if rows else []
 
@@ -422,7 +425,7 @@ def steadiness(comparison: Comparison, found: Sequence[RunSteadiness], link: Lin
         )
         for one in found
     ]
-    every: Header = (*runs, "found", under(""), number("steady from step"), number("drift over the run"))
+    every: Header = (*runs, "found", under(""), number("steady from step"), number("drift of the last stretch"))
     return [
         Section("Was steady state reached?", caption, header, rows),
         *([Section("Runs without a steady state", "", (*runs, "why"), named, level=3)] if named else []),

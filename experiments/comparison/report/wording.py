@@ -145,7 +145,7 @@ def interval(finding: Finding) -> str:
 
 
 def effect(finding: Finding) -> str:
-    """The estimate in words: 1.42× faster, +1.2 points, identical."""
+    """Return the estimate in words: 1.42× faster, +1.2 points, identical; 1.00× where its digits show no direction."""
     row, turned = finding.row, finding.times
     if row.estimate is None:
         return NONE
@@ -153,7 +153,8 @@ def effect(finding: Finding) -> str:
         return "identical"
     if turned is None:
         return _difference(row.estimate, finding)
-    return f"{_ratio(turned.value, finding)}× {finding.outcome.words[row.estimate >= 1]}"
+    ratio = _ratio(turned.value, finding)
+    return f"{ratio}×" if float(ratio.replace(",", "")) == 1 else f"{ratio}× {finding.outcome.words[row.estimate >= 1]}"
 
 
 def effect_interval(finding: Finding) -> str:
@@ -169,7 +170,7 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
     if finding.never_varied or row.estimate is None:
         return ""
     if low is None or high is None:
-        return "none from 1 block" if row.n_blocks == 1 else "unbounded"
+        return "unbounded"
     if low == high:
         return "no spread"
     if row.kind == "ratio":
@@ -232,13 +233,14 @@ def _remarks(finding: Finding) -> list[str]:
 
 def _sentence(finding: Finding) -> str:
     finding = _with_labels(finding)
-    row, decision = finding.row, finding.decision
-    where = f" [{row.stratum}]" if row.stratum else ""
+    row, decision, where = finding.row, finding.decision, _where(finding)
     subject = _capital(finding.outcome.label)
     basis = f"95 % interval {effect_interval(finding)}, {blocks(row.n_blocks)}"
     match decision:
         case Decision.NOT_COMPARABLE:
             return f"{subject}{where}: {row.b} and {row.a} are not comparable: {row.reason}."
+        case Decision.TOO_FEW if row.estimate is None:
+            return f"{subject}{where}: no verdict, {row.reason}."
         case Decision.IDENTICAL:
             return f"{subject}: identical ({blocks(row.n_blocks)}){where}."
         case Decision.EQUIVALENT:
@@ -265,19 +267,23 @@ def _size_open(finding: Finding) -> str:
 def _than(finding: Finding, *, start: bool = False) -> str:
     """tensorflow trains 1.42× faster than pytorch; a label, but never a level, gets a capital at the `start` of a sentence."""
     row, label = finding.row, finding.outcome.label
-    if label in VERBS:
-        return f"{row.b} {VERBS[label]} {effect(finding)} than {row.a}"
     seen, subject = effect(finding), _capital(label) if start else label
-    if seen.startswith("±") or seen == "identical":
+    if seen.startswith("±") or seen.endswith("×") or seen == "identical":
         return f"{subject} of {row.b} and {row.a}: {seen}"
+    if label in VERBS:
+        return f"{row.b} {VERBS[label]} {seen} than {row.a}"
     if row.kind == "difference" and row.estimate is not None:
         seen = f"{seen.lstrip('+' + MINUS)} {finding.outcome.words[row.estimate > 0]}"
     return f"{subject} of {row.b} is {seen} than that of {row.a}"
 
 
+def _where(finding: Finding) -> str:
+    return f" [{finding.row.stratum}]" if finding.row.stratum else ""
+
+
 def named(finding: Finding) -> str:
     """The outcome, and the stratum where there is one."""
-    return finding.outcome.label + (f" [{finding.row.stratum}]" if finding.row.stratum else "")
+    return finding.outcome.label + _where(finding)
 
 
 def heading(finding: Finding, comparison: Comparison) -> str:
@@ -401,7 +407,7 @@ def sentences(comparison: Comparison) -> list[str]:
         return [f"No verdict: {_nothing_to_judge(comparison)}."]
     first, chosen = comparison.findings[0], headlines(comparison)
     if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
-        seen = [f"Seen, but not judged: {_than(finding)}." for finding in chosen if finding.row.estimate is not None]
+        seen = [f"Seen, but not judged: {_than(one)}{_where(one)}." for one in chosen if one.row.estimate is not None]
         return [f"No verdict: {first.row.reason}.", *seen]
     if not chosen:
         return [f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."]
@@ -440,6 +446,8 @@ def summary_sentence(summary: Finding) -> str:
             seen = f"{than} ({basis}), a difference within the margin of {margin(summary)}"
         case Decision.SIZE_OPEN:
             seen = f"{than} ({basis}), {_size_open(summary)}"
+        case Decision.TOO_FEW if summary.row.estimate is None:
+            seen = f"{label}: no verdict, {summary.row.reason}"
         case Decision.OPEN | Decision.TOO_FEW:
             seen = f"{label}: no verdict, {summary.row.reason}; seen: {than} ({basis})"
         case _:
@@ -507,6 +515,8 @@ def _brief(finding: Finding) -> str:
 def at_a_look(finding: Finding, block_seconds: float) -> str:
     """A line on an outcome while its campaign goes on; block_seconds: how long one more block takes."""
     row, share = _with_labels(finding).row, outlook.narrower(finding)
+    if row.estimate is None:
+        return f"{named(finding)}, {row.b} against {row.a}: {row.reason}"
     seen = f"{named(finding)}, {row.b} against {row.a}: {effect(finding)} (95 % CI {effect_interval(finding) or NONE})"
     if finding.judged or finding.decision is Decision.NOT_COMPARABLE:
         return f"{seen}: {row.verdict}"

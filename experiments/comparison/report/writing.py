@@ -36,7 +36,7 @@ SCHEMA_VERSION = 1
 SUMMARY_KEYS = (
     *("metric", "factor", "a", "b", "kind", "n_strata", "n_blocks", "strata", "left_out", "estimate", "low", "high"),
     *("prediction_low", "prediction_high", "tau", "i_squared_percent", "q_p", "p", "p_holm", "margin", "equivalent"),
-    *("verdict", "reason", "family"),
+    *("verdict", "reason", "family", "no_estimate"),
 )
 LEARNING = "learning"
 MAX_TERMINAL_ROWS = 100

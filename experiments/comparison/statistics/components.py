@@ -34,6 +34,11 @@ class Slope:
     sd: float
     residual: float
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether chance does not explain the rise."""
+        return self.low > 0 or self.high < 0
+
 
 @dataclass(frozen=True)
 class Components:

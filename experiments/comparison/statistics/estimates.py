@@ -18,6 +18,8 @@ from tracking.errors import WrongCall
 
 Floats = NDArray[np.float64]
 EXACT_PAIRS = 50
+# Two values differ once: a t interval from one difference is as wide as chance makes it, from nothing to a factor of 10^10.
+MINIMUM_VALUES = 3
 ROUNDING = 1e-9
 
 
@@ -62,10 +64,10 @@ def is_constant(values: ArrayLike, scale: float = 1.0) -> bool:
 
 
 def mean(values: ArrayLike, confidence: float = 0.95) -> Estimate:
-    """Mean with its t interval; unbounded for one value, a single point for constant values."""
+    """Return the mean with its t interval: unbounded below three values, a single point for constant values."""
     found = numbers(values)
     middle = centre(found)
-    if len(found) == 1:
+    if len(found) < MINIMUM_VALUES:
         return Estimate(middle, -math.inf, math.inf)
     half = t_quantile((1 + confidence) / 2, len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
     return Estimate(middle, middle - half, middle + half)

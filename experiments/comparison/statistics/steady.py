@@ -27,6 +27,8 @@ RARE_SHARE = 0.05
 # Jumps that are small against this share of a step are no news, however quiet the clock is.
 QUIETEST = 0.002
 DRIFT_CONFIDENCE = 0.99
+# Of five values in random order more than 1 % rise, or fall, throughout: no slope of so few is beyond chance.
+MINIMUM_IN_SLOPE = 6
 MAXIMUM_IN_SLOPE = 300
 
 
@@ -34,8 +36,8 @@ MAXIMUM_IN_SLOPE = 300
 class Steady:
     """How a run's steps went. Step 0, which pays for set-up and compilation, is always left apart.
 
-    first_steady_step: None where there is none. drift_percent: what the slope of the last stretch makes of a step's
-    seconds over the length of the whole run; None with too few steps.
+    first_steady_step: None where there is none. drift_percent: by how much a step's seconds change over the last stretch, or
+    over the whole run where all of it drifts; None where too few steps show it, or where chance explains it.
     """
 
     kind: SteadyKind
@@ -59,14 +61,26 @@ def classify(seconds: ArrayLike) -> Steady:
     medians = np.median(found[: count * width].reshape(count, width), axis=1)
     segments = _segments(medians)
     start = _rest(medians, segments)
-    if not medians.min() > 0 or (drift := _drift(medians, segments, start)) is None:
-        return _told(medians, start, 1 + start * width)
-    return Steady("no steady state", None, drift, f"its steps drift: {drift:+.1f} % over the length of the run")
+    if not medians.min() > 0:
+        return Steady("no steady state", None, None, "some steps took less than the clock can tell")
+    slope = _slope(medians)
+    if slope and slope.is_drift and len(segments) > 1 and _is_line(medians, segments):
+        return _drifting(slope, "over the length of the run")
+    slope = _slope(medians[start:])
+    if slope and slope.is_drift:
+        last = f"over its last {(len(medians) - start) * width} steps"
+        return _drifting(slope, last if start else "over the length of the run")
+    return _told(medians, start, 1 + start * width, slope)
 
 
-def _told(medians: Floats, start: int, step: int) -> Steady:
+def _drifting(slope: Slope, where: str) -> Steady:
+    reason = f"its steps drift: {slope.percent:+.1f} % {where}"
+    return Steady("no steady state", None, slope.percent, reason)
+
+
+def _told(medians: Floats, start: int, step: int, slope: Slope | None) -> Steady:
     rest = medians[start:]
-    drift = 100 * _slope(rest)[0] * len(medians)
+    drift = slope.percent if slope and (slope.is_shown or slope.low == slope.high) else None
     share = len(rest) / len(medians)
     if share < MINIMUM_SHARE:
         reason = f"the last jump of more than {TOLERANCE:.0%} leaves only the last {share:.0%} of the run"
@@ -112,17 +126,6 @@ def _rest(medians: Floats, segments: Sequence[tuple[int, int]]) -> int:
     return first
 
 
-def _drift(medians: Floats, segments: Sequence[tuple[int, int]], start: int) -> float | None:
-    """Percent over the whole run if its steps drift by more than the tolerance: all along, or in the end of it."""
-    slope, low, high = _slope(medians)
-    everywhere = 100 * slope * len(medians)
-    if len(segments) > 1 and _is_line(medians, segments) and abs(everywhere) > 100 * TOLERANCE:
-        return everywhere
-    slope, low, high = _slope(medians[start:])
-    at_the_end = 100 * slope * len(medians)
-    return at_the_end if (low > 0 or high < 0) and abs(at_the_end) > 100 * TOLERANCE else None
-
-
 def _is_line(medians: Floats, segments: Sequence[tuple[int, int]]) -> bool:
     """Whether one slope explains the run better than jumps do: jumps turn a drift into a staircase, whose top looks flat."""
     at = np.arange(len(medians))
@@ -132,12 +135,37 @@ def _is_line(medians: Floats, segments: Sequence[tuple[int, int]]) -> bool:
     return costs[0] + _penalty(medians) < costs[1] + _penalty(medians) * (len(segments) - 1)
 
 
-def _slope(rest: Floats) -> tuple[float, float, float]:
-    """Theil-Sen's slope with its 99 % interval, as a share of the median, a median of steps."""
-    level = float(np.median(rest))
-    if len(rest) < 3 or not level:
-        return 0.0, -math.inf, math.inf
+@dataclass(frozen=True)
+class Slope:
+    """Theil-Sen's slope of logarithms over a stretch of medians, as their rise from its begin to its end.
+
+    low, high: its 99 % interval. Of logarithms, so that no fall exceeds 100 %.
+    """
+
+    rise: float
+    low: float
+    high: float
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether chance does not explain it."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether it is shown, and larger than the tolerance."""
+        return self.is_shown and abs(self.rise) > math.log1p(TOLERANCE)
+
+    @property
+    def percent(self) -> float:
+        return 100 * math.expm1(self.rise)
+
+
+def _slope(stretch: Floats) -> Slope | None:
+    """Return the slope of a stretch of positive medians; None of fewer than six."""
+    if len(stretch) < MINIMUM_IN_SLOPE:
+        return None
     # some of thousands tell a slope as well, and the pairs of all would fill the memory
-    at = np.unique(np.linspace(0, len(rest) - 1, min(len(rest), MAXIMUM_IN_SLOPE)).astype(int))
-    slope, _, low, high = stats.theilslopes(rest[at], at, DRIFT_CONFIDENCE)
-    return float(slope / level), float(low / level), float(high / level)
+    at = np.unique(np.linspace(0, len(stretch) - 1, min(len(stretch), MAXIMUM_IN_SLOPE)).astype(int))
+    slope, _, low, high = stats.theilslopes(np.log(stretch[at]), at, DRIFT_CONFIDENCE)
+    return Slope(*(float(one) * len(stretch) for one in (slope, low, high)))

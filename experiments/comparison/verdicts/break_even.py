@@ -20,7 +20,7 @@ class BreakEven:
     """first, later: seconds of the first step and of a later one, eager and compiled; medians over the blocks.
 
     steps: the median over the blocks, infinite where compiling never pays; with the interval of order statistics that holds the
-    median in at least 95 %, unbounded below six blocks.
+    median in at least 95 %. None below six blocks, which bound no median.
     """
 
     stratum: str
@@ -28,7 +28,7 @@ class BreakEven:
     compiled: str
     first: tuple[float, float]
     later: tuple[float, float]
-    steps: Estimate
+    steps: Estimate | None
     blocks: int
 
 
@@ -65,11 +65,11 @@ def paid_after(first: float, first_compiled: float, later: float, later_compiled
     return 1 + more / saved if saved > 0 else math.inf
 
 
-def median(values: Sequence[float]) -> Estimate:
-    """With an interval of order statistics, whatever the values are distributed like: at least 95 %, else unbounded."""
+def median(values: Sequence[float]) -> Estimate | None:
+    """Return the median with its interval of order statistics, whatever the distribution; None of too few values for 95 %."""
     ordered = sorted(values)
     left_out = int(stats.binom.ppf(0.025, len(ordered), 0.5))
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     if not left_out:
-        return Estimate(middle, -math.inf, math.inf)
+        return None
     return Estimate(middle, ordered[left_out - 1], ordered[-left_out])

@@ -22,7 +22,7 @@ class Breakdown:
     """The profiled runs of one level in one stratum, each value a mean over them, so that the parts still add up.
 
     seconds: of a step, by part. input_seconds: waited for a batch, beside the step. ops, launches: of a step; None where they
-    cannot be counted. cost: a profiled step over one that is not.
+    cannot be counted. cost: a profiled step over one that is not, None where the steps of any run do not show one.
     """
 
     stratum: str
@@ -61,18 +61,22 @@ def breakdowns(comparison: Comparison) -> list[Breakdown]:
 
 
 def _mean(comparison: Comparison, stratum: str, level: str) -> Breakdown:
-    def mean(name: str) -> float | None:
+    def values(name: str) -> list[float]:
         of_runs = comparison.profiled.get(f"{PROFILED}{name}", ())
-        found = [one.value for one in of_runs if (one.stratum, one.level) == (stratum, level)]
+        return [one.value for one in of_runs if (one.stratum, one.level) == (stratum, level)]
+
+    def mean(name: str) -> float | None:
+        found = values(name)
         return float(np.mean(found)) if found else None
 
+    runs, costs = values("step_seconds"), values("profiler_cost_ratio")
     return Breakdown(
         stratum,
         level,
-        sum((one.stratum, one.level) == (stratum, level) for one in comparison.profiled[STEP]),
+        len(runs),
         {part: mean(f"{part}_seconds") or 0.0 for part in PARTS},
         mean("input_seconds") or 0.0,
         mean("ops_per_step"),
         mean("launches_per_step"),
-        mean("profiler_cost_ratio"),
+        float(np.mean(costs)) if len(costs) == len(runs) and min(costs) > 1 else None,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,15 +17,16 @@ SHOWN, NOT_SHOWN, REFUTED = "shown", "not shown", "refuted"
 
 @dataclass(frozen=True)
 class Cost:
-    """The ratio of b to the baseline with its 95 % interval. strata: how many it is the geometric mean of; blocks: of each.
+    """The ratio of b to the baseline with its 95 % interval; None below three blocks.
 
+    strata: how many it is the geometric mean of; blocks: of each.
     where: the stratum, or what several have in common. answer: whether the ratio is at most 1 + margin.
     """
 
     outcome: Outcome
     where: str
     b: str
-    ratio: Estimate
+    ratio: Estimate | None
     strata: int
     blocks: int
     answer: str
@@ -48,11 +48,13 @@ def _cost(example: Finding, where: str, findings: Sequence[Finding], margin: flo
     by_block = [dict(zip((pair.block for pair in one.pairs), one.shifts, strict=True)) for one in findings]
     blocks = [block for block in by_block[0] if all(block in one for one in by_block)]
     means = [float(np.mean([one[block] for one in by_block])) for block in blocks]
-    ratio = estimates.exponential(estimates.mean(means)) if means else Estimate(math.nan, 0.0, math.inf)
+    ratio = estimates.exponential(estimates.mean(means)) if len(means) >= estimates.MINIMUM_VALUES else None
     return Cost(example.outcome, where, example.row.b, ratio, len(findings), len(blocks), _answer(ratio, 1 + margin))
 
 
-def _answer(ratio: Estimate, bound: float) -> str:
+def _answer(ratio: Estimate | None, bound: float) -> str:
+    if ratio is None:
+        return NOT_SHOWN
     if ratio.high <= bound:
         return SHOWN
     return REFUTED if ratio.low > bound else NOT_SHOWN

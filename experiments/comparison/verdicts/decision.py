@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 from numpy.typing import ArrayLike
 
@@ -12,6 +12,17 @@ from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.statistics.significance import ALPHA
 
 MINIMUM_BLOCKS = 6
+
+
+class NoEstimate(StrEnum):
+    """Reason for which a row has no estimate, as `comparison.json` has it."""
+
+    NOT_COMPARABLE = "not_comparable"
+    NOT_MEASURED = "not_measured"
+    NO_PAIR = "no_pair"
+    NO_RATIO = "no_ratio"
+    TOO_FEW_BLOCKS = "too_few_blocks"
+    TOO_FEW_STRATA = "too_few_strata"
 
 
 class Decision(Enum):
@@ -66,4 +77,4 @@ def paired(shifts: ArrayLike, margin: float, confidence: float = 0.95) -> Effect
     )
 
 
-__all__ = ["ALPHA", "MINIMUM_BLOCKS", "Decision", "Effect", "paired"]
+__all__ = ["ALPHA", "MINIMUM_BLOCKS", "Decision", "Effect", "NoEstimate", "paired"]

@@ -38,7 +38,8 @@ DELAYED = ("train/step_seconds", "inference/latency_seconds_p50")
 class Row:
     """One line of the verdict table, as in `comparison.json`: b against the baseline a.
 
-    estimate, ci_low, ci_high: a ratio b / a or a difference b - a (see `kind`) with a 95 % t interval; None where unbounded.
+    estimate, ci_low, ci_high: a ratio b / a or a difference b - a (see `kind`) with a 95 % t interval, from three blocks on.
+    no_estimate: why there is none, a `NoEstimate`; empty where there is one.
     family: `primary` for outcomes that were declared beforehand, else `exploratory`. p: paired t on (log-)differences; p_holm:
     adjusted over the rows of the family. effect_size: Vargha and Delaney's A12: of any run of b
     and any of a, whatever their blocks, how often b has the greater value; probability_within_blocks: of the two of a block.
@@ -69,6 +70,7 @@ class Row:
     minimum_in_family: float | None = None
     minimum_for_verdict: float | None = None
     family: str = EXPLORATORY
+    no_estimate: str = ""
 
     @property
     def bound(self) -> float:
@@ -99,14 +101,15 @@ class AcrossStrata:
 
     names: of the strata it rests on; left_out: those without an estimate that has a variance. prediction_low, prediction_high:
     one more stratum, None below three strata or where unbounded. tau: SD between strata, of logarithms for ratios.
-    i_squared_percent, q_p: None where a stratum does not vary. doubted: the strata whose own verdicts are in doubt.
+    i_squared_percent, q_p: None where a stratum does not vary. All five are None below three strata. doubted: the strata whose
+    own verdicts are in doubt.
     """
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
     prediction_low: float | None
     prediction_high: float | None
-    tau: float
+    tau: float | None
     i_squared_percent: float | None
     q_p: float | None
     doubted: tuple[str, ...] = ()
@@ -157,6 +160,11 @@ class Finding:
     def judged(self) -> bool:
         """Whether there is a verdict: neither inconclusive nor not comparable."""
         return self.decision.is_verdict
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there was a test, whatever came out, or nothing to test because it never varied."""
+        return self.decision not in (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
 
     @property
     def primary(self) -> bool:
@@ -322,8 +330,7 @@ class Control:
     @property
     def tested(self) -> tuple[Finding, ...]:
         """Outcomes with a test, whatever came out, or that never varied."""
-        untested = (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
-        return tuple(finding for finding in self.comparison.findings if finding.decision not in untested)
+        return tuple(finding for finding in self.comparison.findings if finding.is_tested)
 
     @property
     def delayed(self) -> tuple[Finding, ...]:

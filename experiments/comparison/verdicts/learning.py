@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import BY_EPOCH, RawRun
-from experiments.comparison.statistics.estimates import Estimate, Floats
+from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, paired
 from experiments.config.outcomes import outcome
 
@@ -68,7 +68,7 @@ def _agreement(
 ) -> Agreement | None:
     blocks = [block for block in of_a if block in of_b]
     epochs = min((len(side[block]) for block in blocks for side in (of_a, of_b)), default=0)
-    if len(blocks) < 2 or not epochs:
+    if len(blocks) < MINIMUM_VALUES or not epochs:
         return None
     shifts = np.array([of_b[block][:epochs] - of_a[block][:epochs] for block in blocks])
     margin = outcome(metric).margin or 0.0

@@ -46,7 +46,7 @@ class Precision:
         variances = {
             PROCESSES: 2 * (self.parts.process**2 - of_steps**2),
             STEPS: 2 * of_steps**2,
-            APART: 0.0 if apart.low <= 0 <= apart.high else apart.sd**2,
+            APART: apart.sd**2 if apart.is_shown else 0.0,
         }
         return max(variances, key=lambda part: variances[part])
 

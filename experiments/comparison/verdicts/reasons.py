@@ -106,7 +106,7 @@ def _weighed(finding: Finding) -> tuple[Finding, bool]:
 def _decision(finding: Finding) -> Decision:
     row = finding.row
     if row.estimate is None:
-        return Decision.NOT_COMPARABLE
+        return Decision.TOO_FEW if row.n_blocks else Decision.NOT_COMPARABLE
     if row.reason:
         return Decision.TOO_FEW
     if row.p is None:

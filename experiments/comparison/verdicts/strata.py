@@ -13,9 +13,8 @@ from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Estimate, Floats, mean, t_quantile
 from experiments.comparison.statistics.sequential import strictest
-from experiments.comparison.statistics.significance import Combined
 from experiments.comparison.verdicts import doubts, reasons
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate
 from experiments.comparison.verdicts.doubts import Doubt
 from experiments.comparison.verdicts.findings import INCONCLUSIVE, AcrossStrata, Finding
 
@@ -41,10 +40,12 @@ def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
 
 
 def _summary(group: Sequence[Finding]) -> Finding | None:
-    """Everything but the verdict. None where fewer than two strata have an estimate with a variance."""
-    usable = [finding for finding in group if finding.row.estimate is not None and len(finding.pairs) > 1]
+    """Everything but the verdict. None where fewer than two strata have an estimate."""
+    usable = [finding for finding in group if finding.row.estimate is not None]
     if len(usable) < 2:
         return None
+    if len(usable) < MINIMUM_STRATA:
+        return _of_few(group, usable)
     shifts = [one.shifts for one in usable]
     values, variances = [mean(one).value for one in shifts], list(map(_variance, usable, shifts))
     looks = strictest(one.looks for one in usable)
@@ -66,11 +67,10 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         equivalent=abs(combined.value) < row.bound if tost is None else bool(looks.one_sided(tost) < ALPHA),
         minimum_detectable=None,
         verdict=INCONCLUSIVE,
-        reason=_cannot(usable, combined),
+        reason=_cannot(usable),
     )
     across = AcrossStrata(
-        names=tuple(one.row.stratum for one in usable),
-        left_out=tuple(one.row.stratum for one in group if one not in usable),
+        *_names(group, usable),
         prediction_low=_back(combined.prediction_low, ratio),
         prediction_high=_back(combined.prediction_high, ratio),
         tau=combined.tau,
@@ -80,6 +80,34 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     )
     doubted = _inherited(values, variances, usable, wider, looks.confidence)
     return Finding(together, group[0].outcome, across=across, doubts=doubted, looks=looks)
+
+
+def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
+    """Return a summary of strata that differ once: how far they lie apart is chance, and so is any interval of their mean."""
+    reason = _busy(usable) or f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
+    row = replace(
+        group[0].row,
+        stratum="",
+        n_blocks=min(one.row.n_blocks for one in usable),
+        estimate=None,
+        ci_low=None,
+        ci_high=None,
+        p=None,
+        p_holm=None,
+        effect_size=None,
+        probability_within_blocks=None,
+        equivalent=None,
+        minimum_detectable=None,
+        verdict=INCONCLUSIVE,
+        reason=reason,
+        no_estimate=NoEstimate.TOO_FEW_STRATA,
+    )
+    return Finding(row, group[0].outcome, across=AcrossStrata(*_names(group, usable), None, None, None, None, None))
+
+
+def _names(group: Sequence[Finding], usable: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the strata that a summary rests on, and those that it leaves out."""
+    return tuple(one.row.stratum for one in usable), tuple(one.row.stratum for one in group if one not in usable)
 
 
 def _inherited(
@@ -119,12 +147,15 @@ def _back(value: float | None, ratio: bool) -> float | None:
     return found if 0 < found < math.inf else None
 
 
-def _cannot(usable: Sequence[Finding], combined: Combined) -> str:
-    """Why there can be no verdict; empty where there can."""
-    if disturbed := [one.row.stratum for one in usable if one.busy]:
-        return f"the machine was busy with others' work in {', '.join(disturbed[:NAMED])}: not settled"
-    if combined.n < MINIMUM_STRATA:
-        return f"{combined.n} strata only; a verdict across strata needs {MINIMUM_STRATA}"
+def _busy(usable: Sequence[Finding]) -> str:
+    disturbed = [one.row.stratum for one in usable if one.busy]
+    return f"the machine was busy with others' work in {', '.join(disturbed[:NAMED])}: not settled" if disturbed else ""
+
+
+def _cannot(usable: Sequence[Finding]) -> str:
+    """Return why there can be no verdict; empty where there can."""
+    if disturbed := _busy(usable):
+        return disturbed
     if (orders := [one.order for one in usable if one.order]) and (refused := order.together(orders).refused):
         return refused
     few = [f"{one.row.stratum} has {one.row.n_blocks}" for one in usable if one.row.n_blocks < MINIMUM_BLOCKS]

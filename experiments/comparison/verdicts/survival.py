@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.comparison.runs.pairing import natural
+from experiments.comparison.statistics import estimates
+from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import Comparison
 
 
@@ -68,8 +70,10 @@ class Middle:
     """When half of a level's runs had got there, with a 95 % interval: infinite where they never do, NaN where it is unknown.
 
     The interval inverts tests on the log-log scale of the same curve (Brookmeyer and Crowley, 1982).
+    Below six runs no interval of a median holds it in 95 %, and no test has fewer a side.
 
-    log_rank_p: against the first level of the same threshold and stratum; None for that one, or where none got there.
+    log_rank_p: against the first level of the same threshold and stratum; None for that one, of few
+    runs, or where none got there.
     """
 
     of: Reached
@@ -86,7 +90,7 @@ def middles(found: Sequence[Reached], *, tested: bool = True) -> list[Middle]:
     told = []
     for one in found:
         low, high = np.nan, np.inf
-        if one.reached.any():
+        if one.reached.any() and estimates.earned(0.5, len(one.seconds)):
             curve = SurvfuncRight(one.at_risk(float(one.seconds.max())), one.reached.astype(int))
             with np.errstate(all="ignore"):  # where all or none are on their way, the log-log interval has no width
                 low, high = curve.quantile_ci(0.5)
@@ -100,7 +104,7 @@ def _log_rank(a: Reached, b: Reached) -> float | None:
     """With those at risk whose training ended without: nothing else is censored, so that this is Gray's test (1988)."""
     from statsmodels.duration.survfunc import survdiff
 
-    if not (a.reached.any() or b.reached.any()):
+    if min(len(a.seconds), len(b.seconds)) < MINIMUM_BLOCKS or not (a.reached.any() or b.reached.any()):
         return None
     groups = np.repeat([0, 1], [len(a.seconds), len(b.seconds)])
     status, end = np.concatenate([a.reached, b.reached]).astype(int), float(max(a.seconds.max(), b.seconds.max()))

@@ -15,10 +15,10 @@ from experiments.comparison.runs import environment, looks, order, pairing, quer
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion, natural
 from experiments.comparison.statistics import estimates, power, significance
-from experiments.comparison.statistics.estimates import Estimate, Floats
+from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.verdicts import busy, doubts, extended, outlook, reasons, turns
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
 from experiments.config.outcomes import CHECKS, HIDDEN, PROFILED, TOTAL, Outcome, declared, place
@@ -59,7 +59,7 @@ def judge(
     levels = (chosen, *(level for level in runs.levels if level != chosen))
     named = {block, *(pairing.column_of(table, name) for name in (factor, *strata))}
     wanted, unmeasured = _outcomes(runs.frame, outcomes, named)
-    first = declared(primary, [*(outcome.metric for outcome in wanted), *unmeasured])
+    first = declared(primary, [outcome.metric for outcome in wanted], unmeasured)
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
     values = pd.DataFrame({one.metric: environment.numbers(runs.frame, one.metric) for one in wanted}, runs.frame.index)
@@ -211,7 +211,7 @@ def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked:
 
 
 def _refused(finding: Finding, why: str) -> Finding:
-    return replace(finding, row=replace(finding.row, reason=why))
+    return replace(finding, row=replace(finding.row, reason=why, no_estimate=NoEstimate.NOT_COMPARABLE))
 
 
 def _missing_side(both: pd.DataFrame, a: str, b: str) -> str:
@@ -262,7 +262,8 @@ def _measure(row: Row, outcome: Outcome, paired: _Paired, a: Floats, b: Floats) 
     """
     metric, sides = outcome.metric, tuple(zip((row.a, row.b), paired.runs, (a, b), strict=True))
     if absent := {level: runs for level, runs, side in sides if np.isnan(side).all()}:
-        return Finding(replace(row, reason=_without_numbers(absent, metric)), outcome), []
+        missing = replace(row, reason=_without_numbers(absent, metric), no_estimate=NoEstimate.NOT_MEASURED)
+        return Finding(missing, outcome), []
     excluded = []
     for _, runs, side in sides:
         for at in np.flatnonzero(~np.isfinite(side)):
@@ -272,11 +273,12 @@ def _measure(row: Row, outcome: Outcome, paired: _Paired, a: Floats, b: Floats) 
     finite = np.isfinite(a) & np.isfinite(b)
     a, b = a[finite], b[finite]
     if not finite.any():
-        return Finding(replace(row, reason="no block has a finite value on both sides"), outcome), excluded
+        reason = "no block has a finite value on both sides"
+        return Finding(replace(row, reason=reason, no_estimate=NoEstimate.NO_PAIR), outcome), excluded
     pairs = tuple(map(Pair, paired.blocks[finite].tolist(), a.tolist(), b.tolist(), paired.sequence[finite].tolist()))
     if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
         reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
-        return Finding(replace(row, reason=reason), outcome, pairs), excluded
+        return Finding(replace(row, reason=reason, no_estimate=NoEstimate.NO_RATIO), outcome, pairs), excluded
     return _estimated(row, outcome, pairs, a, b, paired.looks), excluded
 
 
@@ -297,10 +299,14 @@ def _text(values: Iterable[object]) -> str:
 
 
 def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats, had: Looks = FIXED) -> Finding:
-    """A finding with everything but the verdict. Below six blocks there are estimates and no tests."""
+    """Return a finding with everything but the verdict: no estimate below three blocks, no test below six."""
     ratio = outcome.kind == "ratio"
+    a_value, b_value = (estimates.geometric_mean(side) if ratio else estimates.centre(side) for side in (a, b))
+    if len(pairs) < MINIMUM_VALUES:
+        few = replace(row, n_blocks=len(pairs), reason=_too_few(len(pairs)), no_estimate=NoEstimate.TOO_FEW_BLOCKS)
+        return Finding(few, outcome, pairs, a_value=a_value, b_value=b_value, looks=had)
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
-    constant = len(pairs) > 1 and estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
+    constant = estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
     interval = _back(estimates.mean(shifts, had.confidence), ratio)
     if constant:
         interval = Estimate(interval.value, interval.value, interval.value)
@@ -312,13 +318,12 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
     second = estimates.hodges_lehmann(shifts, had.confidence)
     in_time = shifts[np.argsort([pair.sequence for pair in pairs], kind="stable")]
     superior = estimates.a12(a, b)
-    a_value, b_value = (estimates.geometric_mean(side) if ratio else estimates.centre(side) for side in (a, b))
     return Finding(
         replace(
             row,
             n_blocks=len(pairs),
             estimate=interval.value,
-            ci_low=None if interval.low in (0.0, -math.inf) and len(pairs) == 1 else interval.low,
+            ci_low=interval.low,
             ci_high=None if interval.high == math.inf else interval.high,
             p=float(had.p(tested.p)) if tested else None,
             effect_size=superior,
@@ -347,14 +352,13 @@ def _permutation_p(shifts: Floats, had: Looks) -> float | None:
 
 
 def _too_few(blocks: int) -> str:
-    return f"{blocks} block{'s' if blocks > 1 else ''}; a verdict needs {MINIMUM_BLOCKS}"
+    counted = f"{blocks} block{'s' if blocks > 1 else ''}"
+    return f"{counted}{': no comparison' if blocks < MINIMUM_VALUES else ''}; a verdict needs {MINIMUM_BLOCKS}"
 
 
 def _detectable(shifts: Floats, ratio: bool, constant: bool, had: Looks) -> float | None:
     if constant:
         return 0.0
-    if len(shifts) < 2:
-        return None
     found = power.minimum_detectable(float(shifts.std(ddof=1)), len(shifts), alpha=had.level(ALPHA))
     return outlook.as_effect(found, "ratio" if ratio else "difference")
 

@@ -18,9 +18,9 @@ WORKERS = "check/workers"
 
 @dataclass(frozen=True)
 class Gain:
-    """Of a group of workers over one. An interval of one block is unbounded.
+    """Of a group of workers over one.
 
-    exposed: the share of a step that would be saved if nothing were exchanged, None where that was not measured;
+    exposed: the share of a step that would be saved if nothing were exchanged, None where too few blocks measured that;
     exposed_seconds: the same in seconds.
     """
 
@@ -87,7 +87,7 @@ def _gain(finding: Finding, workers: int, by_metric: Mapping[tuple[str, str, str
     without = {pair.block: pair.b for pair in alone.pairs}
     blocks = [pair.block for pair in step.pairs if pair.block in without]
     steps = {pair.block: pair.b for pair in step.pairs}
-    if not blocks:
+    if len(blocks) < estimates.MINIMUM_VALUES:
         return Gain(finding, workers, None, None)
     logs = estimates.log_ratios([steps[block] for block in blocks], [without[block] for block in blocks])
     return Gain(finding, workers, _missing(estimates.exponential(estimates.mean(logs))), step.b_value - alone.b_value)

@@ -73,6 +73,17 @@ def test_the_table_has_a_line_for_each_and_says_what_was_not_counted() -> None:
     assert comparison.missing_sensors == {"profile/ops_per_step": "XLA fuses"}  # which the report's end names
 
 
+@pytest.mark.parametrize(("most", "last"), [(0.81, 0.81), (1.4, 0.97), (1.4, np.nan)])
+def test_what_is_no_cost_in_every_run_is_none(most: float, last: float) -> None:
+    """A ratio below 1, as earlier versions recorded it, or a run whose steps show none."""
+    table = profiled()
+    for _, rows in table.groupby(["model", "framework"]):
+        table.loc[rows.index, "profile/profiler_cost_ratio"] = most
+        table.loc[rows.index[-1], "profile/profiler_cost_ratio"] = last
+    table.loc[0, "profile/profiler_cost_ratio"] = np.nan  # the run that was not profiled
+    assert {one.cost for one in breakdowns(compare(table, strata=("model",)))} == {None}
+
+
 def test_a_bar_is_as_long_as_the_step_and_each_network_has_a_panel() -> None:
     comparison = compare(profiled(), strata=("model",))
     drawn = breakdown.of_steps(canvas.Scene(comparison, canvas.colours_of(comparison.levels)))

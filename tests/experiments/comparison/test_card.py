@@ -143,7 +143,7 @@ def test_what_is_open_says_the_range_and_what_would_settle_it() -> None:
     [
         ([2.0] * 6, [2.0] * 6, "Median training step is identical."),
         ([1.0, 1.1, 1.2, 1.0, 1.1, 1.2], [1.0, 1.101, 1.2, 1.001, 1.1, 1.201], "No difference of 3 % or more in median training"),
-        ([1.0, 1.1], [1.0, 1.2], "No verdict: 2 blocks; a verdict needs 6."),
+        ([1.0, 1.1], [1.0, 1.2], "No verdict: 2 blocks: no comparison; a verdict needs 6."),
     ],
 )
 def test_other_answers_are_sentences_too(a: list[float], b: list[float], said: str) -> None:

@@ -13,7 +13,8 @@ from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts.findings import Control
 from experiments.config import settings as settings_
 from experiments.planning import treatments
-from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, runs
+from experiments.studies import calibrate
+from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, paired, runs
 from tracking.errors import WrongCall
 from tracking.records import StoredRun
 
@@ -63,6 +64,17 @@ def test_an_injected_delay_is_found_and_a_second_self_is_not() -> None:
     assert delayed.row.verdict == "slower"
     assert np.isclose(delayed.row.estimate or 0.0, 1.05, rtol=0.02)
     assert not again.different
+
+
+@pytest.mark.parametrize(("blocks", "said"), [(2, "toy A/A: no outcome could be tested."), (8, "of 2 outcomes called")])
+def test_a_calibration_counts_only_what_was_tested(blocks: int, said: str) -> None:
+    found = paired([1.0 + at for at in range(blocks)], [1.01 + at for at in range(blocks)])
+    found["framework"] = found["framework"].replace({"a": "toy", "b": "toy A/A"})
+    comparison = compare(found.assign(**{RATE: found[STEP] + 1}), baseline="toy")
+    (told,) = calibrate.also(
+        settings_.parse(calibrate.Settings, calibrate.PRESETS, {"campaigns": "0"}), comparison, print
+    ).sentences
+    assert said in told
 
 
 def test_a_single_framework_is_compared_with_its_controls() -> None:

@@ -47,10 +47,14 @@ def test_effect_sizes_of_the_published_ordinal_example():
 def test_geometric_mean_ratio_by_hand():
     found = ratio([1.0, 2.0, 4.0], [2.0, 4.0, 8.0])
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
-    found = ratio([1.0, 1.0], [1.0, 4.0])
-    half = stats.t.ppf(0.975, 1) * np.std([0, math.log(4)], ddof=1) / math.sqrt(2)
+    found = ratio([1.0, 1.0, 1.0], [1.0, 4.0, 2.0])
+    half = stats.t.ppf(0.975, 2) * np.std([0, math.log(4), math.log(2)], ddof=1) / math.sqrt(3)
     assert found.value == pytest.approx(2.0)
     assert found.high == pytest.approx(2 * math.exp(half))
+
+
+def test_two_values_bound_nothing():
+    assert estimates.mean([1.0, 1.1]) == estimates.Estimate(pytest.approx(1.05), -math.inf, math.inf)
 
 
 @pytest.mark.parametrize(("q", "least"), [(0.5, 6), (0.95, 72), (0.99, 368), (0.999, 3_688), (0.05, 72)])
@@ -105,7 +109,7 @@ def test_a_ratio_is_inverted_by_swapping_and_untouched_by_scaling(pairs, scale):
     a, b = np.array(pairs).T
     forth, back = ratio(a, b), ratio(b, a)
     assert forth.value * back.value == pytest.approx(1)
-    assert forth.low * back.high == pytest.approx(1, rel=1e-6)
+    assert (forth.low, back.high) == (0, math.inf) if len(a) < 3 else forth.low * back.high == pytest.approx(1, rel=1e-6)
     scaled = ratio(scale * a, scale * b)
     assert (scaled.value, scaled.low) == pytest.approx((forth.value, forth.low), rel=1e-6)
     assert estimates.a12(a, b) + estimates.a12(b, a) == pytest.approx(1)

@@ -21,7 +21,7 @@ from experiments.comparison.statistics.significance import holm
 from experiments.config import settings as settings_
 from experiments.config.commands import COMMANDS
 from tests.conftest import ROOT
-from tests.experiments.comparison.campaigns import BLEU, LATENCY, RATE, RSS, STEP, frame
+from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, RATE, RSS, STEP, frame
 from tracking.errors import WrongCall
 
 NAMES = [f"m{at}/x_seconds" for at in range(12)]
@@ -197,3 +197,25 @@ def test_an_entry_point_passes_primary_on_to_settings_that_have_it(name, primary
     assert command == f"python -m experiments {name} --primary {primary}"
     kind = COMMANDS[name].settings if name in COMMANDS else studies.load(name).Settings
     assert settings_.parse(kind, {}, {"primary": primary}).primary == tuple(primary.split(","))
+
+
+@pytest.mark.parametrize("asked", ["throughput", "latency", "accuracy", "energy", "train/step_secnds", "val/acuracy", "val/bleu"])
+@pytest.mark.parametrize("which", ["outcomes", "primary"])
+def test_only_metrics_that_the_runs_have_are_suggested(which, asked):
+    """`train/step_seconds` and `val/accuracy` are known by name, and no run here has them."""
+    table = frame().drop(columns=[STEP, RATE, BLEU])
+    have = {LATENCY, RSS, LOSS}
+    with pytest.raises(WrongCall) as refused:
+        compare(table, **{which: [asked]})
+    _, _, right = str(refused.value).partition("; ")
+    named = {right.removeprefix("did you mean ").removesuffix("?")} if right.startswith("did") else set(right[5:].split(", "))
+    assert named <= have, refused.value
+    if (which, asked) == ("outcomes", "latency"):
+        assert named == {LATENCY}
+
+
+def test_a_primary_outcome_that_no_run_has_is_not_suggested_either():
+    with pytest.raises(WrongCall) as refused:
+        compare(frame().drop(columns=BLEU), outcomes=[STEP, BLEU], primary=["val/bleu3"])
+    assert BLEU not in str(refused.value)
+    assert compare(frame().drop(columns=BLEU), outcomes=[STEP, BLEU], primary=[BLEU]).primary == (BLEU,)

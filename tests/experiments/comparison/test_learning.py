@@ -59,8 +59,14 @@ def test_few_blocks_say_nothing_and_loss_stands_in_for_accuracy() -> None:
     (one,) = learning.agreements(curves(-0.5, blocks=5, metric="val/loss"), "a")
     assert (one.metric, one.alike) == ("val/loss", None)
     assert "5 blocks are too few" in remarks.on_learning([one])[1][0]
-    assert learning.agreements(curves(0.0, blocks=1), "a") == []
+    assert learning.agreements(curves(0.0, blocks=2), "a") == []
     assert learning.agreements([], "a") == []
+
+
+def test_curves_that_are_the_same_are_not_furthest_apart_in_any_epoch() -> None:
+    found = learning.agreements(curves(0.0, blocks=3, noise=0.0), "a")
+    assert [one.alike for one in found] == [None]
+    assert "identical in every epoch" in remarks.on_learning(found)[1][0]
 
 
 def with_times(never: int) -> pd.DataFrame:
@@ -115,6 +121,17 @@ def test_figure_and_median_are_one_estimate_whatever_is_censored(seed: int) -> N
     assert middle.seconds == min((at for at, share in expected.items() if share > 0.5 - 1e-9), default=np.inf)
     assert not middle.low > middle.seconds
     assert not middle.high < middle.seconds
+
+
+@pytest.mark.parametrize("sides", [(1, 1), (5, 5), (8, 5), (6, 6)])
+def test_a_log_rank_test_and_an_interval_need_six_runs_a_side(sides: tuple[int, int]) -> None:
+    found = [
+        Reached("90", "", level, start + np.arange(size), np.ones(size, bool))
+        for level, start, size in zip("ab", (10.0, 100.0), sides, strict=True)
+    ]
+    first, second = survival.middles(found)
+    assert (second.log_rank_p is None) is (min(sides) < 6)
+    assert [np.isnan(one.low) for one in (first, second)] == [size < 6 for size in sides]
 
 
 def test_half_of_the_runs_are_enough_for_a_median() -> None:

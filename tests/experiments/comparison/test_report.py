@@ -16,6 +16,7 @@ from rich.console import Console
 
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer, judged
+from experiments.comparison.report import card as cards
 from experiments.comparison.report import tables, wording, writing
 from experiments.config.outcomes import outcome
 from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame, paired
@@ -25,7 +26,7 @@ EVIL = '<script>alert("x")</script>|*`_[a](javascript:b)'
 KEYS = [
     *("metric", "factor", "a", "b", "n_blocks", "estimate", "kind", "ci_low", "ci_high", "p", "p_holm", "effect_size", "margin"),
     *("equivalent", "minimum_detectable", "verdict", "reason", "stratum"),
-    *("probability_within_blocks", "minimum_in_family", "minimum_for_verdict", "family"),
+    *("probability_within_blocks", "minimum_in_family", "minimum_for_verdict", "family", "no_estimate"),
 ]
 
 
@@ -376,15 +377,38 @@ def test_why_there_is_nothing_to_judge():
 
 
 def test_a_quick_look_says_so_once():
-    found = writing.sentences(compare(frame(blocks=2)))
-    assert found[0] == "No verdict: 2 blocks; a verdict needs 6."
+    assert writing.sentences(compare(frame(blocks=2))) == ["No verdict: 2 blocks: no comparison; a verdict needs 6."]
+    found = writing.sentences(compare(frame(blocks=3)))
+    assert found[0] == "No verdict: 3 blocks; a verdict needs 6."
     assert all(one.startswith("Seen, but not judged: ") for one in found[1:])
 
 
-def test_a_single_block_can_be_reported(tmp_path):
-    path = writing.write(compare(frame(blocks=1)), tmp_path, title="one")
-    assert "1 block; a verdict needs 6" in path.read_text(encoding="utf-8")
-    assert json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))["rows"][0]["ci_low"] is None
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_block_or_two_are_reported_without_a_difference(tmp_path, blocks):
+    """A table of 18× faster: both sides stand there, and nowhere how much they differ."""
+    comparison = compare(frame(blocks=blocks, factors={"tensorflow": 18.0}))
+    writing.write(comparison, tmp_path, title="one")
+    (header, *_) = (line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| outcome | pytorch"))
+    column = header.split(" | ").index("effect")
+    rows = [line.split(" | ") for line in (tmp_path / "report.md").read_text().splitlines() if " inconclusive " in line]
+    assert {cells[column] for cells in rows if len(cells) > column + 3} == {"—"}
+    for name in ("report.md", "report.html", "card.md", "comparison.csv", "comparison.json"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert not re.search("× (slower|faster)", text.replace("1.42× faster is 1.42 times", "")), name  # of the legend
+    kept = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))["rows"]
+    assert {(row["estimate"], row["ci_low"], row["ci_high"], row["no_estimate"]) for row in kept} == {
+        (None, None, None, "too_few_blocks")
+    }
+    assert cards.of(comparison, "one").figures == {}
+    assert cards.of(comparison, "one").answer == f"No verdict: {wording.blocks(blocks)}: no comparison; a verdict needs 6."
+
+
+def test_a_ratio_whose_digits_show_no_direction_has_none():
+    """1.00× is neither faster nor slower; 1.03× is."""
+    wide = compare(paired([1.0, 1.1, 0.9], [1.001, 0.9, 1.1])).findings[0]
+    assert (wording.effect(wide), wording.sentence(wide).count("slower")) == ("1.00×", 0)
+    near = compare(paired([1.0, 1.1, 0.9], [1.03, 1.133, 0.928])).findings[0]
+    assert wording.effect(near).endswith("× slower")
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,41 @@ def test_too_few_steps_are_told(steps):
     assert "76 are needed" in found.reason
 
 
+@pytest.mark.parametrize("steps", [76, 90, 400])
+def test_no_drift_is_below_minus_100_percent_or_rests_on_chance(steps):
+    """Noisy runs whose end falls: the slope of three or four medians was stretched over the whole run, as -1,653 %."""
+    rng = np.random.default_rng(5)
+    flat, falling = [], []
+    for _ in range(RUNS):
+        flat.append(steady.classify(_noise(rng, steps)).drift_percent)
+        seconds, end = _noise(rng, steps, 0.3), int(rng.integers(10, 30))
+        seconds[-end:] *= np.linspace(5, 1, end)
+        falling.append(steady.classify(seconds).drift_percent)
+    assert sum(drift is not None for drift in flat) <= 0.05 * RUNS  # a 99 % interval
+    assert all(drift is None or drift > -100 for drift in falling)
+
+
+def test_a_fall_of_all_steps_is_told_as_the_share_that_it_is():
+    found = steady.classify(_noise(np.random.default_rng(2), 401) * np.linspace(1.3, 1, 401))
+    assert found.kind == "no steady state"
+    assert found.drift_percent == pytest.approx(100 * (1 / 1.3 - 1), abs=2)
+
+
+def test_a_drift_after_a_warm_up_is_that_of_its_steps():
+    """4 % over the last 200 of 400 steps; what the slope would make of the whole run, 8 %, nobody measured."""
+    seconds = _noise(np.random.default_rng(1), 401, 0.01)
+    seconds[:200] *= 3
+    seconds[201:] *= np.geomspace(1.04, 1, 200)
+    found = steady.classify(seconds)
+    assert found.kind == "no steady state"
+    assert found.drift_percent == pytest.approx(-3.8, abs=1)
+
+
+def test_steps_without_a_time_have_no_drift():
+    seconds = np.append(np.full(100, 0.01), np.zeros(100))
+    assert steady.classify(seconds).drift_percent is None
+
+
 def test_many_steps_do_not_take_forever():
     assert steady.classify(_noise(np.random.default_rng(0), 60_000)).kind == "steady"
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import writing
+from experiments.comparison.verdicts.decision import Decision, NoEstimate
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row
 from experiments.config.outcomes import Outcome, outcome
 from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, RATE, RSS, STEP, frame, paired
@@ -150,14 +151,45 @@ def test_holm_spans_the_report():
 
 @pytest.mark.parametrize(
     ("blocks", "reason"),
-    [(1, "1 block; a verdict needs 6"), (2, "2 blocks; a verdict needs 6"), (5, "5 blocks; a verdict needs 6")],
+    [
+        (1, "1 block: no comparison; a verdict needs 6"),
+        (2, "2 blocks: no comparison; a verdict needs 6"),
+        (5, "5 blocks; a verdict needs 6"),
+    ],
 )
 def test_fewer_than_six_blocks_give_no_verdict(blocks, reason):
     found = compare(frame(blocks=blocks, factors={"tensorflow": 2.0}))
     assert {(r.verdict, r.reason) for r in found.rows} == {("inconclusive", reason)}
-    assert row(found).estimate > 1.5
     assert row(found).p is None
     assert not found.has_verdict
+
+
+@pytest.mark.parametrize("table", [frame(blocks=1), frame(blocks=2), frame(blocks=2, spread=3.0), paired([0.1, 0.1], [0.1, 0.1])])
+def test_fewer_than_three_blocks_give_the_sides_and_no_number_of_their_difference(table):
+    """Of two blocks an interval is as wide as chance makes one difference: from nothing to 1.3e-05–190,000."""
+    findings = compare(table).findings
+    numbers = ("estimate", "ci_low", "ci_high", "p", "effect_size", "equivalent")
+    numbers += ("probability_within_blocks", "minimum_detectable")
+    for one in findings:
+        assert (one.row.no_estimate, one.decision) == (NoEstimate.TOO_FEW_BLOCKS, Decision.TOO_FEW)
+        assert {name for name in numbers if getattr(one.row, name) is not None} == set()
+        assert (one.hodges_lehmann, one.cliffs_delta, one.signed_rank_p) == (None, None, None)
+        assert None not in (one.a_value, one.b_value)
+
+
+def test_three_blocks_give_an_estimate_with_an_interval():
+    for one in compare(frame(blocks=3, factors={"tensorflow": 2.0})).rows:
+        assert one.no_estimate == ""
+        assert one.ci_low <= one.estimate <= one.ci_high
+
+
+def test_why_there_is_no_estimate_is_a_code():
+    table = frame().assign(**{"other/x_seconds": 0.0, "only/x_seconds": np.where(np.arange(16) % 2, 1.0, np.nan)})
+    table.loc[table["framework"] == "pytorch", "only/x_seconds"] = np.nan
+    codes = {one.metric: one.no_estimate for one in compare(table).rows}
+    assert (codes["other/x_seconds"], codes["only/x_seconds"], codes[STEP]) == ("no_ratio", "not_measured", "")
+    table.loc[table["framework"] == "pytorch", "machine"] = "other"
+    assert {one.no_estimate for one in compare(table).rows} == {"not_comparable"}
 
 
 def test_runs_that_did_not_end_well_are_left_out_with_their_reason():
@@ -257,7 +289,8 @@ def test_campaigns_are_strata_and_never_pooled():
     ]
     (whole,) = found.summaries
     assert (whole.row.verdict, whole.across.names) == ("inconclusive", ("campaign=c1", "campaign=c2"))
-    assert whole.row.ci_low < 1 < 1.5 < whole.row.ci_high
+    assert (whole.row.estimate, whole.row.ci_low, whole.row.no_estimate) == (None, None, "too_few_strata")
+    assert (whole.across.tau, whole.across.i_squared_percent, whole.across.q_p) == (None, None, None)
 
 
 def test_campaigns_are_strata_inside_the_strata_that_were_asked_for():
@@ -479,6 +512,9 @@ def _numbers(found: Row) -> dict[str, object]:
 def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
     a, b = np.array(pairs).T
     forth, back = row(compare(paired(a, b), baseline="a")), row(compare(paired(a, b), baseline="b"))
+    if len(pairs) < 3:
+        assert (forth.no_estimate, back.no_estimate) == ("too_few_blocks", "too_few_blocks")
+        return
     assert forth.estimate * back.estimate == pytest.approx(1)
     assert back.verdict == OPPOSITE.get(forth.verdict, forth.verdict)
     assert forth.effect_size + back.effect_size == pytest.approx(1)

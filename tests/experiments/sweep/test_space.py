@@ -88,6 +88,7 @@ def test_a_wrong_search_is_refused_in_one_line(text: str) -> None:
         ({"objectives": ""}, "objectives is empty"),
         ({"objectives": "speed"}, "objectives: no run has a metric 'speed'"),
         ({"objectives": "thrughput"}, "did you mean throughput?"),
+        ({"objectives": "acuracy"}, "have throughput, "),  # the experiment has none
         ({"objectives": "throughput:up"}, "throughput:up is neither throughput:max nor throughput:min"),
         ({"objectives": "power/watts_mean"}, "write power/watts_mean:max or power/watts_mean:min"),
         ({"objectives": "loss,val/loss"}, "val/loss is named twice"),
