@@ -87,9 +87,7 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
         raise
 
 
-def _resumed(
-    study: str, kept: Mapping[str, Any], given: Mapping[str, str], records: Journal, display: Display
-) -> Campaign:
+def _resumed(study: str, kept: Mapping[str, Any], given: Mapping[str, str], records: Journal, display: Display) -> Campaign:
     folder, before = records.folder, kept["settings"]
     _add_own_models(kept.get("own_models", {}))
     settings = extending.allowed(same_settings(study, before, given), before, folder, kept["run"])

@@ -75,9 +75,7 @@ def test_a_resumption_with_more_blocks_is_the_same() -> None:
 # ---- what cannot be
 
 
-def test_a_resumption_takes_the_journal_before_it_prepares_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumption_takes_the_journal_before_it_prepares_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def prepared(*_: object) -> None:
         raise WrongCall("prepared")
 
