@@ -31,12 +31,14 @@ from xdist.scheduler import LoadFileScheduling
 from models import frameworks
 from tests import debian, warm
 from tests.tracking.postgres import Postgres, running
+from tracking import mlflow_defaults
 
 if TYPE_CHECKING:
     from tests.deploy.group import Group
     from tests.slurm import Slurm
     from tracking.records import StoredRun
 
+mlflow_defaults.apply()  # tests call the product's functions as its commands do
 gc.set_threshold(20_000, 10, 10)  # what is imported and collected here stays, and tests leave little
 ROOT = Path(__file__).resolve().parent.parent
 # The project, and a framework that somebody else would have installed.

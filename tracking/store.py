@@ -7,7 +7,6 @@ import difflib
 import getpass
 import importlib
 import json
-import logging
 import os
 import re
 import tempfile
@@ -63,15 +62,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LOADER = re.compile(r"(?:experiments|models)(?:\.[a-z_][a-z0-9_]*)+")
 REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?==[\w.+!-]+")
 
-# A dead server must cost seconds, not MLflow's default of four minutes a call: the journal already holds the record. And MLflow
-# itself would send a creation again whose answer was lost, and make a second run.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-logging.getLogger("alembic").setLevel(logging.WARNING)
-
 with garbage.uncollected():
     import mlflow
     import requests
@@ -92,8 +82,6 @@ with garbage.uncollected():
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
     from mlflow.utils.rest_utils import http_request, verify_rest_response
-
-logging.getLogger("mlflow").setLevel(logging.ERROR)
 
 
 class Unreachable(EvenhandError):

@@ -79,11 +79,19 @@ def resume(study: str, wanted: str, given: Mapping[str, str], root: Path, displa
     """A campaign with the settings it began with. Raises WrongCall if it is not to be found or other settings are given."""
     folder = find(study, wanted, root)
     kept = journal.read_campaign(folder)
+    records = Journal(folder)  # its lock before minutes of preparation: another process may be at work
+    try:
+        return _resumed(study, kept, given, records, display)
+    except BaseException:
+        records.close()
+        raise
+
+
+def _resumed(study: str, kept: Mapping[str, Any], given: Mapping[str, str], records: Journal, display: Display) -> Campaign:
+    folder, before = records.folder, kept["settings"]
     _add_own_models(kept.get("own_models", {}))
-    before = kept["settings"]
     settings = extending.allowed(same_settings(study, before, given), before, folder, kept["run"])
     ready = make_ready(study, settings, display, plan_.from_values(kept["plan"]) if "plan" in kept else None)
-    records = Journal(folder)
     executors.gather(records, kept["run_id"])
     reopen_parent(ready.store, kept, records)
     now = {name: getattr(settings, name) for name in _open_ended(settings)}

@@ -20,6 +20,7 @@ from tracking.records import Record, RunClosed, RunOutcome, from_line
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_SECONDS = 5.0
+DRAIN_SECONDS = 0.02
 LINES_OF_AN_ERROR = 40
 # What native code that does not check its allocations dies of.
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
@@ -87,16 +88,22 @@ class Child:
         self._write({"steps": steps})
 
     def stop(self) -> None:
-        """Asks the process to end, waits, then kills it."""
+        """Ask the process to end, wait, then kill it. What it writes meanwhile is kept for `listen`."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is None:
                 self._signal(number)
                 self._signal(signal.SIGCONT)  # one that is held hears of nothing else
-            try:
-                self._process.wait(GRACE_SECONDS)
-                return
-            except subprocess.TimeoutExpired:
-                continue
+            deadline = time.monotonic() + GRACE_SECONDS
+            while time.monotonic() < deadline:
+                self._drain()
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(DRAIN_SECONDS)
+                    return
+
+    def _drain(self) -> None:
+        """Read what is there: a process that waits for room in its pipe could not end."""
+        if self._selector.select(0):
+            self._buffer += self._pipe.read() or b""
 
     def ended(self) -> RunClosed:
         """How it ended, for a child that did not say so itself."""

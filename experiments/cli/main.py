@@ -17,7 +17,7 @@ from experiments.config import shell
 from experiments.config.commands import COMMANDS
 from experiments.config.stopping import STOP, Interrupted
 from models.errors import ModelError
-from tracking import plain
+from tracking import mlflow_defaults, plain
 from tracking.errors import EvenhandError, WrongCall
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -31,6 +31,7 @@ def run() -> int:
 
 def main(words: Sequence[str]) -> int:
     """Does what the words ask for and returns the exit code; every way in which that can end is one line of text."""
+    mlflow_defaults.apply()
     try:
         return _dispatch(words)
     except Interrupted as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import log
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -28,10 +28,12 @@ from experiments.config import settings as settings_
 from experiments.config.outcomes import KNOWN
 from experiments.planning import design
 from experiments.studies.captioning import Settings
-from tracking import journal
+from tracking import journal, mlflow_defaults
 from tracking.journal import Journal
 from tracking.records import Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome
-from tracking.store import Store
+
+if TYPE_CHECKING:
+    from tracking.store import Store
 
 T = TypeVar("T")
 EXPERIMENT = "synthetic"
@@ -83,6 +85,8 @@ def costs(cells: int, *, on_store: bool, samples: int = SAMPLES, seed: int = 0) 
         written, found["journal"] = _timed(lambda: _write(place, cells, samples, seed))
         _, found["resume"] = _timed(lambda: ended_cells(place))
         if on_store:
+            from tracking.store import Store  # MLflow reads its defaults when it is imported
+
             store = Store(f"sqlite:///{place}/mlflow.db")
             store.experiment_id(EXPERIMENT)
             _, found["store"] = _timed(lambda: _deliver(store, place))
@@ -152,6 +156,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of the sensors in each cell; 0 for the comparison alone")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(words)
+    mlflow_defaults.apply()
     try:
         sizes = [int(one) for one in asked.cells.split(",")]
     except ValueError:

@@ -7,7 +7,8 @@ import math
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -26,7 +27,6 @@ from experiments.sweep.space import Dimension, Value
 from tracking.errors import EvenhandError, WrongCall
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 SURPLUS = "surplus"
 FITS = "fits in memory"
@@ -80,6 +80,15 @@ class Goal:
         return (*(one.metric for one in self.objectives), *(one.metric for one in self.constraints))
 
 
+@contextmanager
+def _experimental_features() -> Iterator[None]:
+    """Accept what Optuna calls experimental, without a warning, here and nowhere else."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+
+
+@_experimental_features()
 def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
     """The database behind a URL; trials whose worker stops beating are run again by another. Raises WrongCall."""
     if urlsplit(url).password:
@@ -101,6 +110,7 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
         raise WrongCall(f"storage={url} cannot be used: {_in_a_line(error)}; write postgresql://user@host/database") from None
 
 
+@_experimental_features()
 def sampler(name: str, dimensions: Sequence[Dimension], seed: int) -> BaseSampler:
     """Optuna's sampler of that name. Raises WrongCall."""
     if name not in SAMPLERS:
@@ -108,6 +118,7 @@ def sampler(name: str, dimensions: Sequence[Dimension], seed: int) -> BaseSample
     return SAMPLERS[name](dimensions, seed % 2**31)
 
 
+@_experimental_features()
 def pruner(name: str, epochs: int) -> BasePruner:
     """Optuna's pruner of that name, for trials of so many epochs. Raises WrongCall."""
     if name not in PRUNERS:
@@ -205,6 +216,7 @@ def counted(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     return [one for one in trials if one.number not in again and not one.user_attrs.get(SURPLUS)]
 
 
+@_experimental_features()
 def requeue(study: Study, trial: Trial) -> None:
     """A trial that was stopped from outside waits to be run again."""
     RetryHeartbeatStaleTrialCallback()(study, _frozen(study, trial))

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from mlflow.entities import Run
 from experiments.campaign.process import Child
 from experiments.cell.contract import CellSpec
 from experiments.studies import distributed
-from experiments.workloads.distributed import check, group, proof, training
+from experiments.workloads.distributed import check, group, meeting, proof, training
 from tests import forks, warm
 from tests.conftest import Place
 from tests.models.children import run_in
@@ -163,6 +164,18 @@ def test_a_worker_that_dies_or_freezes_fails_the_cell(
     assert closed.outcome == RunOutcome.FAILED
     assert reason in closed.reason
     assert not psutil.wait_procs(workers, timeout=20)[1], "no worker is left"
+
+
+def test_the_port_of_a_worker_is_reserved_until_its_framework_listens_there() -> None:
+    port = meeting.reserve_port()
+    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(("", port))
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("", port))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", port), 5):
+            pass
 
 
 class Counted:

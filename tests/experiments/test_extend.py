@@ -25,6 +25,7 @@ from experiments.comparison.report.remarks import Advice
 from experiments.comparison.runs import looks
 from experiments.comparison.verdicts import extended
 from experiments.config import settings as settings_
+from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.planning import plan as plan_
 from tests.conftest import Place
@@ -72,6 +73,20 @@ def test_a_resumption_with_more_blocks_is_the_same() -> None:
 
 
 # ---- what cannot be
+
+
+def test_a_resumption_takes_the_journal_before_it_prepares_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepared(*_: object) -> None:
+        raise WrongCall("prepared")
+
+    monkeypatch.setattr(launch, "make_ready", prepared)
+    running = Journal(campaign_folder(tmp_path))
+    with pytest.raises(WrongCall, match="is still running in another process"):
+        launch.resume("captioning", "last", {}, tmp_path, Display())
+    running.close()
+    for _ in range(2):  # a refused one lets go of it
+        with pytest.raises(WrongCall, match="prepared"):
+            launch.resume("captioning", "last", {}, tmp_path, Display())
 
 
 def campaign_folder(root: Path, name: str = "f00d", study: str = "captioning", **given: object) -> Path:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -48,6 +51,32 @@ def verdicts(result: Any) -> Verdicts:
 
 
 SLOWER = verdicts(compare(frame(factors={"tensorflow": 1.2})))
+
+
+IMPORTED = """
+import logging, os, warnings
+import mlflow, optuna
+names = ["mlflow", "alembic", "optuna"]
+def state():
+    filters = [row for row in warnings.filters if "optuna" in row[2].__module__]
+    return dict(os.environ), [logging.getLogger(name).level for name in names], filters
+before = state()
+import experiments.comparison.notebook, tracking.store
+print(state() == before)
+before = state()
+from experiments.cli.main import main
+main(["--version"])
+import experiments.sweep.search
+print(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"], state()[2] == before[2])
+"""
+
+
+def test_importing_it_leaves_the_settings_of_mlflow_and_python_alone() -> None:
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
+    done = subprocess.run([sys.executable, "-c", IMPORTED], cwd=ROOT, env=kept, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == "True"
+    assert done.stdout.split()[-2:] == ["0", "True"], "commands set what they need; the search sets no filter for good"
 
 
 def test_what_search_runs_returns(store: Store) -> None:

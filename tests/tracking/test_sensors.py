@@ -245,25 +245,33 @@ def test_energy_that_one_counter_cannot_tell_is_not_told_at_all() -> None:
 # ---- RAPL
 
 
-def zone(folder: Path, name: str, **files: str) -> None:
-    (folder / name).mkdir()
-    for file, text in files.items():
-        (folder / name / file).write_text(text)
+def zone(folder: Path, zone_name: str, name: str, joules: str = "5.5") -> None:
+    """A zone as the kernel shows it: `name` says what it measures."""
+    (folder / zone_name).mkdir()
+    (folder / zone_name / "name").write_text(f"{name}\n")
+    (folder / zone_name / "max_energy_range_uj").write_text("262143328850\n")
+    if joules:
+        (folder / zone_name / "energy_uj").write_text(f"{float(joules) * 1e6:.0f}\n")
 
 
-def test_packages_are_read_and_their_parts_are_not_counted_twice(tmp_path: Path) -> None:
-    for name in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1"):
-        zone(tmp_path, name, energy_uj="5500000\n", max_energy_range_uj="262143328850\n")
-    found, reason = rapl.find(tmp_path)
-    assert [(one.name, one.joules(), one.range_joules) for one in found] == [
+def test_packages_are_counted_once_and_nothing_that_contains_them_or_is_part_of_them(tmp_path: Path) -> None:
+    zones = {"intel-rapl:0": "package-0", "intel-rapl:1": "package-1", "intel-rapl:2": "psys"}
+    zones |= {"intel-rapl:0:0": "core", "intel-rapl:0:1": "uncore", "intel-rapl:0:2": "dram", "intel-rapl-mmio:0": "package-0"}
+    for zone_name, name in zones.items():
+        zone(tmp_path, zone_name, name)
+    packages, reason = rapl.find(tmp_path)
+    assert [(package.name, package.joules(), package.range_joules) for package in packages] == [
         (name, 5.5, pytest.approx(262_143.3)) for name in ("intel-rapl:0", "intel-rapl:1")
     ]
     assert reason == ""
 
 
-def test_counters_that_cannot_be_read_say_why(tmp_path: Path) -> None:
-    assert rapl.find(tmp_path) == ([], f"no RAPL counter in {tmp_path}")
-    zone(tmp_path, "intel-rapl:0", max_energy_range_uj="1")
-    found, reason = rapl.find(tmp_path)
-    assert found == []
-    assert "intel-rapl:0 cannot be read: " in reason
+def test_a_package_that_cannot_be_read_is_reported_even_if_another_one_is_readable(tmp_path: Path) -> None:
+    assert rapl.find(tmp_path) == ([], f"no RAPL counter of a processor package in {tmp_path}")
+    zone(tmp_path, "intel-rapl:2", "psys")
+    assert rapl.find(tmp_path)[0] == []
+    zone(tmp_path, "intel-rapl:0", "package-0", joules="")
+    zone(tmp_path, "intel-rapl:1", "package-1")
+    packages, reason = rapl.find(tmp_path)
+    assert packages == [], "the sum of some packages would pass for that of all"
+    assert reason.startswith("intel-rapl:0 cannot be read: ")

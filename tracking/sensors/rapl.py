@@ -21,15 +21,23 @@ class Package:
 
 
 def find(folder: Path = POWERCAP) -> tuple[list[Package], str]:
-    """The packages that can be read, and why there are none or not all."""
-    found, reason = [], f"no RAPL counter in {folder}"
+    """Return the counters of all processor packages, or none and the reason.
+
+    Zones are known by their `name`: `psys` contains the packages, and the zones inside of a package
+    (`core`, `uncore`) its parts; `dram` is no part of a package and is not counted. Where one package
+    cannot be read there are none, since the others' sum would pass for the machine's energy.
+    """
+    packages, unreadable = list[Package](), list[str]()
     for zone in sorted(folder.glob("intel-rapl:[0-9]*")):
-        if zone.name.count(":") == 1:
-            try:
-                package = Package(zone.name, zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()) / 1e6)
-                package.joules()
-                found.append(package)
-                reason = ""
-            except (OSError, ValueError) as error:
-                reason = f"{zone.name} cannot be read: {error}"
-    return found, reason
+        try:
+            if zone.name.count(":") > 1 or not (zone / "name").read_text().startswith("package"):
+                continue
+            range_joules = int((zone / "max_energy_range_uj").read_text()) / 1e6
+            package = Package(zone.name, zone / "energy_uj", range_joules)
+            package.joules()
+            packages.append(package)
+        except (OSError, ValueError) as error:
+            unreadable.append(f"{zone.name} cannot be read: {error}")
+    if unreadable:
+        return [], "; ".join(unreadable)
+    return packages, "" if packages else f"no RAPL counter of a processor package in {folder}"

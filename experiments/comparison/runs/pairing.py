@@ -285,13 +285,22 @@ def _varying_inside(frame: pd.DataFrame, columns: Iterable[str]) -> str:
 
 
 def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
-    """Settings, as params, in which runs may differ: those of every campaign that are no cell's, and lists of what is compared.
+    """Return the names of settings in which runs may differ.
 
-    A list is one where a setting of the same name in the singular says what this run was given: `batch_sizes`, `batch_size`.
+    They are those of a campaign that no cell gets, and lists of what is compared (`batch_sizes`)
+    beside the value of each run (`batch_size`).
     """
-    columns = {str(column) for column in frame.columns}
-    lists = {one for one in columns if one.startswith("params.") and one.endswith("s") and one[:-1] in columns}
-    return settings_.immaterial(settings_.CampaignSettings) | {"framework", *(one.removeprefix("params.") for one in lists)}
+    columns = {str(column) for column in frame.columns if str(column).startswith("params.")}
+    lists = {column.removeprefix("params.") for column in columns if _lists_values_of(frame, column, column[:-1])}
+    return settings_.immaterial(settings_.CampaignSettings) | {"framework", *lists}
+
+
+def _lists_values_of(frame: pd.DataFrame, column: str, singular: str) -> bool:
+    """Whether a setting names, in every run, the run's value of the setting in the singular among others."""
+    if not column.endswith("s") or singular not in frame.columns:
+        return False
+    runs = frame[[column, singular]].dropna().astype(str)
+    return len(runs) > 0 and all(value in text.split(",") for text, value in runs.itertuples(index=False))
 
 
 def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion], str]:

@@ -28,6 +28,7 @@ START_SECONDS = 120.0
 LOOK_SECONDS = 0.1
 HELLO_SECONDS = 2.0
 MAX_BYTES = 65_536
+_reserved: list[socket.socket] = []
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,23 @@ def join(told: Mapping[str, Any], framework: str, rank: int) -> list[str]:
     return found
 
 
+def reserve_port() -> int:
+    """Reserve a port for this process's framework until the process ends.
+
+    The socket stays bound and never listens: the kernel gives the port to nobody else, and a server
+    that sets SO_REUSEADDR, as those of PyTorch and TensorFlow do, may listen there.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    _reserved.append(reserved)
+    port: int = reserved.getsockname()[1]
+    return port
+
+
 def hello(framework: str, rank: int, host: str) -> Hello:
     """What this process says, which others reach at this host."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
+    port = reserve_port()
     names = (*frameworks.described(framework).distributions, "numpy")
     own = {"evenhand": importlib.metadata.version("evenhand"), "commit": provenance.commit()}
     return Hello(rank, f"{host}:{port}", _node(), {"python": platform.python_version(), **provenance.versions_of(names), **own})

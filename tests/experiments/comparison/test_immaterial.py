@@ -19,11 +19,21 @@ def two_campaigns(**differs: str) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-@pytest.mark.parametrize("name", ["team", "margin", "preset", "blocks", "frameworks", "batch_sizes"])
-def test_what_is_no_cells_and_lists_of_what_is_compared_do_not_matter(name: str) -> None:
+@pytest.mark.parametrize("name", ["team", "margin", "preset", "blocks", "frameworks"])
+def test_what_is_no_cells_does_not_matter(name: str) -> None:
     found = compare(two_campaigns(**{name: "2"}))
     assert {(row.stratum, row.n_blocks) for row in found.rows} == {("campaign=c1", 8), ("campaign=c2", 8)}
     assert {len(one.across.names) for one in found.summaries if one.across} == {2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "matters"),
+    [("16,32", "32,64", False), ("32", "16,32", False), ("16,32", "16,64", True), ("3", "5", True)],
+)
+def test_a_list_of_what_is_compared_does_not_matter_where_it_names_the_runs_value(before: str, after: str, matters: bool) -> None:
+    tables = [frame(seed=1, params={"batch_sizes": before}), frame(seed=2, campaign="c2", params={"batch_sizes": after})]
+    verdicts = {row.verdict for row in compare(pd.concat(tables, ignore_index=True)).rows}
+    assert (verdicts == {"not comparable"}) is matters
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "inject_delay", "inference_batch_sizes", "phases", "remark"])
