@@ -99,8 +99,8 @@ async def main() -> dict[str, object]:
 
     # A network of IPv6 is one address, and another network is another.
     now += 10_000
-    addresses = [f"2001:db8::{number:x}" for number in range(1, 25)]
-    of_network = [await status(logins, f"of {one}", "guess", one) for one in addresses]
+    addresses = {f"nobody{number}": f"2001:db8::{number:x}" for number in range(1, 25)}
+    of_network = [await status(logins, name, "guess", one) for name, one in addresses.items()]
     other = await status(logins, "nobody", "guess", "2001:db8:0:1::1")
     return {
         "first": first,
