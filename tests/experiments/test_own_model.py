@@ -73,7 +73,7 @@ def test_the_gate_refuses_sides_that_differ(place: Place) -> None:
 
 
 def test_a_vision_transformer_is_proven_and_measured(place: Place) -> None:
-    """Written by docs/own-model.md alone, with a layer and a rule for its weights in it."""
+    """One of docs/own-model.md, with a layer and a rule for its weights in it."""
     folder = ROOT / "tests" / "models" / "own" / "vision_transformer"
     done = run(place, "parity", f"--models={folder}/", "--frameworks=pytorch,keras-torch")
     assert done.returncode == DONE, done.stdout + done.stderr

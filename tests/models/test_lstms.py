@@ -48,8 +48,7 @@ for name in sys.argv[3:]:
     keras.config.set_dtype_policy(kind)
     layer = layers.Bidirectional(layers.LSTM(3, return_sequences=True), "concat", name="x")
     layer.build((None, None, 4))
-    network = type("Network", (), {"layers": [layer]})
-    to_keras(entries(network), {key: given[key] for key in given if key.startswith("x.")})
+    to_keras(entries(layer), {key: given[key] for key in given if key.startswith("x.")})
     there = np.arange(5) < given["lengths"][:, None]
 
     @tf.function
@@ -62,7 +61,7 @@ for name in sys.argv[3:]:
     found, slopes = run()
     by_variable = {id(variable): slope for variable, slope in zip(layer.trainable_variables, slopes)}
     out[name] = found.numpy()
-    out |= {f"{name}/{key}": slope for key, slope in from_keras(entries(network), lambda one: by_variable[id(one)]).items()}
+    out |= {f"{name}/{key}": slope for key, slope in from_keras(entries(layer), lambda one: by_variable[id(one)]).items()}
 np.savez(sys.argv[2], **out)
 """
 SCRIPTS = {

@@ -38,6 +38,14 @@ def test_it_keeps_the_contract_of_models(name: str) -> None:
     check_equality(name, ("pytorch", "tensorflow", "keras-torch"))
 
 
+@pytest.mark.usefixtures("forked")
+def test_dropout_within_attention_is_seen() -> None:
+    own.add(FOLDERS / "vision_transformer")
+    rows = gate(ParityRequest("vision_transformer"), ["pytorch", "keras-torch"])
+    compared = {row.quantity: row.compared for row in rows}
+    assert {compared[quantity] for quantity in ("place", "mask", "dropout")} == {2}
+
+
 def faulty(folder: Path, right: str, wrong: str) -> ParityRequest:
     """The ConvNeXt with another text in its keras.py."""
     shutil.copytree(FOLDERS / "convnext", folder)

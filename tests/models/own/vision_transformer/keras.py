@@ -50,6 +50,7 @@ def build(spec: Spec) -> keras.Model:
 
 
 def _block(x: Any, spec: Spec, path: str) -> Any:
-    x = x + attention(layer_norm(x, f"{path}.norm1"), spec.heads, f"{path}.attention")
+    y = layer_norm(x, f"{path}.norm1")
+    x = x + attention(y, spec.heads, f"{path}.attention", dropout=spec.dropout)
     between = gelu(linear(layer_norm(x, f"{path}.norm2"), 4 * spec.width, f"{path}.linear1"))
     return x + linear(between, spec.width, f"{path}.linear2")

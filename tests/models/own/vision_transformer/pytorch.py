@@ -15,7 +15,7 @@ class Block(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(spec.width)
-        self.attention = Attention(spec.width, spec.heads)
+        self.attention = Attention(spec.width, spec.heads, spec.dropout)
         self.norm2 = nn.LayerNorm(spec.width)
         self.linear1 = nn.Linear(spec.width, 4 * spec.width)
         self.linear2 = nn.Linear(4 * spec.width, spec.width)

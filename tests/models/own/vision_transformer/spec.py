@@ -22,6 +22,7 @@ class Spec(ImageSpec):
     heads: int = 4
     blocks: int = 4
     patch: int = 4
+    dropout: float = 0.1
 
     only_side = 16
 
