@@ -112,10 +112,12 @@ def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:
     loud, plain = [], []
     for one in found:
         where = f" [{one.stratum}]" if one.stratum else ""
-        label, shift = outcome(one.metric).label, one.estimate
+        label, shift, who = outcome(one.metric).label, one.estimate, f"{one.b} against {one.a}{where}"
+        if shift is None:
+            plain.append(f"Learning curves, {who}: {one.n_blocks} blocks are too few to say whether they overlap.")
+            continue
         at = f"in epoch {one.epoch} by {shift.value:+.3f} ({shift.low:+.3f} to {shift.high:+.3f})".replace("-", wording.MINUS)
         furthest = f"furthest {at}" if shift.low < shift.high or shift.value else "identical in every epoch"
-        who = f"{one.b} against {one.a}{where}"
         if one.alike is None:
             plain.append(f"Learning curves, {who}: {one.n_blocks} blocks are too few to say whether they overlap; {furthest}.")
         elif one.alike:

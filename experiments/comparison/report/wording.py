@@ -407,14 +407,19 @@ def sentences(comparison: Comparison) -> list[str]:
         return [f"No verdict: {_nothing_to_judge(comparison)}."]
     first, chosen = comparison.findings[0], headlines(comparison)
     if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
-        seen = [f"Seen, but not judged: {_than(one)}{_where(one)}." for one in chosen if one.row.estimate is not None]
-        return [f"No verdict: {first.row.reason}.", *seen]
+        seen = [one for one in chosen if one.row.estimate is not None]
+        return [f"No verdict: {first.row.reason}.", *map(_seen, seen)]
     if not chosen:
         return [f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."]
     if len(grouped(comparison.findings)) == 1:
         return [sentence(finding) for finding in settled_first(chosen)]
     together = [summary_sentence(summary) for summary in comparison.summaries if _is_headline(summary, chosen)]
     return [*together, *map(_in_one, grouped(chosen).values())]
+
+
+def _seen(finding: Finding) -> str:
+    interval = "" if finding.identical else f" (95 % interval {effect_interval(finding)})"
+    return f"Seen, but not judged: {_than(finding)}{interval}{_where(finding)}."
 
 
 def _nothing_to_judge(comparison: Comparison) -> str:

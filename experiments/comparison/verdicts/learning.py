@@ -20,7 +20,8 @@ _DIFFERENT = (Decision.DIFFERENT, Decision.SIZE_OPEN)
 class Agreement:
     """b against the baseline a, in the epoch in which they are furthest apart beyond chance, or else furthest apart at all.
 
-    estimate: mean of b - a over blocks with its interval, widened for the number of epochs (Bonferroni).
+    estimate: mean of b - a over blocks with its interval, widened for the number of epochs (Bonferroni);
+    None below three blocks, as is the epoch.
     alike: None below six blocks.
     """
 
@@ -30,8 +31,8 @@ class Agreement:
     b: str
     n_blocks: int
     n_epochs: int
-    epoch: int
-    estimate: Estimate
+    epoch: int | None
+    estimate: Estimate | None
     margin: float
     alike: bool | None
 
@@ -68,10 +69,12 @@ def _agreement(
 ) -> Agreement | None:
     blocks = [block for block in of_a if block in of_b]
     epochs = min((len(side[block]) for block in blocks for side in (of_a, of_b)), default=0)
-    if len(blocks) < MINIMUM_VALUES or not epochs:
+    if len(blocks) < 2 or not epochs:
         return None
-    shifts = np.array([of_b[block][:epochs] - of_a[block][:epochs] for block in blocks])
     margin = outcome(metric).margin or 0.0
+    if len(blocks) < MINIMUM_VALUES:
+        return Agreement(metric, stratum, a, b, len(blocks), epochs, None, None, margin, None)
+    shifts = np.array([of_b[block][:epochs] - of_a[block][:epochs] for block in blocks])
     effects = [paired(shifts[:, epoch], margin, 1 - ALPHA / epochs) for epoch in range(epochs)]
     apart = [at for at, one in enumerate(effects) if one.decision in _DIFFERENT and abs(one.estimate.value) > margin]
     worst = max(apart or range(epochs), key=lambda at: abs(effects[at].estimate.value))

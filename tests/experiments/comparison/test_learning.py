@@ -59,7 +59,10 @@ def test_few_blocks_say_nothing_and_loss_stands_in_for_accuracy() -> None:
     (one,) = learning.agreements(curves(-0.5, blocks=5, metric="val/loss"), "a")
     assert (one.metric, one.alike) == ("val/loss", None)
     assert "5 blocks are too few" in remarks.on_learning([one])[1][0]
-    assert learning.agreements(curves(0.0, blocks=2), "a") == []
+    (one,) = learning.agreements(curves(-0.5, blocks=2), "a")
+    assert (one.epoch, one.estimate, one.alike) == (None, None, None)
+    assert remarks.on_learning([one])[1][0].endswith(": 2 blocks are too few to say whether they overlap.")
+    assert learning.agreements(curves(0.0, blocks=1), "a") == []
     assert learning.agreements([], "a") == []
 
 
