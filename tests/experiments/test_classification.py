@@ -331,9 +331,8 @@ def test_a_profile_says_where_a_steps_time_goes(place: Place, framework: str, tr
     assert sum(seconds.values()) == pytest.approx(metrics["profile/step_seconds"])
     assert seconds["op"] / metrics["profile/step_seconds"] > 0.2  # most of a step of LeNet on batches of 100
     assert metrics["profile/ops_per_step"] > 30  # five layers with weights, forward and backward, and their update
-    said = technical.unpacked(cell.data.tags).get(
-        "not_available.profile/profiler_cost_ratio", ""
-    )  # a busy machine hides the cost
+    # a busy machine hides the cost
+    said = technical.unpacked(cell.data.tags).get("not_available.profile/profiler_cost_ratio", "")
     assert "profiled steps or windows are slower" in said if said else metrics["profile/profiler_cost_ratio"] > 1
     files = next(place.journal.glob("*/cells/*/*/profile")).parent
     assert [file for file in (files / "profile").rglob("*") if file.name.endswith(trace)]

@@ -293,7 +293,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_s
 
 
 @two_cpus
-def test_every_workers_steps_are_kept_and_the_speed_up_is_told(killed: Hit) -> None:
+def test_every_workers_steps_are_kept_and_one_block_tells_no_speed_up(killed: Hit) -> None:
     cells = {run.data.params["group"]: run for run in killed.runs("cell", outcome="ok")}
     assert set(cells) == {"1", "2", "2 fp16"}
     # the same images, in float32: after a few hundred steps rounding has grown to a few 1e-4
@@ -311,8 +311,9 @@ def test_every_workers_steps_are_kept_and_the_speed_up_is_told(killed: Hit) -> N
         ranks = {*range(workers)}
         assert {rank for rank, sensor, value in rows if sensor == "process_rss_megabytes" and value > 50} == ranks
         assert {rank for rank, sensor, value in rows if sensor == "process_cpu_percentage" and value > 0} == ranks
-    for title in ("Speed-up by workers", "Communication overhead", "Workers against one, before measuring"):
-        assert title in killed.report("report.md")
+    report = killed.report("report.md")
+    assert "Workers against one, before measuring" in report
+    assert [title for title in ("Speed-up by workers", "Communication overhead") if title in report] == []
 
 
 @two_cpus

@@ -375,12 +375,12 @@ def test_a_campaign_of_freely_running_steps_is_judged_by_their_throughput(place:
     slow = {"toy": {"step": 0.01}, "toy+twin": {"step": 0.02}}
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(slow))
     toys = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "inference_requests": "2"}
-    done = place.run(**toys, blocks="2", steps_per_epoch="8", epochs="2", timing="free", window_steps="4", protocol="paper")
+    done = place.run(**toys, blocks="3", steps_per_epoch="8", epochs="2", timing="free", window_steps="4", protocol="paper")
     assert done.returncode == 3, done.stderr + done.stdout
     folder = next(place.journal.iterdir()) / "report"
     rows = {row["metric"]: row for row in json.loads((folder / "comparison.json").read_text())["rows"]}
     assert "train/step_seconds" not in rows
-    assert rows["train/examples_per_second"]["n_blocks"] == 2
+    assert rows["train/examples_per_second"]["n_blocks"] == 3
     assert rows["train/examples_per_second"]["estimate"] < 1
     assert "Where steps ran freely, a window of them stands for a step." in (folder / "report.md").read_text()
     runs = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]

@@ -168,15 +168,15 @@ class Campaign:
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path) -> Campaign:
-    """Two blocks; frameworks that sleep, so that the machine may be busy."""
+    """Three blocks; frameworks that sleep, so that the machine may be busy."""
     folder = tmp_path_factory.mktemp("turns")
     (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
     place, log = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db"), folder / "events"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVENHAND_TOY_COSTS", json.dumps(COSTS))
         patch.setenv("EVENHAND_TOY_EVENTS", str(log))
-        done = place.run(**TOYS, blocks="2", inference_batch_sizes="1,2")
-    assert done.returncode == 3, done.stdout + done.stderr  # two blocks are no verdict
+        done = place.run(**TOYS, blocks="3", inference_batch_sizes="1,2")
+    assert done.returncode == 3, done.stdout + done.stderr  # three blocks are no verdict
     journal = next(place.journal.iterdir())
     events = [json.loads(line) for line in log.read_text().splitlines()]
     runs = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
@@ -285,7 +285,7 @@ def test_what_is_alike_for_cells_in_turns_is_judged_and_what_is_not_says_why(cam
     assert all(len(names) == 1 for names in turns.values())
     assert turns[1] != turns[2]
     assert {cell.run.params["pairing"] for cell in campaign.cells.values()} == {"interleaved"}
-    assert campaign.rows["train/step_seconds"]["n_blocks"] == 2
+    assert campaign.rows["train/step_seconds"]["n_blocks"] == 3
     assert campaign.rows["train/step_seconds"]["estimate"] == pytest.approx(1.5, rel=0.2)
     for metric in ("train/first_step_seconds", "train/total_seconds"):
         assert campaign.rows[metric]["verdict"] == "not comparable"
