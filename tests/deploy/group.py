@@ -36,12 +36,16 @@ def free_port() -> int:
 
 def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As whoever keeps the server calls it: with none of a client's settings in the environment."""
-    if action in ("start", "restore") and _copies and not folder.exists():
+    borrowed = folder / "python" if action in ("start", "restore") and _copies and not folder.exists() else None
+    if borrowed:
         folder.mkdir(mode=0o711)
-        (folder / "python").symlink_to(_copies[0])
+        borrowed.symlink_to(_copies[0])
     command = [sys.executable, "-m", "deploy.native", action, *arguments, "--folder", str(folder)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    return subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)
+    if borrowed and done.returncode:  # what a failed call leaves is looked at
+        borrowed.unlink()
+    return done
 
 
 @dataclass(frozen=True)

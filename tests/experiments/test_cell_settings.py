@@ -259,12 +259,11 @@ def seen(folder: Path) -> Mapping[str, Any]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Slurm]:
-    if slurm.MISSING:
-        pytest.skip(slurm.MISSING)
     with slurm.running(nodes=1) as found:
         yield found
 
 
+@pytest.mark.debian(package="slurm-wlm")
 @pytest.mark.parametrize("way", ["own", "searched"])
 def test_on_a_cluster_a_cell_has_the_settings_of_its_treatment(
     on_cluster: Place, monkeypatch: pytest.MonkeyPatch, way: str

@@ -336,12 +336,11 @@ def test_two_campaigns_say_how_both_values_are_measured_in_one(place: Place) -> 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Slurm]:
-    if slurm.MISSING:
-        pytest.skip(slurm.MISSING)
     with slurm.running(nodes=1) as found:
         yield found
 
 
+@pytest.mark.debian(package="slurm-wlm")
 def test_on_a_cluster_both_values_stand_in_the_blocks_of_a_job(on_cluster: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
     vary(on_cluster, "threads=1,2", {**TOY, "executor": "slurm", "partition": "main"})
