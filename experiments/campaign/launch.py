@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -216,7 +217,7 @@ def check(study: str, settings: CampaignSettings) -> None:
     looking.check(settings)
     for own in variation.each(settings):
         memory.size(own.memory_limit)
-        devices.of(own)  # raises for a GPU that is not there
+        devices.check_variables(devices.of(own), os.environ)  # raises for a GPU that is not there, too
         if not own.on_cluster:
             devices.placement(own)  # raises where no CPU is left to the cells
     executors.check(settings)

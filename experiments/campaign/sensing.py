@@ -26,12 +26,18 @@ class Sensing:
     """
 
     def __init__(
-        self, run: str, pid: int, device: str, period_seconds: float, write: Callable[[Record], None], *, alone: bool = True
+        self,
+        run: str,
+        sensors: Sensors,
+        period_seconds: float,
+        write: Callable[[Record], None],
+        *,
+        alone: bool = True,
     ) -> None:
         self._run, self._write, self._alone = run, write, alone
         self._began = clock.now()
         self._waiting: list[Point] = []
-        self._sampler = Sampler(Sensors(pid, device), period_seconds, self._keep)
+        self._sampler = Sampler(sensors, period_seconds, self._keep)
 
     def __enter__(self) -> Sensing:
         self._sampler.start()
@@ -48,7 +54,8 @@ class Sensing:
         throttled: dict[str, float] = {}
         sensors = self._sampler.sensors
         for window in windows:
-            found = summarise(self._sampler.samples, window, gpu=sensors.gpu, ranges_joules=sensors.ranges_joules)
+            samples, ranges = self._sampler.samples, sensors.ranges_joules
+            found = summarise(samples, window, gpus=sensors.gpus, ranges_joules=ranges)
             found = found if self._alone else _of_the_process(found)
             if found.metrics:
                 now = clock.now_ms()

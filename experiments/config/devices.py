@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +15,17 @@ from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking import cpus, provenance
 from tracking.errors import WrongCall
+from tracking.sensors import nvml
+
+# JAX takes three quarters of a GPU when it starts; then its memory would not be what a cell needs, nor would others fit.
+XLA_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
+# The newer name of the last one: JAX refuses both together.
+XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+# They change what every cell computes, or how, in spite of its settings.
+REFUSED = {
+    "NVIDIA_TF32_OVERRIDE": "it overrides the precision of every framework; unset it and take precision=tf32 or float32",
+    "CUDA_LAUNCH_BLOCKING": "every kernel is then waited for, unlike in use; unset it",
+}
 
 
 def of(settings: CampaignSettings) -> tuple[str, ...]:
@@ -109,6 +120,57 @@ def _place(numbers: Collection[int]) -> None:
     for thread in os.listdir("/proc/self/task") if numbers else ():
         with suppress(ProcessLookupError):  # it has ended since
             os.sched_setaffinity(int(thread), numbers)
+
+
+def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that a cell is given; an empty tuple on the CPU and where NVML does not answer.
+
+    Args:
+        workers: of the cell on this machine, a GPU each.
+        variables: environment variables of its process.
+    """
+    if device != "cuda":
+        return ()
+    try:
+        return tuple(card.uuid for card in nvml.visible(variables))[:workers]
+    except Exception:  # NVML has one error class a cause; a framework may see the GPU all the same
+        return ()
+
+
+def variables_of_cell(device: str, gpus: Sequence[str], own: Collection[str] = ()) -> dict[str, str | None]:
+    """Return the environment variables by which a process computes on its device alone; None: none such.
+
+    Args:
+        gpus: UUIDs of the GPUs that it uses.
+        own: names of the variables that the cell's treatment sets.
+    """
+    if device == "cpu":
+        return {nvml.VISIBLE: ""}
+    memory: dict[str, str | None] = {**XLA_MEMORY, XLA_FRACTION: None}
+    if XLA_FRACTION in own:
+        memory = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": None}
+    kept = {name: text for name, text in memory.items() if name not in own}
+    placed = {nvml.VISIBLE: ",".join(gpus)} if gpus else {}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **kept, **placed}
+
+
+def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None:
+    """Raise WrongCall if an inherited environment variable makes the GPU's figures wrong.
+
+    Args:
+        used: the devices that cells compute on.
+    """
+    if "cuda" not in used:
+        return
+    for name, why in REFUSED.items():
+        if variables.get(name, "") not in ("", "0") or (name == "NVIDIA_TF32_OVERRIDE" and variables.get(name)):
+            raise WrongCall(f"{name}={variables[name]} is set: {why}")
+    numbered = not variables.get(nvml.VISIBLE, "").startswith(("GPU-", "MIG-"))
+    if numbered and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
+        raise WrongCall(
+            f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; unset it, or name the GPU's UUID "
+            f"in {nvml.VISIBLE} (nvidia-smi -L)"
+        )
 
 
 def resolve(device: str, settings: CampaignSettings) -> str:
