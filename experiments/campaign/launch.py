@@ -217,6 +217,8 @@ def check(study: str, settings: CampaignSettings) -> None:
     looking.check(settings)
     for own in variation.each(settings):
         memory.size(own.memory_limit)
+        if 0 < own.sensor_seconds < devices.SHORTEST_SENSOR_SECONDS:
+            raise WrongCall(f"sensor_seconds={own.sensor_seconds:g} is too small; at least {devices.SHORTEST_SENSOR_SECONDS}")
         devices.check_variables(devices.of(own), os.environ)  # raises for a GPU that is not there, too
         if not own.on_cluster:
             devices.placement(own)  # raises where no CPU is left to the cells

@@ -116,5 +116,6 @@ class Listening:
         by_exit = self.child.ended()
         if self._sensing:
             self.latest |= self._sensing.log_windows(self.windows)
+            self.neighbours.on_gpu = self._sensing.others_on_gpu(self.windows)
             self._sensing.keep_ranks(self.spec.path, self.spec.folder)
         return self.closed or by_exit

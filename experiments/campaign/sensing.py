@@ -10,9 +10,10 @@ from typing import Any
 
 from tracking import clock, tables
 from tracking.records import Artifact, Metrics, Point, Record, Tags
-from tracking.sensors import Sample, Sampler, Sensors, Summary, Window, summarise
+from tracking.sensors import OTHERS, Sample, Sampler, Sensors, Summary, Window, summarise
 
 SAMPLES_A_RECORD = 8
+NAMED = 3  # of the processes that disturb a cell
 RANKS = "rank_sensors.parquet"
 OF_RANK = re.compile(r"system/rank_(\d+)_(.+)")
 DECIMALS = 3  # of percent, megabytes, °C, W, MHz
@@ -71,6 +72,17 @@ class Sensing:
         if tags:
             self._write(Tags(self._run, tags))
         return told
+
+    def others_on_gpu(self, windows: Sequence[Window]) -> str:
+        """Return who else computed on the cell's GPUs while something was timed, and how often; empty if nobody did."""
+        sensors = self._sampler.sensors
+        timed = [one.values for one in self._sampler.samples if any(window.holds(one.time_seconds) for window in windows)]
+        counts = [sum(values.get(f"system/{gpu}_{OTHERS}", 0.0) for gpu in sensors.gpus) for values in timed]
+        if not any(counts):
+            return ""
+        names = ", ".join(f"{name} ({pid})" for pid, name in list(sensors.others.items())[:NAMED])
+        percent = 100 * sum(count > 0 for count in counts) / len(counts)
+        return f"others computed on the GPU in {percent:.0f} % of samples: {names}"
 
     def follow(self, ranks: Mapping[int, int]) -> None:
         """Samples of these processes, too. ranks: rank -> process id."""

@@ -21,6 +21,7 @@ from tracking.sensors import nvml
 XLA_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
 # The newer name of the last one: JAX refuses both together.
 XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+CPU_SENSOR_SECONDS, CUDA_SENSOR_SECONDS, SHORTEST_SENSOR_SECONDS = 0.5, 0.1, 0.05
 # They change what every cell computes, or how, in spite of its settings.
 REFUSED = {
     "NVIDIA_TF32_OVERRIDE": "it overrides the precision of every framework; unset it and take precision=tf32 or float32",
@@ -152,6 +153,18 @@ def variables_of_cell(device: str, gpus: Sequence[str], own: Collection[str] = (
     kept = {name: text for name, text in memory.items() if name not in own}
     placed = {nvml.VISIBLE: ",".join(gpus)} if gpus else {}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **kept, **placed}
+
+
+def cool_down_seconds(settings: CampaignSettings) -> float:
+    """Return the longest wait before a cell: none on a GPU, which is in use as warm as it gets, not as it idles."""
+    return 0.0 if resolve(settings.device, settings) == "cuda" else settings.cool_down_seconds
+
+
+def sensor_seconds(settings: CampaignSettings) -> float:
+    """Return the period of the sensors: counters of GPUs move ten times a second, and have to move thrice in a window."""
+    if settings.sensor_seconds:
+        return settings.sensor_seconds
+    return CUDA_SENSOR_SECONDS if resolve(settings.device, settings) == "cuda" else CPU_SENSOR_SECONDS
 
 
 def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.campaign import launch, runner
 from experiments.config import devices
+from experiments.config.settings import CampaignSettings
+from experiments.planning.treatments import Treatment
 from models.frameworks.tensorflow.workers import local_rank
 from tracking.errors import WrongCall
 
@@ -35,3 +38,22 @@ def test_other_variables_are_accepted(variables: dict[str, str]) -> None:
 def test_a_worker_takes_the_gpu_of_its_number_on_its_own_machine() -> None:
     addresses = [f"{host}:{port}" for host in ("10.0.0.1", "[fd00::2]") for port in (5_000, 5_001)]
     assert [local_rank(rank, addresses) for rank in range(4)] == [0, 1, 0, 1]
+
+
+def on(device: str, **own: float) -> CampaignSettings:
+    """Settings of cells on a node of a cluster, which need no such device here."""
+    return CampaignSettings(executor="slurm", device=device, **own)  # type: ignore[arg-type]
+
+
+def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
+    cell = Treatment("toy", "toy")
+    assert [runner.sensor_seconds(on(device), cell) for device in ("cpu", "cuda")] == [0.5, 0.1]
+    assert [runner.sensor_seconds(on(device, sensor_seconds=0.3), cell) for device in ("cpu", "cuda")] == [0.3, 0.3]
+    logged = [runner.logged_settings(on(device), cell)["sensor_seconds"] for device in ("cpu", "cuda")]
+    assert logged == ["0.5", "0.1"], "what was read, which runs of earlier versions log, too"
+    with pytest.raises(WrongCall, match=r"sensor_seconds=0\.01 is too small; at least 0\.05"):
+        launch.check("captioning", on("cpu", sensor_seconds=0.01))
+
+
+def test_only_cells_on_the_cpu_wait_until_the_machine_is_cool() -> None:
+    assert [devices.cool_down_seconds(on(device)) for device in ("cpu", "cuda")] == [120.0, 0.0]

@@ -203,6 +203,37 @@ def test_the_sensors_are_those_of_the_named_gpus(driver: Driver) -> None:  # noq
     assert not any("gpu_0" in key for key in values)
 
 
+OTHERS = """
+import json, os, subprocess, sys
+from tracking.sensors import Sensors
+child = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE)
+child.stdout.readline()
+sensors = Sensors(child.pid, "cuda")
+found = []
+for lines in (f"pid {child.pid}", f"pid {child.pid} other_pid {OTHER}", f"other_pid {OTHER}", "pid 4000000 other_pid 4000001"):
+    with open(os.environ["NVML_ANSWERS"], "w") as file:
+        file.write(lines)
+    found.append(sensors.read().values.get("system/gpu_0_other_processes"))
+    found.append(sensors.missing.get("gpu_0_other_processes", ""))
+child.kill()
+child.wait()
+print(json.dumps([found, sensors.others]))
+"""
+
+
+def test_who_else_computes_on_the_gpu_is_counted_while_ours_does(driver: Driver) -> None:  # noqa: F811
+    found, others = json.loads(driver.python(OTHERS.replace("OTHER}", f"{os.getpid()}}}")))
+    assert found == [0, "", 1, "", None, "", None, ""]
+    assert others == {str(os.getpid()): psutil.Process().name()}
+
+
+def test_numbers_of_another_namespace_tell_nothing_of_others(driver: Driver) -> None:  # noqa: F811
+    driver.answers(pid=4_000_000, other_pid=4_000_001)
+    values, _, missing, _ = json.loads(driver.python(READ))
+    assert "system/gpu_0_other_processes" not in values
+    assert missing["gpu_0_other_processes"].startswith("the driver lists no process of ours")
+
+
 SAMPLE = """
 import json, os, time
 from tracking.sensors import Sampler, Sensors, Window, summarise

@@ -65,12 +65,18 @@ class Gpu:
                 self.missing[name] = SHARED_CARD
                 del self._readings[name]
 
-    def read(self, pid: int | None) -> dict[str, float]:
-        """What the device gives; `clock_limits` is NVML's mask of reasons, `process_memory_megabytes` that of `pid` alone."""
+    def read(self, holders: Mapping[int, int | None], pid: int | None) -> dict[str, float]:
+        """Return what the device gives, by name.
+
+        `clock_limits` is NVML's mask of reasons, `process_memory_megabytes` that of `pid` alone.
+
+        Args:
+            holders: see `processes`.
+        """
         values = {name: value for name, reading in self._readings.items() if (value := self._try(name, reading)) is not None}
         if pid is None:
             return values
-        used = self.processes().get(pid)
+        used = holders.get(pid)
         if used is None:
             self.missing["process_memory"] = "the driver does not report what this process holds"
             return values

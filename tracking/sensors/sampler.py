@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+import psutil
 
 from tracking import clock
 from tracking.sensors import nvml, rapl
 from tracking.sensors.host import Host
+
+# Reading of a GPU: how many processes of others compute on it.
+OTHERS = "other_processes"
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,7 @@ class Sensors:
     Attributes:
         device: whose energy is counted; that of the processor's packages always, that of GPUs on `cuda` only.
         gpus: the prefixes of the GPUs' keys, such as `gpu_0`; empty if there is none.
+        others: process id -> name of every other process that was seen to compute on the GPUs in use.
         ranges_joules: where a counter wraps around.
     """
 
@@ -39,6 +46,7 @@ class Sensors:
         self._host = Host(pid)
         self._missing: dict[str, str] = {}
         self._gpus = self._open_gpus(gpus)
+        self.others = dict[int, str]()
         self.gpus = tuple(gpu.key for gpu in self._gpus)
         self._packages, reason = rapl.find()
         if reason:
@@ -48,7 +56,7 @@ class Sensors:
     @property
     def missing(self) -> dict[str, str]:
         """Sensor -> why it is not there."""
-        of_gpus = {f"{gpu.key}_{name}": reason for gpu in self._gpus for name, reason in gpu.missing.items()}
+        of_gpus = {f"{gpu.key}_{name}": why for gpu in self._gpus for name, why in gpu.missing.items() if why}
         return {**self._missing, **self._host.missing, **of_gpus}
 
     def follow(self, ranks: Mapping[int, int]) -> None:
@@ -63,10 +71,35 @@ class Sensors:
     def values(self) -> dict[str, float]:
         """Everything but the counters, by MLflow's names without their `system/`."""
         found = self._host.read()
-        of_process = self._pid if self.device == "cuda" else None
         for gpu in self._gpus:
-            found |= {f"{gpu.key}_{name}": value for name, value in gpu.read(of_process).items()}
+            holders = gpu.processes() if self.device == "cuda" else {}
+            read = gpu.read(holders, self._pid if self.device == "cuda" else None) | self._others(gpu, holders)
+            found |= {f"{gpu.key}_{name}": value for name, value in read.items()}
         return found
+
+    def _others(self, gpu: nvml.Gpu, holders: Collection[int]) -> dict[str, float]:
+        """Return how many processes of others compute on a GPU, while one of ours does.
+
+        Numbers of processes are those of the driver's namespace: where it is not this one, ours are not among them,
+        and nothing is said of others.
+        """
+        if not self._pid or self.device != "cuda":
+            return {}
+        are_ours = {pid: is_ours for pid in holders if (is_ours := self._is_ours(pid)) is not None}
+        if not any(are_ours.values()):
+            gpu.missing.setdefault(OTHERS, "the driver lists no process of ours, so that it is not known who else computes")
+            return {}
+        gpu.missing[OTHERS] = ""
+        self.others |= {pid: _name(pid) for pid, is_ours in are_ours.items() if not is_ours and pid not in self.others}
+        return {OTHERS: float(sum(not is_ours for is_ours in are_ours.values()))}
+
+    def _is_ours(self, pid: int) -> bool | None:
+        """Return whether this process started another, by way of whomever; None if there is none of this number."""
+        try:
+            parents = [parent.pid for parent in psutil.Process(pid).parents()]
+            return os.getpid() in (pid, *parents) or os.getsid(pid) == self._pid
+        except (psutil.Error, OSError):
+            return None
 
     def counters(self) -> dict[str, float]:
         """Joules so far, by counter."""
@@ -86,6 +119,13 @@ class Sensors:
         except Exception as error:  # NVML raises a class of its own for every way of not being there
             self._missing["gpu"] = f"no NVIDIA device: {error}"
             return []
+
+
+def _name(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        return "a process"
 
 
 class Sampler(threading.Thread):
