@@ -22,6 +22,8 @@ XLA_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_F
 # The newer name of the last one: JAX refuses both together.
 XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
 CPU_SENSOR_SECONDS, CUDA_SENSOR_SECONDS, SHORTEST_SENSOR_SECONDS = 0.5, 0.1, 0.05
+# Without one of them no program reaches a GPU: Linux, its subsystem on Windows, Jetson.
+DRIVER = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvmap"))
 # They change what every cell computes, or how, in spite of its settings.
 REFUSED = {
     "NVIDIA_TF32_OVERRIDE": "it overrides the precision of every framework; unset it and take precision=tf32 or float32",
@@ -187,10 +189,23 @@ def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None
 
 
 def resolve(device: str, settings: CampaignSettings) -> str:
-    """`auto` is the GPU if the driver shows one, or the job on a cluster asks for one. Raises WrongCall for cuda without one."""
+    """`auto` is the GPU if NVML shows one, or the job on a cluster asks for one. Raises WrongCall for cuda without one."""
     if settings.on_cluster:  # what this machine has says nothing of the nodes; on those, a framework that sees no GPU fails
         return ("cuda" if "gpu" in settings.gres else "cpu") if device == "auto" else device
     present = bool(provenance.gpus())
-    if device == "cuda" and not present:
-        raise WrongCall("device=cuda: no NVIDIA GPU answers on this machine; use device=cpu or device=auto")
+    if device == "cuda" and not present and not may_have_gpu(os.environ):
+        hidden = f", and {nvml.VISIBLE} is empty" if os.environ.get(nvml.VISIBLE) == "" else ""
+        raise WrongCall(f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; use device=cpu or device=auto")
     return ("cuda" if present else "cpu") if device == "auto" else device
+
+
+def to_open(device: str, settings: CampaignSettings) -> str:
+    """Return the device that a framework's check opens: `auto` where only the framework can tell whether it sees a GPU."""
+    found = resolve(device, settings)
+    is_open = device == "auto" and found == "cpu" and not settings.on_cluster and may_have_gpu(os.environ)
+    return "auto" if is_open else found
+
+
+def may_have_gpu(variables: Mapping[str, str]) -> bool:
+    """Return whether a framework may see a GPU that NVML does not show, as in a container that has CUDA alone."""
+    return variables.get(nvml.VISIBLE) != "" and any(path.exists() for path in DRIVER)

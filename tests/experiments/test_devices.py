@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from experiments.campaign import launch, runner
+from experiments import studies
+from experiments.campaign import launch, preflight, runner
+from experiments.cell.contract import DatasetInfo, Prepared
 from experiments.config import devices
+from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.planning.treatments import Treatment
 from models.frameworks.tensorflow.workers import local_rank
@@ -57,3 +62,36 @@ def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
 
 def test_only_cells_on_the_cpu_wait_until_the_machine_is_cool() -> None:
     assert [devices.cool_down_seconds(on(device)) for device in ("cpu", "cuda")] == [120.0, 0.0]
+
+
+@pytest.mark.usefixtures("toy_installed")
+@pytest.mark.parametrize(
+    ("sees", "device", "warning"),
+    [
+        ("1", "cuda", preflight.NO_NVML),
+        ("toy", "auto to cpu", "no GPU for toy+twin, so all run on the CPU; README.md says how each gets to the GPU"),
+        ("", "auto", ""),
+    ],
+)
+def test_auto_asks_the_frameworks_where_nvml_does_not_answer(
+    sees: str, device: str, warning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may have CUDA and not NVML: its files are there, and the frameworks' processes see the GPU or not."""
+    driver = tmp_path / "nvidiactl"
+    monkeypatch.setattr(devices, "DRIVER", (driver,))
+    monkeypatch.setenv("EVENHAND_TOY_GPU", sees)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    settings = studies.load("captioning").Settings(frameworks=("toy", "toy+twin"))
+    assert devices.to_open("auto", settings) == "cpu"
+    driver.touch()
+    assert devices.to_open("auto", settings) == "auto"
+    prepared = Prepared(DatasetInfo("none", "", "", {}, {}), {})
+    chosen, _, said, opened = preflight.on_a_common_device("captioning", settings, prepared, Display())
+    assert chosen.device == {"auto to cpu": "cpu"}.get(device, device)
+    assert said == warning
+    assert all(one.well for one in opened)
+    assert devices.resolve("cuda", settings) == "cuda"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert devices.to_open("auto", settings) == "cpu"
+    with pytest.raises(WrongCall, match="device=cuda: no NVIDIA GPU answers on this machine, and CUDA_VISIBLE_DEVICES is empty"):
+        devices.resolve("cuda", settings)
