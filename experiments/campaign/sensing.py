@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tracking import clock, tables
 from tracking.records import Artifact, Metrics, Point, Record, Tags
-from tracking.sensors import OTHERS, Sample, Sampler, Sensors, Summary, Window, summarise
+from tracking.sensors import (
+    OTHERS,
+    UNSTEADY,
+    Sample,
+    Sampler,
+    Sensors,
+    Summary,
+    Window,
+    seconds_until_steady,
+    summarise,
+)
 
 SAMPLES_A_RECORD = 8
 NAMED = 3  # of the processes that disturb a cell
@@ -57,6 +68,7 @@ class Sensing:
         for window in windows:
             samples, ranges = self._sampler.samples, sensors.ranges_joules
             found = summarise(samples, window, gpus=sensors.gpus, ranges_joules=ranges)
+            found = self._with_warm_up(found, window)
             found = found if self._alone else _of_the_process(found)
             if found.metrics:
                 now = clock.now_ms()
@@ -72,6 +84,16 @@ class Sensing:
         if tags:
             self._write(Tags(self._run, tags))
         return told
+
+    def _with_warm_up(self, found: Summary, window: Window) -> Summary:
+        """Return a summary with the seconds until the GPUs in use were steady: warm-up by steps may be shorter."""
+        sensors = self._sampler.sensors
+        if sensors.device != "cuda" or not sensors.gpus:
+            return found
+        seconds = seconds_until_steady(self._sampler.samples, window, sensors.gpus)
+        if seconds is None:
+            return replace(found, missing={**found.missing, f"{window.prefix}gpu_warm_up": UNSTEADY})
+        return replace(found, metrics={**found.metrics, f"{window.prefix}gpu/warm_up_seconds": seconds})
 
     def others_on_gpu(self, windows: Sequence[Window]) -> str:
         """Return who else computed on the cell's GPUs while something was timed, and how often; empty if nobody did."""

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
-from tracking.sensors import Sample, Sampler, Sensors, Window, rapl, summarise
+from tracking.sensors import Sample, Sampler, Sensors, Window, is_steady, rapl, seconds_until_steady, summarise
 from tracking.sensors.nvml import SHARED_CARD, throttles
 
 
@@ -365,6 +366,32 @@ def test_several_gpus_give_sums_of_energy_and_memory_and_means_of_the_rest() -> 
         "power/watts_mean": pytest.approx(150),
         "energy/joules_per_example": pytest.approx(75),
     }
+
+
+def gpu_samples(megahertz: Sequence[float], celsius: Sequence[float]) -> list[Sample]:
+    """Samples of a GPU, ten a second."""
+    keys = ("system/gpu_1_clock_megahertz", "system/gpu_1_temperature_celsius")
+    pairs = enumerate(zip(megahertz, celsius, strict=True))
+    return [Sample(number / 10, dict(zip(keys, pair, strict=True)), {}) for number, pair in pairs]
+
+
+def test_a_gpu_is_steady_after_a_second_at_one_clock_and_temperature() -> None:
+    """The clock rises from that of idling within half a second, the temperature by 1 °C every 0.5 s for three seconds."""
+    clocks = [345, 700, 1_100, 1_500, 1_800, *[1_980, 1_960] * 30]
+    samples = gpu_samples(clocks, [40.0] * len(clocks))
+    steady = [sample.time_seconds for end, sample in enumerate(samples, 1) if is_steady(samples[:end], ["gpu_1"])]
+    assert steady[0] == pytest.approx(1.5)
+    assert len(steady) == len(samples) - 15
+    window = Window("", 0.0, 6.0, 1)
+    assert seconds_until_steady(samples, window, ["gpu_1"]) == pytest.approx(0.5)
+    assert seconds_until_steady(samples, Window("", 2.0, 6.0, 1), ["gpu_1"]) == 0.0
+    assert seconds_until_steady(samples, Window("", 0.0, 1.2, 1), ["gpu_1"]) is None
+    warming = gpu_samples([1_980] * 60, [40 + min(at, 30) // 5 for at in range(60)])
+    assert seconds_until_steady(warming, window, ["gpu_1"]) == pytest.approx(2.5)
+    assert seconds_until_steady(samples, window, ["gpu_1", "gpu_2"]) == pytest.approx(0.5), "what has no sensor says nothing"
+    assert not is_steady([], ["gpu_1"])
+    slowing = gpu_samples([1_980 - 10 * at for at in range(60)], [40.0] * 60)
+    assert seconds_until_steady(slowing, window, ["gpu_1"]) is None
 
 
 # ---- RAPL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,9 @@ from tracking.sensors.nvml import throttles
 from tracking.sensors.sampler import Sample
 
 RISES = 3
+# A GPU is steady if for so long its clock moved by no more than this share, and its temperature by no more than this.
+STEADY_SECONDS, CLOCK_BAND, CELSIUS_BAND = 1.0, 0.02, 1.0
+UNSTEADY = "clock or temperature of the GPU moved until the timed window ended; more steps, and more warm-up, help"
 UNREAD = "the timed window ended before the sensors were read; choose a shorter sensor_seconds"
 
 
@@ -74,6 +78,30 @@ def summarise(
         {f"{window.prefix}{name}": reason for name, reason in missing.items()},
         _throttled(inside, gpus),
     )
+
+
+def is_steady(samples: Sequence[Sample], gpus: Sequence[str]) -> bool:
+    """Return whether clock and temperature of all GPUs have stayed where they are for a second, until the last sample."""
+    since = samples[-1].time_seconds - STEADY_SECONDS if samples else 0.0
+    before = [sample for sample in samples if sample.time_seconds <= since]
+    recent = [*before[-1:], *(sample for sample in samples if sample.time_seconds > since)]
+    return bool(before) and all(_stays(recent, f"system/{gpu}") for gpu in gpus)
+
+
+def _stays(recent: Sequence[Sample], device: str) -> bool:
+    clocks, celsius = (_of(recent, f"{device}_{reading}") for reading in ("clock_megahertz", "temperature_celsius"))
+    is_clock_steady = not clocks or max(clocks) - min(clocks) <= CLOCK_BAND * max(clocks)
+    return is_clock_steady and (not celsius or max(celsius) - min(celsius) <= CELSIUS_BAND)
+
+
+def seconds_until_steady(samples: Sequence[Sample], window: Window, gpus: Sequence[str]) -> float | None:
+    """Return after how much of a window its GPUs were steady; None if they were not before its end."""
+    times = [sample.time_seconds for sample in samples]
+    for end, now in enumerate(times, start=1):
+        begin = max(0, bisect_right(times, now - STEADY_SECONDS) - 1)
+        if window.holds(now) and is_steady(samples[begin:end], gpus):
+            return max(0.0, now - STEADY_SECONDS - window.start_seconds)
+    return None
 
 
 def _joules(samples: Sequence[Sample], window: Window, ranges_joules: Mapping[str, float]) -> tuple[float | None, str]:
