@@ -135,7 +135,9 @@ def _open_ended(settings: CampaignSettings) -> set[str]:
 
 def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
     """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
-    look = None if settings.on_cluster else readiness.MachineProbe(devices.of(settings)[0])  # jobs look at their nodes themselves
+    look = None  # jobs look at their nodes themselves
+    if not settings.on_cluster:
+        look = readiness.MachineProbe(devices.of(settings)[0], devices.most_workers(settings))
     prepared = prepare(study, settings, display)
     store = Store()
     store.check()

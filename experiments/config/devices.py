@@ -125,6 +125,11 @@ def _place(numbers: Collection[int]) -> None:
             os.sched_setaffinity(int(thread), numbers)
 
 
+def most_workers(settings: CampaignSettings) -> int:
+    """Return how many workers the largest cell of a campaign has."""
+    return max(getattr(settings, "workers", None) or (1,))
+
+
 def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs that a cell is given; an empty tuple on the CPU and where NVML does not answer.
 
@@ -192,11 +197,20 @@ def resolve(device: str, settings: CampaignSettings) -> str:
     """`auto` is the GPU if NVML shows one, or the job on a cluster asks for one. Raises WrongCall for cuda without one."""
     if settings.on_cluster:  # what this machine has says nothing of the nodes; on those, a framework that sees no GPU fails
         return ("cuda" if "gpu" in settings.gres else "cpu") if device == "auto" else device
-    present = bool(provenance.gpus())
-    if device == "cuda" and not present and not may_have_gpu(os.environ):
+    return present(device)
+
+
+def present(device: str) -> str:
+    """Return `cpu` or `cuda`: for `auto`, the GPU if NVML shows one that CUDA sees.
+
+    Raises:
+        WrongCall: for cuda where there can be no GPU.
+    """
+    has_gpu = bool(provenance.gpus())
+    if device == "cuda" and not has_gpu and not may_have_gpu(os.environ):
         hidden = f", and {nvml.VISIBLE} is empty" if os.environ.get(nvml.VISIBLE) == "" else ""
         raise WrongCall(f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; use device=cpu or device=auto")
-    return ("cuda" if present else "cpu") if device == "auto" else device
+    return ("cuda" if has_gpu else "cpu") if device == "auto" else device
 
 
 def to_open(device: str, settings: CampaignSettings) -> str:

@@ -60,7 +60,7 @@ import dataclasses, json, pathlib, sys
 from experiments.campaign import process
 from experiments.cell.contract import CellSpec
 folder = pathlib.Path(FOLDER)
-process.sys.executable = str(folder / "program")
+sys.executable = str(folder / "program")
 paths = (str(folder), "cell", str(folder / "checkpoint"))
 spec = CellSpec("run", "none", "none", "toy", DEVICE, 1, 0, SETTINGS, {}, *paths)
 child = process.Child(dataclasses.replace(spec, **MORE), folder / "log")
