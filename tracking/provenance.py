@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -17,6 +18,16 @@ from typing import Any
 from tracking.cpus import cpus
 
 PACKAGES = ("numpy", "mlflow", "scipy", "statsmodels", "sacrebleu")
+# Environment variables that change how fast frameworks compute, or what.
+VARIABLES = re.compile(
+    r"(CUBLAS|CUDA|CUDNN|DNNL|GOMP|JAX|KERAS|KMP|MALLOC|MKL|NCCL|NVIDIA|OMP|ONEDNN|OPENBLAS|PYTORCH|TF|TORCH\w*|XLA)_\w+"
+    r"|GLIBC_TUNABLES|LD_PRELOAD|NPROC"
+)
+# Of these those that do not: each cell is given its own, or they name folders, kinds of messages and programs.
+IMMATERIAL = re.compile(
+    r"CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|HOME|PATH|CACHE_PATH|VERSION\w*)|KERAS_(BACKEND|TORCH_DEVICE|HOME)|NVIDIA_(?!TF32)\w+"
+    r"|TF_(CONFIG|CPP_\w+)|(TORCH|KERAS)_HOME|XLA_PYTHON_CLIENT_(PREALLOCATE|MEM_FRACTION)|NCCL_(VERSION|DEBUG\w*)"
+)
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -38,7 +49,23 @@ def machine() -> dict[str, Any]:
 def environment(framework: Mapping[str, str], of_frameworks: Sequence[str], threads: int) -> dict[str, Any]:
     """What `environment.json` holds. framework: its versions and switches; threads: those it was given; see `packages`."""
     own = {**asdict(cpus()), "threads": threads}
-    return {"framework": dict(framework), "packages": packages(of_frameworks), "machine": machine(), "cpus": own}
+    return {
+        "framework": dict(framework),
+        "packages": packages(of_frameworks),
+        "machine": machine(),
+        "cpus": own,
+        "variables": variables(os.environ),
+    }
+
+
+def variables(of_process: Mapping[str, str], *, material: bool = False) -> dict[str, str]:
+    """Return the environment variables of a process that frameworks and their libraries read.
+
+    Args:
+        material: whether only those that can change what is measured and that cells inherit as they are.
+    """
+    found = {name: text for name, text in sorted(of_process.items()) if VARIABLES.fullmatch(name)}
+    return {name: text for name, text in found.items() if not (material and IMMATERIAL.fullmatch(name))}
 
 
 def fingerprint(nodes: Sequence[str] = ()) -> str:
@@ -64,16 +91,22 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def environment_digest(of_frameworks: Sequence[str]) -> str:
-    """Equal where machine and packages are: the tag `environment`, which must not change inside a block."""
-    return _digest({"machine": machine(), "packages": packages(of_frameworks)})
+    """Equal where machine, packages and inherited variables are: the tag `environment`, equal inside a block."""
+    inherited = variables(os.environ, material=True)
+    own = {"variables": inherited} if inherited else {}
+    return _digest({"machine": machine(), "packages": packages(of_frameworks), **own})
 
 
 def environment_tags(of_frameworks: Sequence[str]) -> dict[str, str]:
-    """What the two digests stand for, as tags that people can read and compare by: `cpu`, `gpu`, `version.torch`, …"""
+    """What the two digests stand for, as tags that people can read and compare by: `cpu`, `gpu`, `version.torch`, …
+
+    `inherited.NAME` is an environment variable that cells inherit.
+    """
     here = machine()
     hardware = {"cpu": f"{here['cores']} × {here['cpu']}", "gpu": ", ".join(here["gpus"])}
     versions = {f"version.{name}": version for name, version in packages(of_frameworks).items()}
-    return {name: text for name, text in {**hardware, **versions}.items() if text}
+    inherited = {f"inherited.{name}": text for name, text in variables(os.environ, material=True).items()}
+    return {name: text for name, text in {**hardware, **versions, **inherited}.items() if text}
 
 
 def commit() -> str:
@@ -93,7 +126,7 @@ def commit() -> str:
 
 @cache
 def gpus() -> list[str]:
-    """Names of NVIDIA devices with their driver; empty where there is none."""
+    """Names of the NVIDIA devices that CUDA sees, with their driver; empty where there is none."""
     from tracking.sensors import nvml
 
     return nvml.names()

@@ -20,7 +20,7 @@ NAMES = frozenset(
         *("trial.intermediate", "trial.params", "trial.values"),
     )
 )
-PREFIXES = ("machine.", "not_available.", "pinned.", "train.", "version.")
+PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "version.")
 
 
 def is_technical(name: str) -> bool:

@@ -186,7 +186,7 @@ class Campaign:
             return True
         turns = {"turns": uuid.uuid4().hex[:8]}
         works = [self._work(cell, self.treatments[cell.treatment], {**turns, **_repeating(repeats)}) for cell in group]
-        longest = max(work.treatment.merged(self.settings).cool_down_seconds for work in works)
+        longest = max(devices.cool_down_seconds(work.treatment.merged(self.settings)) for work in works)
         if cooled := self.runner.cool_down(works[0].name, longest):
             works = [dataclasses.replace(work, tags={**work.tags, "cool_down": cooled}) for work in works]
         rng = np.random.default_rng([self.settings.seed, 2, group[0].block, group[0].order_in_block])
@@ -220,7 +220,7 @@ class Campaign:
             implied = dataclasses.replace(work, tags={**work.tags, "phase": phase, "implied": "true"})
             self.runner.leave_out(self.setup, implied, RunOutcome.OUT_OF_MEMORY, reason)
             return True
-        longest = treatment.merged(self.settings).cool_down_seconds
+        longest = devices.cool_down_seconds(treatment.merged(self.settings))
         if cooled := self.runner.cool_down(work.name, longest):
             work = dataclasses.replace(work, tags={**work.tags, "cool_down": cooled})
         ended = self.runner.measure(self.setup, work)

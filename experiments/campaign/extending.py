@@ -97,7 +97,7 @@ def _require_same_origin(folder: Path, run: str) -> None:
     first = next((one for one in journal.read_all(folder) if isinstance(one, RunOpened) and one.run == run), None)
     here = {
         "machine": (provenance.fingerprint(), "measure them there"),
-        "environment": (provenance.environment_digest(frameworks.distributions()), "install its packages"),
+        "environment": (provenance.environment_digest(frameworks.distributions()), "install its packages and set its variables"),
         "commit": (provenance.commit(), "check it out"),
     }
     for name, (now, remedy) in here.items():

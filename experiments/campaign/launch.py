@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -134,7 +135,9 @@ def _open_ended(settings: CampaignSettings) -> set[str]:
 
 def make_ready(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> Ready:
     """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
-    look = None if settings.on_cluster else readiness.MachineProbe(devices.of(settings)[0])  # jobs look at their nodes themselves
+    look = None  # jobs look at their nodes themselves
+    if not settings.on_cluster:
+        look = readiness.MachineProbe(devices.of(settings)[0], devices.most_workers(settings))
     prepared = prepare(study, settings, display)
     store = Store()
     store.check()
@@ -216,7 +219,9 @@ def check(study: str, settings: CampaignSettings) -> None:
     looking.check(settings)
     for own in variation.each(settings):
         memory.size(own.memory_limit)
-        devices.of(own)  # raises for a GPU that is not there
+        if 0 < own.sensor_seconds < devices.SHORTEST_SENSOR_SECONDS:
+            raise WrongCall(f"sensor_seconds={own.sensor_seconds:g} is too small; at least {devices.SHORTEST_SENSOR_SECONDS}")
+        devices.check_variables(devices.of(own), os.environ)  # raises for a GPU that is not there, too
         if not own.on_cluster:
             devices.placement(own)  # raises where no CPU is left to the cells
     executors.check(settings)

@@ -11,8 +11,8 @@ from experiments.campaign.neighbours import Neighbours
 from experiments.campaign.process import Child
 from experiments.campaign.sensing import Sensing
 from experiments.cell.contract import CellSpec, Progress
-from tracking.records import Metrics, Record, RunClosed, RunOutcome
-from tracking.sensors import Window
+from tracking.records import Metrics, Record, RunClosed, RunOutcome, Tags
+from tracking.sensors import Sensors, Window
 
 LISTEN_SECONDS = 0.2
 # What is told of a running cell's metrics; an answer that is not empty ends the cell, and is why.
@@ -58,9 +58,12 @@ class Listening:
     def start(self, sensor_seconds: float = 0.0) -> None:
         """sensor_seconds: the period of the sensors; 0: none are read. Raises OSError where no process can be started."""
         self.child = Child(self.spec, self.spec.path / "output.log")
+        spec, gpus = self.spec, self.child.gpus
+        if gpus:
+            self._write(Tags(spec.run, {"gpu.uuid": ",".join(gpus)}))
         if sensor_seconds:
-            spec = self.spec
-            sensing = Sensing(spec.run, self.child.pid, spec.device, sensor_seconds, self._write, alone=not spec.in_turns)
+            sensors = Sensors(self.child.pid, spec.device, gpus)
+            sensing = Sensing(spec.run, sensors, sensor_seconds, self._write, alone=not spec.in_turns)
             self._sensing = self._while_open.enter_context(sensing)
 
     @property
@@ -113,5 +116,6 @@ class Listening:
         by_exit = self.child.ended()
         if self._sensing:
             self.latest |= self._sensing.log_windows(self.windows)
+            self.neighbours.on_gpu = self._sensing.others_on_gpu(self.windows)
             self._sensing.keep_ranks(self.spec.path, self.spec.folder)
         return self.closed or by_exit

@@ -9,11 +9,17 @@ from tracking.records import Metrics, Point, Record, Tags
 from tracking.sensors import load
 from tracking.sensors.load import Load, Moment
 
+NO_LIMIT = 100.0
+
 
 class Neighbours:
-    """The load by others in a cell's timed windows: counters are read where a window begins and where it ends."""
+    """The load by others in a cell's timed windows: counters are read where a window begins and where it ends.
+
+    on_gpu: who else computed on its GPUs meanwhile; empty if nobody did.
+    """
 
     def __init__(self) -> None:
+        self.on_gpu = ""
         self._began: Moment | None = None
         self._loads: list[Load] = []
 
@@ -39,7 +45,8 @@ class Neighbours:
         if found.metrics:
             now = clock.now_ms()
             write(Metrics(run, tuple(Point(key, value, 0, now) for key, value in found.metrics.items())))
-        disturbed = disturbance(found, limit_percent)
+        on_gpu = self.on_gpu if limit_percent < NO_LIMIT else ""
+        disturbed = "; ".join(filter(None, (disturbance(found, limit_percent), on_gpu)))
         tags = {f"not_available.{name}": reason[:200] for name, reason in found.missing.items()}
         tags |= {"disturbed": disturbed} if disturbed else {}
         if tags:

@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments import studies
 from experiments.campaign.process import Child
-from experiments.cell.contract import NO_DEVICE, CellSpec, Prepared
+from experiments.cell.contract import DEVICE, NO_DEVICE, CellSpec, Prepared
 from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.console import Display
@@ -25,6 +25,8 @@ from tracking.records import RunClosed, RunOutcome, Tags
 # What decides how a framework opens, and whether it does; every study has these.
 OPENING = ("device", "conv_algorithm", "precision", "malloc", "memory_limit")
 
+NO_NVML = "NVML shows no GPU but the frameworks do: cells run on it, without its sensors, and cannot be given one of several"
+
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
@@ -37,6 +39,11 @@ class Opened:
     closed: RunClosed
     sees_device: bool
     found: Mapping[str, str]
+
+    @property
+    def device(self) -> str:
+        """What the framework sees, where it was asked; else empty."""
+        return self.found.get(DEVICE, "")
 
     @property
     def well(self) -> bool:
@@ -63,7 +70,13 @@ def on_a_common_device(
     blind = [one.framework for one in failed if not one.sees_device]
     given_up = ""
     asked = {one.merged(settings).device for one in wanted.treatments}
-    if blind and len(blind) == len(failed) and "cuda" not in asked:
+    devices_seen = {one.device for one in found if one.device}
+    if not failed and devices_seen == {"cuda"}:
+        settings = dataclasses.replace(settings, device="cuda")
+        return settings, plan or plan_.of_study(module, settings), NO_NVML, found
+    if "cuda" in devices_seen:
+        blind = [one.framework for one in found if one.device == "cpu"]
+    if blind and all(not one.sees_device for one in failed) and "cuda" not in asked:
         settings = devices.on_the_cpu(settings)
         wanted = plan_.on_the_cpu(plan) if plan else plan_.of_study(module, settings)
         given_up = f"no GPU for {', '.join(dict.fromkeys(blind))}, so all run on the CPU; README.md says how each gets to the GPU"
@@ -121,7 +134,7 @@ def opened(
         for number, (treatment, own) in enumerate(_distinct(settings, compared)):
             name = treatment.framework
             values = {k: v for k, v in dataclasses.asdict(own).items() if k not in silent}
-            device = devices.resolve(own.device, own)
+            device = devices.to_open(own.device, own)
             spec = CellSpec(
                 *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
                 *(folder, f"{name}-{number}", f"{folder}/none"),

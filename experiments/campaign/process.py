@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from experiments.cell.contract import CellSpec
-from experiments.config import memory
+from experiments.config import devices, memory
 from tracking import clock
 from tracking.records import Record, RunClosed, RunOutcome, from_line
 
@@ -34,12 +36,14 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         self._kills_before = memory.kernel_kills()
-        # The runner's run is the parent's: MLflow's own autologging in the child would continue it.
-        inherited = {name: text for name, text in os.environ.items() if name not in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")}
-        inherited |= {name: text for name, text in spec.environment.items() if text is not None}
-        for name in (name for name, text in spec.environment.items() if text is None):
-            inherited.pop(name, None)
-        environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+        inherited, own = _inherited(spec), dict(spec.environment)
+        self.gpus = devices.gpus_of_cell(spec.device, _workers(spec), inherited)
+        named = self.gpus if len(spec.nodes) < 2 else ()  # other nodes' GPUs have other names
+        placed = devices.variables_of_cell(spec.device, named, own)
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = _without(inherited, placed) | {"PYTHONPATH": path}
+        # what is varied is checked in the cell by what it comes to: a number of a GPU is its UUID there
+        spec = dataclasses.replace(spec, environment=own | {k: placed[k] for k in own if k in placed})
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
                 # -P: not from the working folder, whose `models` may be the user's
@@ -139,6 +143,30 @@ class Child:
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+
+
+def _inherited(spec: CellSpec) -> dict[str, str]:
+    """Return the parent's environment variables with those of the cell's treatment.
+
+    The runner's run is the parent's: MLflow's own autologging in the child would continue it.
+    """
+    ours = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
+    inherited = {name: text for name, text in os.environ.items() if name not in ours}
+    return _without(inherited, spec.environment)
+
+
+def _workers(spec: CellSpec) -> int:
+    """Return how many workers a cell has on this machine, a GPU each; a check as many as the largest of its cells."""
+    if "worker_count" not in spec.settings:
+        return 1
+    count = int(spec.settings["worker_count"] or max(spec.settings["workers"]))
+    return math.ceil(count / max(1, len(spec.nodes)))
+
+
+def _without(variables: Mapping[str, str], own: Mapping[str, str | None]) -> dict[str, str]:
+    """Return variables with others in their place; None takes one away."""
+    kept = {name: text for name, text in variables.items() if name not in own}
+    return kept | {name: text for name, text in own.items() if text is not None}
 
 
 def _understood(line: str) -> Record | dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from experiments.config import devices
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from tracking import tuning
 from tracking.sensors import Sensors, load
@@ -74,10 +76,13 @@ class MachineState:
 
 
 class MachineProbe:
-    """Watches the machine from its making to `idle`; what this process and its children do meanwhile is not others' work."""
+    """Watches the machine from its making to `idle`; what this process and its children do meanwhile is not others' work.
 
-    def __init__(self, device: str) -> None:
-        self._sensors = Sensors(device=device)
+    workers: of the largest cell, which has a GPU for each.
+    """
+
+    def __init__(self, device: str, workers: int = 1) -> None:
+        self._sensors = Sensors(device=device, gpus=devices.gpus_of_cell(device, workers, os.environ))
         self._began = load.look()
 
     def idle(self) -> MachineState:

@@ -508,7 +508,7 @@ def threads_of_cells(settings: CampaignSettings) -> int:
 
 def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:
     """Return the period of the sensors beside a treatment's cells; 0 if none are read."""
-    return treatment.merged(settings).sensor_seconds if treatment.sensed else 0.0
+    return devices.sensor_seconds(treatment.merged(settings)) if treatment.sensed else 0.0
 
 
 def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:
@@ -518,7 +518,8 @@ def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[st
     texts = {name: text for name, text in settings_.as_text(settings).items() if name not in silent}
     device, threads = devices.resolve(settings.device, settings), threads_of_cells(settings)
     own = {f"{variation.ENVIRONMENT}{name}": text or variation.UNSET for name, text in treatment.environment.items()}
-    return {**texts, **own, "device": device, "threads": str(threads)}
+    period = settings_.to_text(devices.sensor_seconds(settings))
+    return {**texts, **own, "device": device, "threads": str(threads), "sensor_seconds": period}
 
 
 def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tracking import clock, tables
 from tracking.records import Artifact, Metrics, Point, Record, Tags
-from tracking.sensors import Sample, Sampler, Sensors, Summary, Window, summarise
+from tracking.sensors import (
+    OTHERS,
+    UNSTEADY,
+    Sample,
+    Sampler,
+    Sensors,
+    Summary,
+    Window,
+    seconds_until_steady,
+    summarise,
+)
 
 SAMPLES_A_RECORD = 8
+NAMED = 3  # of the processes that disturb a cell
 RANKS = "rank_sensors.parquet"
 OF_RANK = re.compile(r"system/rank_(\d+)_(.+)")
 DECIMALS = 3  # of percent, megabytes, °C, W, MHz
@@ -26,12 +38,18 @@ class Sensing:
     """
 
     def __init__(
-        self, run: str, pid: int, device: str, period_seconds: float, write: Callable[[Record], None], *, alone: bool = True
+        self,
+        run: str,
+        sensors: Sensors,
+        period_seconds: float,
+        write: Callable[[Record], None],
+        *,
+        alone: bool = True,
     ) -> None:
         self._run, self._write, self._alone = run, write, alone
         self._began = clock.now()
         self._waiting: list[Point] = []
-        self._sampler = Sampler(Sensors(pid, device), period_seconds, self._keep)
+        self._sampler = Sampler(sensors, period_seconds, self._keep)
 
     def __enter__(self) -> Sensing:
         self._sampler.start()
@@ -48,7 +66,9 @@ class Sensing:
         throttled: dict[str, float] = {}
         sensors = self._sampler.sensors
         for window in windows:
-            found = summarise(self._sampler.samples, window, gpu=sensors.gpu, ranges_joules=sensors.ranges_joules)
+            samples, ranges = self._sampler.samples, sensors.ranges_joules
+            found = summarise(samples, window, gpus=sensors.gpus, ranges_joules=ranges)
+            found = self._with_warm_up(found, window)
             found = found if self._alone else _of_the_process(found)
             if found.metrics:
                 now = clock.now_ms()
@@ -64,6 +84,27 @@ class Sensing:
         if tags:
             self._write(Tags(self._run, tags))
         return told
+
+    def _with_warm_up(self, found: Summary, window: Window) -> Summary:
+        """Return a summary with the seconds until the GPUs in use were steady: warm-up by steps may be shorter."""
+        sensors = self._sampler.sensors
+        if sensors.device != "cuda" or not sensors.gpus:
+            return found
+        seconds = seconds_until_steady(self._sampler.samples, window, sensors.gpus)
+        if seconds is None:
+            return replace(found, missing={**found.missing, f"{window.prefix}gpu_warm_up": UNSTEADY})
+        return replace(found, metrics={**found.metrics, f"{window.prefix}gpu/warm_up_seconds": seconds})
+
+    def others_on_gpu(self, windows: Sequence[Window]) -> str:
+        """Return who else computed on the cell's GPUs while something was timed, and how often; empty if nobody did."""
+        sensors = self._sampler.sensors
+        timed = [one.values for one in self._sampler.samples if any(window.holds(one.time_seconds) for window in windows)]
+        counts = [sum(values.get(f"system/{gpu}_{OTHERS}", 0.0) for gpu in sensors.gpus) for values in timed]
+        if not any(counts):
+            return ""
+        names = ", ".join(f"{name} ({pid})" for pid, name in list(sensors.others.items())[:NAMED])
+        percent = 100 * sum(count > 0 for count in counts) / len(counts)
+        return f"others computed on the GPU in {percent:.0f} % of samples: {names}"
 
     def follow(self, ranks: Mapping[int, int]) -> None:
         """Samples of these processes, too. ranks: rank -> process id."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
 
-from experiments.cell.contract import NO_DEVICE, CellSpec
+from experiments.cell.contract import DEVICE, NO_DEVICE, CellSpec
 from experiments.cell.lifetime import die_with_parent
 from experiments.cell.turns import Turns
 from experiments.config import memory
@@ -25,7 +25,7 @@ from models.contract import Framework
 from models.errors import ModelError, NoDevice
 from tracking import clock
 from tracking.errors import EvenhandError
-from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOutcome, to_line
+from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOutcome, Tags, to_line
 
 PROGRESS_SECONDS = 0.2
 LOOK_SECONDS = 0.05  # the parent reads its counters meanwhile, not in the first step
@@ -102,6 +102,8 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
     try:
         memory.bound(memory.size(spec.settings.get("memory_limit", "none")))
         framework = opened(spec)
+        if spec.device == "auto":  # a check that asks the framework what it sees
+            output.record(Tags(spec.run, {DEVICE: framework.device}))
         stage = importlib.import_module(f"experiments.workloads.{spec.workload}.{spec.stage}")
         with _autologging(spec):
             stage.run(spec, framework, output)

@@ -13,6 +13,8 @@ from tracking.records import Record
 
 # A message of a child whose framework does not see the device that it is to use.
 NO_DEVICE = "no_device"
+# What a check found that its framework sees, where it was to open `auto`.
+DEVICE = "device"
 Progress = Callable[[str, int, int | None], None]
 
 

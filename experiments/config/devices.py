@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +15,20 @@ from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking import cpus, provenance
 from tracking.errors import WrongCall
+from tracking.sensors import nvml
+
+# JAX takes three quarters of a GPU when it starts; then its memory would not be what a cell needs, nor would others fit.
+XLA_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
+# The newer name of the last one: JAX refuses both together.
+XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+CPU_SENSOR_SECONDS, CUDA_SENSOR_SECONDS, SHORTEST_SENSOR_SECONDS = 0.5, 0.1, 0.05
+# Without one of them no program reaches a GPU: Linux, its subsystem on Windows, Jetson.
+DRIVER = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvmap"))
+# They change what every cell computes, or how, in spite of its settings.
+REFUSED = {
+    "NVIDIA_TF32_OVERRIDE": "it overrides the precision of every framework; unset it and take precision=tf32 or float32",
+    "CUDA_LAUNCH_BLOCKING": "every kernel is then waited for, unlike in use; unset it",
+}
 
 
 def of(settings: CampaignSettings) -> tuple[str, ...]:
@@ -111,11 +125,101 @@ def _place(numbers: Collection[int]) -> None:
             os.sched_setaffinity(int(thread), numbers)
 
 
+def most_workers(settings: CampaignSettings) -> int:
+    """Return how many workers the largest cell of a campaign has."""
+    return max(getattr(settings, "workers", None) or (1,))
+
+
+def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that a cell is given; an empty tuple on the CPU and where NVML does not answer.
+
+    Args:
+        workers: of the cell on this machine, a GPU each.
+        variables: environment variables of its process.
+    """
+    if device != "cuda":
+        return ()
+    try:
+        return tuple(card.uuid for card in nvml.visible(variables))[:workers]
+    except Exception:  # NVML has one error class a cause; a framework may see the GPU all the same
+        return ()
+
+
+def variables_of_cell(device: str, gpus: Sequence[str], own: Collection[str] = ()) -> dict[str, str | None]:
+    """Return the environment variables by which a process computes on its device alone; None: none such.
+
+    Args:
+        gpus: UUIDs of the GPUs that it uses.
+        own: names of the variables that the cell's treatment sets.
+    """
+    if device == "cpu":
+        return {nvml.VISIBLE: ""}
+    memory: dict[str, str | None] = {**XLA_MEMORY, XLA_FRACTION: None}
+    if XLA_FRACTION in own:
+        memory = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": None}
+    kept = {name: text for name, text in memory.items() if name not in own}
+    placed = {nvml.VISIBLE: ",".join(gpus)} if gpus else {}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **kept, **placed}
+
+
+def cool_down_seconds(settings: CampaignSettings) -> float:
+    """Return the longest wait before a cell: none on a GPU, which is in use as warm as it gets, not as it idles."""
+    return 0.0 if resolve(settings.device, settings) == "cuda" else settings.cool_down_seconds
+
+
+def sensor_seconds(settings: CampaignSettings) -> float:
+    """Return the period of the sensors: counters of GPUs move ten times a second, and have to move thrice in a window."""
+    if settings.sensor_seconds:
+        return settings.sensor_seconds
+    return CUDA_SENSOR_SECONDS if resolve(settings.device, settings) == "cuda" else CPU_SENSOR_SECONDS
+
+
+def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None:
+    """Raise WrongCall if an inherited environment variable makes the GPU's figures wrong.
+
+    Args:
+        used: the devices that cells compute on.
+    """
+    if "cuda" not in used:
+        return
+    for name, why in REFUSED.items():
+        if variables.get(name, "") not in ("", "0") or (name == "NVIDIA_TF32_OVERRIDE" and variables.get(name)):
+            raise WrongCall(f"{name}={variables[name]} is set: {why}")
+    numbered = not variables.get(nvml.VISIBLE, "").startswith(("GPU-", "MIG-"))
+    if numbered and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
+        raise WrongCall(
+            f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; unset it, or name the GPU's UUID "
+            f"in {nvml.VISIBLE} (nvidia-smi -L)"
+        )
+
+
 def resolve(device: str, settings: CampaignSettings) -> str:
-    """`auto` is the GPU if the driver shows one, or the job on a cluster asks for one. Raises WrongCall for cuda without one."""
+    """`auto` is the GPU if NVML shows one, or the job on a cluster asks for one. Raises WrongCall for cuda without one."""
     if settings.on_cluster:  # what this machine has says nothing of the nodes; on those, a framework that sees no GPU fails
         return ("cuda" if "gpu" in settings.gres else "cpu") if device == "auto" else device
-    present = bool(provenance.gpus())
-    if device == "cuda" and not present:
-        raise WrongCall("device=cuda: no NVIDIA GPU answers on this machine; use device=cpu or device=auto")
-    return ("cuda" if present else "cpu") if device == "auto" else device
+    return present(device)
+
+
+def present(device: str) -> str:
+    """Return `cpu` or `cuda`: for `auto`, the GPU if NVML shows one that CUDA sees.
+
+    Raises:
+        WrongCall: for cuda where there can be no GPU.
+    """
+    has_gpu = bool(provenance.gpus())
+    if device == "cuda" and not has_gpu and not may_have_gpu(os.environ):
+        hidden = f", and {nvml.VISIBLE} is empty" if os.environ.get(nvml.VISIBLE) == "" else ""
+        raise WrongCall(f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; use device=cpu or device=auto")
+    return ("cuda" if has_gpu else "cpu") if device == "auto" else device
+
+
+def to_open(device: str, settings: CampaignSettings) -> str:
+    """Return the device that a framework's check opens: `auto` where only the framework can tell whether it sees a GPU."""
+    found = resolve(device, settings)
+    is_open = device == "auto" and found == "cpu" and not settings.on_cluster and may_have_gpu(os.environ)
+    return "auto" if is_open else found
+
+
+def may_have_gpu(variables: Mapping[str, str]) -> bool:
+    """Return whether a framework may see a GPU that NVML does not show, as in a container that has CUDA alone."""
+    return variables.get(nvml.VISIBLE) != "" and any(path.exists() for path in DRIVER)

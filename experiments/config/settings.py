@@ -266,13 +266,20 @@ class CampaignSettings:
     )
     cool_down_seconds: float = setting(
         120.0,
-        "longest wait before a cell until the temperature of the start is reached, where a sensor exists; 0: none",
+        "longest wait before a cell on the CPU until the temperature of the start is reached, where a sensor exists; 0: none",
         minimum=0,
         maximum=86_400,
         group="machine",
         searchable=False,
     )
-    sensor_seconds: float = setting(0.5, "period of the sensors", minimum=0.05, maximum=3_600, group="machine", searchable=False)
+    sensor_seconds: float = setting(
+        0.0,
+        "period of the sensors, 0.05 or more; 0: 0.1 s on a GPU, else 0.5 s",
+        minimum=0,
+        maximum=3_600,
+        group="machine",
+        searchable=False,
+    )
     malloc: str = setting(
         "system",
         "freed memory: system: the C library decides, in some processes anew in every step; keep: it stays with the process",

@@ -17,6 +17,7 @@ from experiments import studies
 from experiments.campaign import launch
 from experiments.campaign.campaign import extract
 from experiments.campaign.runner import Runner, Setup, Work, now_ms
+from experiments.config import devices
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.planning import treatments
@@ -111,7 +112,7 @@ class Trials:
             **steps,
             "idle": str(self._runner.idle),
         }
-        if cooled := self._runner.cool_down(name, setup.settings.cool_down_seconds):
+        if cooled := self._runner.cool_down(name, devices.cool_down_seconds(setup.settings)):
             tags["cool_down"] = cooled
         key = f"trial-{search.original(trial, self._study):04d}"
         work = Work(treatment, key, name, tags, setup.prepared.inputs, run=run)

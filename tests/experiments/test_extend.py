@@ -135,7 +135,12 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("tag", "remedy"), [("machine", "measure them there"), ("environment", "install its packages"), ("commit", "check it out")]
+    ("tag", "remedy"),
+    [
+        ("machine", "measure them there"),
+        ("environment", "install its packages and set its variables"),
+        ("commit", "check it out"),
+    ],
 )
 def test_blocks_from_elsewhere_are_refused(tag: str, remedy: str, tmp_path: Path) -> None:
     folder = campaign_folder(tmp_path)

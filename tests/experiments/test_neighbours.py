@@ -9,12 +9,14 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from experiments.campaign.campaign import ended_cells
 from tests import neighbours
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
+from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 from tracking.journal import Journal
 from tracking.records import OTHERS_CPU, RunClosed, RunOpened, RunOutcome, StoredRun, Tags
 from tracking.store import Store
@@ -108,6 +110,38 @@ def test_cells_that_take_turns_are_repeated_together(place: Place) -> None:
     assert turns[0] != turns[1]
     report = json.loads((next(place.journal.iterdir()) / "report" / "comparison.json").read_text())
     assert len([one for one in report["excluded"] if not one["metric"]]) == 2
+
+
+GPU = """
+import json, os, time
+from experiments.campaign.neighbours import Neighbours
+from experiments.campaign.sensing import Sensing
+from tracking.records import Tags
+from tracking.sensors import Sensors, Window
+written = []
+with open(os.environ["NVML_ANSWERS"], "a") as file:
+    file.write(f"pid {os.getpid()}")
+neighbours = Neighbours()
+with Sensing("run", Sensors(os.getpid(), "cuda"), 0.05, written.append) as sensing:
+    neighbours.begin()
+    began = time.time()
+    time.sleep(0.4)
+    windows = [Window("", began, time.time(), 1)]
+    neighbours.end()
+neighbours.on_gpu = sensing.others_on_gpu(windows)
+told = [neighbours.log("run", limit, written.append) for limit in (99.9, 100.0)]
+print(json.dumps([told, [one.values.get("disturbed") for one in written if isinstance(one, Tags)]]))
+"""
+
+
+def test_a_cell_beside_another_process_on_its_gpu_is_disturbed(driver: Driver) -> None:  # noqa: F811
+    driver.answers()
+    assert json.loads(driver.python(GPU))[0] == ["", ""]
+    driver.answers(other_pid=os.getpid())
+    (text, off), tags = json.loads(driver.python(GPU))
+    assert text == f"others computed on the GPU in 100 % of samples: {psutil.Process().name()} ({os.getpid()})"
+    assert text in tags
+    assert off == "", "others_limit_percent=100 lets others do what they do"
 
 
 def test_what_the_journal_says_of_disturbed_cells(tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments.campaign import process
 from experiments.campaign.process import Child
 from experiments.cell.contract import CellSpec
+from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
 
 # Four times what a pipe holds, written after the request to end.
 LINES = 4_000
@@ -42,3 +46,102 @@ def test_what_a_process_says_while_it_is_ended_is_heard(tmp_path: Path, monkeypa
         heard += child.listen(1.0)
     assert [message["done"] for message in heard if isinstance(message, dict)] == list(range(LINES))
     child.ended()
+
+
+# ---- which device a cell sees: its process starts as the variables of this one say
+
+ECHO = f"""#!{sys.executable}
+import json, os, sys
+spec = json.loads(sys.stdin.readline())
+print(json.dumps({{"variables": dict(os.environ), "own": spec["environment"]}}), flush=True)
+"""
+START = """
+import dataclasses, json, pathlib, sys
+from experiments.campaign import process
+from experiments.cell.contract import CellSpec
+folder = pathlib.Path(FOLDER)
+sys.executable = str(folder / "program")
+paths = (str(folder), "cell", str(folder / "checkpoint"))
+spec = CellSpec("run", "none", "none", "toy", DEVICE, 1, 0, SETTINGS, {}, *paths)
+child = process.Child(dataclasses.replace(spec, **MORE), folder / "log")
+said = []
+while child.open:
+    said += child.listen(1.0)
+child.ended()
+print(json.dumps([said[0]["variables"], said[0]["own"], list(child.gpus)]))
+"""
+
+
+class CellStarter:
+    """Start of a cell whose variables are returned with those of its treatment and the GPUs of its sensors."""
+
+    def __init__(self, driver: Driver, folder: Path) -> None:  # noqa: F811
+        self._driver, self._folder = driver, folder
+        (folder / "program").write_text(ECHO)
+        (folder / "program").chmod(0o755)
+
+    def __call__(
+        self, device: str, settings: Mapping[str, Any] | None = None, more: Mapping[str, Any] | None = None, **variables: str
+    ) -> tuple[dict[str, str], dict[str, str | None], list[str]]:
+        told = {"FOLDER": str(self._folder), "DEVICE": device, "SETTINGS": dict(settings or {}), "MORE": dict(more or {})}
+        head = "".join(f"{name} = {value!r}\n" for name, value in told.items())
+        seen, own, gpus = json.loads(self._driver.python(head + START, **variables))
+        return seen, own, gpus
+
+
+@pytest.fixture
+def start(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellStarter:  # noqa: F811
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XLA_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
+    driver.answers(cards=4)
+    return CellStarter(driver, tmp_path)
+
+
+@pytest.mark.parametrize("inherited", ["", "1", UUIDS[2]])
+def test_a_cell_on_the_cpu_sees_no_gpu(start: CellStarter, inherited: str) -> None:
+    seen, _, gpus = start("cpu", CUDA_VISIBLE_DEVICES=inherited)
+    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == ("", [])
+
+
+@pytest.mark.parametrize(("inherited", "uuid"), [("2,1", UUIDS[2]), (UUIDS[3], UUIDS[3]), (None, UUIDS[0])])
+def test_a_cell_has_one_gpu_and_its_sensors_the_same(start: CellStarter, inherited: str | None, uuid: str) -> None:
+    seen, _, gpus = start("cuda", **({"CUDA_VISIBLE_DEVICES": inherited} if inherited else {}))
+    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == (uuid, [uuid])
+    assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_a_cell_has_one_mig_instance(start: CellStarter, driver: Driver) -> None:  # noqa: F811
+    driver.answers({"0.instances": 2})
+    seen, _, gpus = start("cuda", CUDA_VISIBLE_DEVICES=INSTANCES[1])
+    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == (INSTANCES[1], INSTANCES[1:])
+    assert start("cuda")[2] == INSTANCES[:1]
+
+
+@pytest.mark.parametrize(("settings", "count"), [({"worker_count": 2}, 2), ({"worker_count": 0, "workers": [1, 3]}, 3)])
+def test_workers_have_a_gpu_each(start: CellStarter, settings: Mapping[str, Any], count: int) -> None:
+    seen, _, gpus = start("cuda", settings)
+    assert gpus == UUIDS[:count]
+    assert seen["CUDA_VISIBLE_DEVICES"] == ",".join(gpus)
+
+
+def test_nodes_name_their_gpus_themselves(start: CellStarter) -> None:
+    """A UUID of the first node is unknown on the second."""
+    seen, _, gpus = start("cuda", {"worker_count": 4}, {"nodes": [["srun"], ["srun"]]}, CUDA_VISIBLE_DEVICES="0,1")
+    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == ("0,1", UUIDS[:2])
+
+
+def test_gpus_may_be_compared_by_their_variable(start: CellStarter) -> None:
+    seen, own, gpus = start("cuda", more={"environment": {"CUDA_VISIBLE_DEVICES": "3"}}, CUDA_VISIBLE_DEVICES="0")
+    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == (UUIDS[3], UUIDS[3:])
+    assert own == {"CUDA_VISIBLE_DEVICES": UUIDS[3]}, "the cell checks that its process has the variable"
+
+
+def test_jax_takes_memory_as_it_needs_it_unless_that_is_varied(start: CellStarter) -> None:
+    seen, _, _ = start("cuda", XLA_PYTHON_CLIENT_PREALLOCATE="true", XLA_CLIENT_MEM_FRACTION="0.5")
+    assert seen["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert seen["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.95"
+    assert "XLA_CLIENT_MEM_FRACTION" not in seen, "JAX refuses both"
+    own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_CLIENT_MEM_FRACTION": "0.5"}
+    seen, _, _ = start("cuda", more={"environment": own})
+    assert {name: seen[name] for name in own} == own
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in seen

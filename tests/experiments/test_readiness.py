@@ -15,7 +15,7 @@ from experiments.campaign.readiness import MachineState
 from tests import neighbours, warm
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
-from tests.tracking.nvml import Driver, driver, library  # noqa: F401
+from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 from tracking.records import RunOpened
 from tracking.sensors import Sensors
 from tracking.store import Store
@@ -60,6 +60,18 @@ def test_the_idle_gpu_and_who_else_is_on_it(driver: Driver) -> None:  # noqa: F8
     assert any(line.startswith("the GPU was not free at the start: ") and "(1) computed there" in line for line in troubles)
     assert metrics["idle/watts"] == pytest.approx(60, rel=0.05)
     assert metrics["idle/gpu_0/temperature_celsius"] == 38
+
+
+def test_every_gpu_in_use_is_looked_at(driver: Driver) -> None:  # noqa: F811
+    driver.answers({"1.pid": 1, "1.celsius": 45, "2.pid": 1}, cards=3, milliwatts=60_000)
+    script = LOOK.replace('MachineProbe("cuda")', 'MachineProbe("cuda", WORKERS)')
+    alone, pair = (json.loads(driver.python(script.replace("WORKERS", count), CUDA_VISIBLE_DEVICES="0,1,2")) for count in "12")
+    assert alone[0]["on_gpu"] == []
+    assert [name for name in alone[0]["celsius"] if name.startswith("gpu")] == ["gpu_0"]
+    assert len(pair[0]["on_gpu"]) == 1
+    assert (pair[0]["celsius"]["gpu_0"], pair[0]["celsius"]["gpu_1"]) == (61, 45)
+    watts = [sum(value for name, value in idle["watts"].items() if name.startswith("gpu")) for idle in (alone[0], pair[0])]
+    assert watts == pytest.approx([60, 120], rel=0.05), "the counters move every 20 ms of 2 s"
 
 
 WAIT = """
@@ -147,3 +159,32 @@ def test_a_campaign_beside_a_gpu(place: Place, driver: Driver, monkeypatch: pyte
     assert "energy/joules" not in second.metrics  # of a GPU that does not compute here
     assert warning in second.tags["warnings"]
     assert second.tags["gpu"] == "Test GPU (driver 600.00)"
+
+
+def test_a_campaign_on_one_of_two_gpus(place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """From the variable to the cell's process, its sensors and its run; what would make its figures wrong is refused."""
+    own = {"CUDA_VISIBLE_DEVICES": "1", "EVENHAND_TOY_GPU": "1", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}
+    for name, text in {**driver.environment, **toy_costs(step=0.05), **own}.items():
+        monkeypatch.setenv(name, text)
+    driver.answers({"1.celsius": 80}, cards=2)
+    given = {"frameworks": "toy", "blocks": "1", "device": "auto", "data": "synthetic", "vocabulary": "60", "length": "8"}
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    refused = started(place, driver, **given)
+    output, _ = refused.communicate(timeout=120)
+    assert refused.returncode == 2, output
+    assert "CUDA_LAUNCH_BLOCKING=1 is set: every kernel is then waited for" in output
+    monkeypatch.delenv("CUDA_LAUNCH_BLOCKING")
+    campaign = started(place, driver, **given)
+    output, _ = campaign.communicate(timeout=120)
+    assert campaign.returncode == 3, output
+    (cell,) = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
+    assert cell.params["device"] == "cuda"
+    assert cell.tags["gpu.uuid"] == UUIDS[1]
+    assert cell.tags["gpu"] == "Test GPU (driver 600.00)"
+    assert cell.tags["inherited.PYTORCH_CUDA_ALLOC_CONF"] == "backend:native"
+    assert cell.metrics["system/gpu_1_temperature_celsius"] == 80
+    assert not any(name.startswith("system/gpu_0") for name in cell.metrics)
+    (environment,) = place.journal.glob("*/cells/block-*/*/environment.json")
+    variables = json.loads(environment.read_text())["variables"]
+    expected = {"CUDA_VISIBLE_DEVICES": UUIDS[1], "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    assert variables.items() >= expected.items()

@@ -62,7 +62,10 @@ class Adapter(Framework):
         seed: int,
         conv_algorithm: str = PROFILED,
     ) -> None:
-        if device == "cuda" and not os.environ.get("EVENHAND_TOY_GPU"):
+        sees_gpu = os.environ.get("EVENHAND_TOY_GPU", "") in ("1", name)
+        if device == "auto":
+            device = "cuda" if sees_gpu else "cpu"
+        if device == "cuda" and not sees_gpu:
             raise NoDevice("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
         self.name, self.device, self._threads = name, device, threads
         given = {"device": device, "threads": threads, "precision": precision, "seed": seed}

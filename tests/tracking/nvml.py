@@ -1,11 +1,11 @@
-"""A machine with one NVIDIA GPU whose answers a test writes: nvidia-ml-py itself, on a driver library built here."""
+"""A machine with NVIDIA GPUs whose answers a test writes: nvidia-ml-py itself, on a driver library built here."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,9 @@ import pytest
 
 SOURCE = Path(__file__).with_name("nvml_driver.c")
 NAME = "libnvidia-ml.so.1"
+# UUIDs of the driver's GPUs by index, and of the instances of the first in MIG mode.
+UUIDS = [f"GPU-{0xA0 + index:08x}-0000-0000-0000-000000000000" for index in range(4)]
+INSTANCES = [f"MIG-000000a0-{number:04x}-0000-0000-000000000000" for number in (1, 2)]
 ANSWERS = {
     "used_bytes": 2e9,
     "utilization_percent": 87,
@@ -35,9 +38,15 @@ class Driver:
     def environment(self) -> dict[str, str]:
         return {"LD_LIBRARY_PATH": str(self.folder), "NVML_ANSWERS": str(self.folder / "answers")}
 
-    def answers(self, **given: float | None) -> None:
-        """From now on; None takes an answer away."""
-        told = {name: value for name, value in {**ANSWERS, **given}.items() if value is not None}
+    def answers(self, of_cards: Mapping[str, float] | None = None, **given: float | None) -> None:
+        """Answer so from now on; None takes an answer away.
+
+        Args:
+            of_cards: what a single GPU answers, such as `1.celsius`.
+            given: what they all answer; `cards`: how many there are.
+        """
+        everything = {**ANSWERS, **given, **(of_cards or {})}
+        told = {name: value for name, value in everything.items() if value is not None}
         written = self.folder / "answers.new"
         written.write_text("".join(f"{name} {value:.17g}\n" for name, value in told.items()))
         written.replace(self.folder / "answers")

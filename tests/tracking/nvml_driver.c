@@ -1,16 +1,22 @@
-/* libnvidia-ml.so.1 of a machine with one GPU whose answers stand in the file $NVML_ANSWERS, "name value" a line, read anew at
-   every call. Structures and units as NVML's reference documents them; a name that is not there answers "not supported". */
+/* libnvidia-ml.so.1 of a machine whose GPUs answer as the file $NVML_ANSWERS says, "name value" a line, read anew at every call.
+   `cards` GPUs (1); "2.celsius" is that of the GPU with index 2 alone, before "celsius", and "2.instances" turns its MIG mode on.
+   Structures, units and errors as NVML's reference documents them; a name that is not there answers "not supported". */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { OK = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
+enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
 
-static int answer(const char *wanted, double *value) {
+/* A handle: the GPU's index and 1, and above eight bits the MIG instance and 1, or 0 for the GPU itself. */
+static unsigned card_of(void *device) { return ((uintptr_t)device & 255) - 1; }
+static unsigned instance_of(void *device) { return (uintptr_t)device >> 8; }
+static void *handle(unsigned card, unsigned instance) { return (void *)(uintptr_t)(card + 1 + (instance << 8)); }
+
+static int read_answer(const char *wanted, double *value) {
     char name[64], path[4096];
     snprintf(path, sizeof path, "%s", getenv("NVML_ANSWERS"));
     FILE *file = fopen(path, "r");
@@ -22,74 +28,140 @@ static int answer(const char *wanted, double *value) {
     return found;
 }
 
-static int number(const char *wanted, unsigned *value) {
+static int answer(void *device, const char *wanted, double *value) {
+    char own[64];
+    snprintf(own, sizeof own, "%u.%s", card_of(device), wanted);
+    return read_answer(own, value) && read_answer(wanted, value) ? NOT_SUPPORTED : OK;
+}
+
+static int number(void *device, const char *wanted, unsigned *value) {
     double read;
-    int code = answer(wanted, &read);
+    int code = instance_of(device) ? NOT_SUPPORTED : answer(device, wanted, &read);
     if (code == OK) *value = (unsigned)read;
     return code;
+}
+
+static unsigned cards(void) {
+    double count = 1;
+    read_answer("cards", &count);
+    return (unsigned)count;
+}
+
+static unsigned instances(unsigned card) {
+    double count = 0;
+    answer(handle(card, 0), "instances", &count);
+    return (unsigned)count;
 }
 
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return OK; }
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int code) { return code == NOT_SUPPORTED ? "Not Supported" : "Unknown Error"; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return OK; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(uintptr_t)(index + 1); return OK; }
-int nvmlDeviceGetName(void *device, char *name, unsigned size) { (void)device; snprintf(name, size, "Test GPU"); return OK; }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "600.00"); return OK; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = cards(); return OK; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    if (index >= cards()) return INVALID_ARGUMENT;
+    *device = handle(index, 0);
+    return OK;
+}
+
+int nvmlDeviceGetIndex(void *device, unsigned *index) {
+    if (instance_of(device)) return INVALID_ARGUMENT;
+    *index = card_of(device);
+    return OK;
+}
+
+int nvmlDeviceGetName(void *device, char *name, unsigned size) {
+    snprintf(name, size, instance_of(device) ? "Test GPU MIG 1g.10gb" : "Test GPU");
+    return OK;
+}
+
+int nvmlDeviceGetUUID(void *device, char *text, unsigned size) {
+    unsigned instance = instance_of(device);
+    snprintf(text, size, "%s-%08x-%04x-0000-0000-000000000000", instance ? "MIG" : "GPU", 0xa0 + card_of(device), instance);
+    return OK;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *wanted, void **device) {
+    char uuid[96];
+    for (unsigned card = 0; card < cards(); card++)
+        for (unsigned instance = 0; instance <= instances(card); instance++) {
+            nvmlDeviceGetUUID(handle(card, instance), uuid, sizeof uuid);
+            if (!strcmp(uuid, wanted)) { *device = handle(card, instance); return OK; }
+        }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *later) {
+    double count;
+    if (answer(device, "instances", &count)) return NOT_SUPPORTED;
+    *now = *later = 1;
+    return OK;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count) { (void)device; *count = 7; return OK; }
+
+/* The places of instances need not follow each other: those with odd numbers are free. */
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **instance) {
+    if (index % 2 || index / 2 >= instances(card_of(device))) return NOT_FOUND;
+    *instance = handle(card_of(device), index / 2 + 1);
+    return OK;
+}
 
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long info[3]) {
-    (void)device;
     double used;
-    int code = answer("used_bytes", &used);
+    int code = answer(device, "used_bytes", &used);
     info[0] = 1ull << 34, info[2] = (unsigned long long)used, info[1] = info[0] - info[2];
     return code;
 }
 
 int nvmlDeviceGetUtilizationRates(void *device, unsigned rates[2]) {
-    (void)device;
     rates[1] = 0;
-    return number("utilization_percent", &rates[0]);
+    return number(device, "utilization_percent", &rates[0]);
 }
 
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius) {
-    (void)device, (void)sensor;
-    return number("celsius", celsius);
+    (void)sensor;
+    return number(device, "celsius", celsius);
 }
 
-int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) { (void)device; return number("milliwatts", milliwatts); }
+int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) { return number(device, "milliwatts", milliwatts); }
 
 int nvmlDeviceGetClockInfo(void *device, int kind, unsigned *megahertz) {
-    (void)device;
-    return number(kind == 1 ? "sm_megahertz" : "memory_megahertz", megahertz);
+    return number(device, kind == 1 ? "sm_megahertz" : "memory_megahertz", megahertz);
 }
 
 int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *mask) {
-    (void)device;
-    double read;
-    int code = answer("clock_limits", &read);
-    if (code == OK) *mask = (unsigned long long)read;
+    unsigned read;
+    int code = number(device, "clock_limits", &read);
+    if (code == OK) *mask = read;
     return code;
 }
 
 /* Rises by `milliwatts` every second, in steps of `counter_seconds`, as the devices' own counters do. */
 int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
-    (void)device;
     double watts, period;
     struct timespec now;
-    if (answer("milliwatts", &watts) || answer("counter_seconds", &period)) return NOT_SUPPORTED;
+    if (instance_of(device) || answer(device, "milliwatts", &watts) || answer(device, "counter_seconds", &period)) return NOT_SUPPORTED;
     clock_gettime(CLOCK_REALTIME, &now);
     double steps = (double)(long long)((now.tv_sec % 1000000 + now.tv_nsec / 1e9) / period);
     *millijoules = (unsigned long long)(steps * period * watts);
     return OK;
 }
 
+/* Processes `pid`, which holds `process_bytes`, and `other_pid`. */
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process_t *processes) {
-    (void)device;
-    double pid, bytes = -1;
-    if (answer("pid", &pid)) { *count = 0; return OK; }
-    if (*count < 1) { *count = 1; return INSUFFICIENT_SIZE; }
-    *count = 1;
-    processes[0].pid = (unsigned)pid, processes[0].gpu_instance = processes[0].compute_instance = ~0u;
-    processes[0].used = answer("process_bytes", &bytes) ? ~0ull : (unsigned long long)bytes;
-    return OK;
+    const char *names[] = {"pid", "other_pid"};
+    double pid, bytes;
+    unsigned found = 0, room = *count;
+    for (int at = 0; at < 2; at++) {
+        if (answer(device, names[at], &pid)) continue;
+        if (found < room) {
+            processes[found].pid = (unsigned)pid, processes[found].gpu_instance = processes[found].compute_instance = ~0u;
+            processes[found].used = answer(device, "process_bytes", &bytes) ? ~0ull : (unsigned long long)bytes;
+        }
+        found++;
+    }
+    *count = found;
+    return found > room ? INSUFFICIENT_SIZE : OK;
 }

@@ -7,14 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.tracking.nvml import Driver, driver, library  # noqa: F401
-from tracking.sensors import Sample, Sampler, Sensors, Window, rapl, summarise
-from tracking.sensors.nvml import throttles
+from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
+from tracking.sensors import Sample, Sampler, Sensors, Window, is_steady, rapl, seconds_until_steady, summarise
+from tracking.sensors.nvml import SHARED_CARD, throttles
 
 
 def sampled(seconds: float, period_seconds: float) -> Sampler:
@@ -78,7 +79,7 @@ import json, os
 from tracking.sensors import Sensors
 sensors = Sensors(os.getpid(), "cuda")
 sample = sensors.read()
-print(json.dumps([sample.values, sample.counters_joules, sensors.missing, sensors.gpu]))
+print(json.dumps([sample.values, sample.counters_joules, sensors.missing, sensors.gpus]))
 """
 
 
@@ -95,7 +96,7 @@ def test_everything_that_a_gpu_tells_in_its_units(driver: Driver) -> None:  # no
         "memory_clock_megahertz": 2_619,
         "clock_limits": 0x24,
     }
-    assert gpu == "gpu_0"
+    assert gpu == ["gpu_0"]
     assert counters["gpu_0"] > 0
     assert missing["gpu_0_process_memory"] == "the driver does not report what this process holds"
 
@@ -126,8 +127,112 @@ def test_a_cell_on_the_cpu_is_not_charged_the_gpus_energy(driver: Driver) -> Non
     assert values["system/gpu_0_power_usage_watts"] == 250
 
 
-def test_the_device_is_the_one_that_cuda_sees_first(driver: Driver) -> None:  # noqa: F811
-    assert json.loads(driver.python(READ, CUDA_VISIBLE_DEVICES="3,1"))[3] == "gpu_3"
+VISIBLE = """
+import json, os
+from tracking.sensors import Sensors, nvml
+sensors = Sensors(os.getpid(), "cuda")
+print(json.dumps([[card.uuid for card in nvml.visible()], sensors.gpus, nvml.names(), sensors.missing.get("gpu", "")]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "cards"),
+    [
+        ("3,1", [3, 1]),
+        ("1,7,0", [1]),
+        ("0,-1,1", [0]),
+        ("", []),
+        ("NoDevFiles", []),
+        ("1,1", []),
+        ("GPU-000000a2,0", [2, 0]),
+        ("GPU-0000", []),
+        (UUIDS[1], [1]),
+    ],
+)
+def test_the_devices_are_those_that_cuda_sees(driver: Driver, variable: str, cards: list[int]) -> None:  # noqa: F811
+    driver.answers(cards=4)
+    uuids, keys, names, missing = json.loads(driver.python(VISIBLE, CUDA_VISIBLE_DEVICES=variable))
+    assert uuids == [UUIDS[index] for index in cards]
+    assert keys == [f"gpu_{index}" for index in cards[:1]]
+    assert names == ["Test GPU (driver 600.00)"] * len(cards)
+    assert bool(missing) == (not cards)
+
+
+def test_without_the_variable_cuda_sees_all_devices(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    driver.answers(cards=3)
+    assert json.loads(driver.python(VISIBLE))[0] == UUIDS[:3]
+
+
+@pytest.mark.parametrize(
+    ("variable", "uuids"),
+    [
+        (INSTANCES[1], INSTANCES[1:]),
+        ("MIG-000000a0-0002", INSTANCES[1:]),
+        (UUIDS[0], INSTANCES[:1]),
+        ("0,1", [INSTANCES[0], UUIDS[1]]),
+        ("MIG-ffff", []),
+    ],
+)
+def test_mig_instances_are_devices_of_their_own(driver: Driver, variable: str, uuids: list[str]) -> None:  # noqa: F811
+    driver.answers({"0.instances": 2}, cards=2)
+    found, keys, names, _ = json.loads(driver.python(VISIBLE, CUDA_VISIBLE_DEVICES=variable))
+    assert found == uuids
+    assert keys == ["gpu_0"] * bool(uuids)
+    assert not uuids or names[0] == "Test GPU MIG 1g.10gb (driver 600.00)"
+
+
+def test_a_mig_instance_has_the_sensors_that_are_its_own(driver: Driver) -> None:  # noqa: F811
+    """The card's temperature and clocks are the instance's; its power and energy are of all instances together."""
+    driver.answers({"0.instances": 2})
+    values, counters, missing, _ = json.loads(driver.python(READ, CUDA_VISIBLE_DEVICES=INSTANCES[1]))
+    told = {key.removeprefix("system/gpu_0_") for key in values if key.startswith("system/gpu_0_")}
+    assert told == {"memory_usage_megabytes", "temperature_celsius", "clock_megahertz", "memory_clock_megahertz", "clock_limits"}
+    assert "gpu_0" not in counters
+    shared = {"energy", "power_usage_watts", "utilization_percentage"}
+    assert {name for name, reason in missing.items() if reason == SHARED_CARD} == {f"gpu_0_{name}" for name in shared}
+
+
+def test_the_sensors_are_those_of_the_named_gpus(driver: Driver) -> None:  # noqa: F811
+    driver.answers({"1.celsius": 71, "3.milliwatts": 300_000}, cards=4)
+    script = READ.replace('"cuda")', f'"cuda", {[UUIDS[3], UUIDS[1]]})')
+    values, counters, _, keys = json.loads(driver.python(script, CUDA_VISIBLE_DEVICES="0"))
+    assert keys == ["gpu_3", "gpu_1"]
+    assert set(counters) == {"gpu_3", "gpu_1"}
+    assert (values["system/gpu_3_temperature_celsius"], values["system/gpu_1_temperature_celsius"]) == (61, 71)
+    assert values["system/gpu_3_power_usage_watts"] == 300
+    assert not any("gpu_0" in key for key in values)
+
+
+OTHERS = """
+import json, os, subprocess, sys
+from tracking.sensors import Sensors
+child = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE)
+child.stdout.readline()
+sensors = Sensors(child.pid, "cuda")
+found = []
+for lines in (f"pid {child.pid}", f"pid {child.pid} other_pid {OTHER}", f"other_pid {OTHER}", "pid 4000000 other_pid 4000001"):
+    with open(os.environ["NVML_ANSWERS"], "w") as file:
+        file.write(lines)
+    found.append(sensors.read().values.get("system/gpu_0_other_processes"))
+    found.append(sensors.missing.get("gpu_0_other_processes", ""))
+child.kill()
+child.wait()
+print(json.dumps([found, sensors.others]))
+"""
+
+
+def test_who_else_computes_on_the_gpu_is_counted_while_ours_does(driver: Driver) -> None:  # noqa: F811
+    found, others = json.loads(driver.python(OTHERS.replace("OTHER}", f"{os.getpid()}}}")))
+    assert found == [0, "", 1, "", None, "", None, ""]
+    assert others == {str(os.getpid()): psutil.Process().name()}
+
+
+def test_numbers_of_another_namespace_tell_nothing_of_others(driver: Driver) -> None:  # noqa: F811
+    driver.answers(pid=4_000_000, other_pid=4_000_001)
+    values, _, missing, _ = json.loads(driver.python(READ))
+    assert "system/gpu_0_other_processes" not in values
+    assert missing["gpu_0_other_processes"].startswith("the driver lists no process of ours")
 
 
 SAMPLE = """
@@ -141,7 +246,7 @@ time.sleep(WINDOW)
 ended = time.time()
 time.sleep(0.1)
 sampler.stop()
-found = summarise(sampler.samples, Window("", began, ended, 100), gpu=sampler.sensors.gpu, ranges_joules={})
+found = summarise(sampler.samples, Window("", began, ended, 100), gpus=sampler.sensors.gpus, ranges_joules={})
 print(json.dumps([found.metrics, found.missing, found.throttled, ended - began]))
 """
 
@@ -186,7 +291,7 @@ def sample(second: float, joules: float, celsius: float = 40.0, counter: str = "
 def test_summaries_cover_the_window_alone_and_only_sensors_that_spoke() -> None:
     joules = [0, 100, 150, 200, 250, 10_000]
     samples = [sample(at, j, c) for at, j, c in zip((0, 1, 2, 3, 4, 9), joules, (90, 40, 42, 44, 46, 99), strict=True)]
-    found = summarise(samples, Window("", 1, 4, 200), gpu="gpu_0", ranges_joules={}).metrics
+    found = summarise(samples, Window("", 1, 4, 200), gpus=["gpu_0"], ranges_joules={}).metrics
     assert found["cpu/utilization_percent_mean"] == pytest.approx(25)
     assert found["gpu/temperature_celsius_max"] == 46
     assert found["gpu/temperature_celsius_mean"] == pytest.approx(43)
@@ -204,7 +309,7 @@ def test_summaries_cover_the_window_alone_and_only_sensors_that_spoke() -> None:
 
 def test_the_ends_of_a_window_are_read_off_between_samples() -> None:
     samples = [sample(at, 30 * at) for at in range(8)]
-    found = summarise(samples, Window("inference/", 1.5, 5.5, 0), gpu="gpu_0", ranges_joules={}).metrics
+    found = summarise(samples, Window("inference/", 1.5, 5.5, 0), gpus=["gpu_0"], ranges_joules={}).metrics
     assert found["inference/energy/joules"] == pytest.approx(120)
     assert "inference/energy/joules_per_example" not in found
 
@@ -213,7 +318,7 @@ def test_pauses_are_no_part_of_a_window() -> None:
     """10 W in training, and 1,000 W and 90 °C in a validation from 4 to 6 s, as a plain sum over seconds has it."""
     watts = [10, 10, 10, 10, 1_000, 1_000, 10, 10, 10, 10]
     samples = [sample(at, sum(watts[:at]), 90 if at == 5 else 40) for at in range(11)]
-    found = summarise(samples, Window("", 0, 10, 8, pauses=((4, 6),)), gpu="gpu_0", ranges_joules={}).metrics
+    found = summarise(samples, Window("", 0, 10, 8, pauses=((4, 6),)), gpus=["gpu_0"], ranges_joules={}).metrics
     assert found["energy/joules"] == pytest.approx(8 * 10)
     assert found["power/watts_mean"] == pytest.approx(10)
     assert found["energy/joules_per_example"] == pytest.approx(10)
@@ -224,7 +329,7 @@ def test_pauses_are_no_part_of_a_window() -> None:
 def test_what_moves_in_pauses_alone_tells_nothing_of_the_window() -> None:
     samples = [sample(at, 100.0 * (at // 3)) for at in range(10)]
     pauses = [(at - 0.9, at - 0.1) for at in (3, 6, 9)]
-    found = summarise(samples, Window("", 0, 9, 1, pauses=pauses), gpu="gpu_0", ranges_joules={})
+    found = summarise(samples, Window("", 0, 9, 1, pauses=pauses), gpus=["gpu_0"], ranges_joules={})
     assert "energy/joules" not in found.metrics
     assert found.missing == {"energy": "gpu_0 moved 0 times in the 6.6 s, 3 are needed"}
 
@@ -240,6 +345,53 @@ def test_energy_that_one_counter_cannot_tell_is_not_told_at_all() -> None:
     found = summarise(both, Window("", 0, 7, 10), ranges_joules={})
     assert found.metrics == {}
     assert found.missing == {"energy": "gpu_0 moved 1 times in the 7.0 s, 3 are needed"}
+
+
+def test_several_gpus_give_sums_of_energy_and_memory_and_means_of_the_rest() -> None:
+    def of(gpu: int, used: float, celsius: float, megabytes: float) -> dict[str, float]:
+        told = {"utilization_percentage": used, "temperature_celsius": celsius, "clock_megahertz": 1_000 + used}
+        return {f"system/gpu_{gpu}_{key}": value for key, value in {**told, "process_memory_megabytes": megabytes}.items()}
+
+    samples = [
+        Sample(at, of(0, 80, 60, 100) | of(2, 40, 50 + at, 300), {"gpu_0": 100.0 * at, "gpu_2": 50.0 * at}) for at in range(6)
+    ]
+    found = summarise(samples, Window("", 0, 5, 10), gpus=["gpu_0", "gpu_2"], ranges_joules={}).metrics
+    assert found == {
+        "gpu/utilization_percent_mean": pytest.approx(60),
+        "gpu/temperature_celsius_mean": pytest.approx((60 + 52.5) / 2),
+        "gpu/temperature_celsius_max": 60,
+        "gpu/clock_megahertz_mean": pytest.approx(1_060),
+        "memory/peak_device_process_bytes": pytest.approx(400e6),
+        "energy/joules": pytest.approx(750),
+        "power/watts_mean": pytest.approx(150),
+        "energy/joules_per_example": pytest.approx(75),
+    }
+
+
+def gpu_samples(megahertz: Sequence[float], celsius: Sequence[float]) -> list[Sample]:
+    """Samples of a GPU, ten a second."""
+    keys = ("system/gpu_1_clock_megahertz", "system/gpu_1_temperature_celsius")
+    pairs = enumerate(zip(megahertz, celsius, strict=True))
+    return [Sample(number / 10, dict(zip(keys, pair, strict=True)), {}) for number, pair in pairs]
+
+
+def test_a_gpu_is_steady_after_a_second_at_one_clock_and_temperature() -> None:
+    """The clock rises from that of idling within half a second, the temperature by 1 °C every 0.5 s for three seconds."""
+    clocks = [345, 700, 1_100, 1_500, 1_800, *[1_980, 1_960] * 30]
+    samples = gpu_samples(clocks, [40.0] * len(clocks))
+    steady = [sample.time_seconds for end, sample in enumerate(samples, 1) if is_steady(samples[:end], ["gpu_1"])]
+    assert steady[0] == pytest.approx(1.5)
+    assert len(steady) == len(samples) - 15
+    window = Window("", 0.0, 6.0, 1)
+    assert seconds_until_steady(samples, window, ["gpu_1"]) == pytest.approx(0.5)
+    assert seconds_until_steady(samples, Window("", 2.0, 6.0, 1), ["gpu_1"]) == 0.0
+    assert seconds_until_steady(samples, Window("", 0.0, 1.2, 1), ["gpu_1"]) is None
+    warming = gpu_samples([1_980] * 60, [40 + min(at, 30) // 5 for at in range(60)])
+    assert seconds_until_steady(warming, window, ["gpu_1"]) == pytest.approx(2.5)
+    assert seconds_until_steady(samples, window, ["gpu_1", "gpu_2"]) == pytest.approx(0.5), "what has no sensor says nothing"
+    assert not is_steady([], ["gpu_1"])
+    slowing = gpu_samples([1_980 - 10 * at for at in range(60)], [40.0] * 60)
+    assert seconds_until_steady(slowing, window, ["gpu_1"]) is None
 
 
 # ---- RAPL

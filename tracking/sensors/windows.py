@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,9 @@ from tracking.sensors.nvml import throttles
 from tracking.sensors.sampler import Sample
 
 RISES = 3
+# A GPU is steady if for so long its clock moved by no more than this share, and its temperature by no more than this.
+STEADY_SECONDS, CLOCK_BAND, CELSIUS_BAND = 1.0, 0.02, 1.0
+UNSTEADY = "clock or temperature of the GPU moved until the timed window ended; more steps, and more warm-up, help"
 UNREAD = "the timed window ended before the sensors were read; choose a shorter sensor_seconds"
 
 
@@ -51,21 +55,53 @@ class Summary:
     throttled: dict[str, float] = field(default_factory=dict)
 
 
-def summarise(samples: Sequence[Sample], window: Window, *, gpu: str = "", ranges_joules: Mapping[str, float]) -> Summary:
-    """gpu: the prefix of the device's keys. Energy is the counters' rise over the window, read off between samples.
+def summarise(
+    samples: Sequence[Sample],
+    window: Window,
+    *,
+    gpus: Sequence[str] = (),
+    ranges_joules: Mapping[str, float],
+) -> Summary:
+    """gpus: the prefixes of the devices' keys. Energy is the counters' rise over the window, read off between samples.
+
+    Of several GPUs energy, power and memory are sums, utilisation, clocks and temperature means.
 
     Counters are invalid, and that is said, where one was seen to move fewer than three times inside the window; it is also said
     where no sample was taken in the window.
     """
     inside = [one for one in samples if window.holds(one.time_seconds)]
     joules, trouble = _joules(samples, window, ranges_joules)
-    metrics = _values(inside, gpu) | ({} if joules is None else _energy(joules, window))
+    metrics = _values(inside, gpus) | ({} if joules is None else _energy(joules, window))
     missing = {name: reason for name, reason in {"energy": trouble, "sensors": "" if inside else UNREAD}.items() if reason}
     return Summary(
         {f"{window.prefix}{key}": value for key, value in metrics.items()},
         {f"{window.prefix}{name}": reason for name, reason in missing.items()},
-        _throttled(inside, gpu),
+        _throttled(inside, gpus),
     )
+
+
+def is_steady(samples: Sequence[Sample], gpus: Sequence[str]) -> bool:
+    """Return whether clock and temperature of all GPUs have stayed where they are for a second, until the last sample."""
+    since = samples[-1].time_seconds - STEADY_SECONDS if samples else 0.0
+    before = [sample for sample in samples if sample.time_seconds <= since]
+    recent = [*before[-1:], *(sample for sample in samples if sample.time_seconds > since)]
+    return bool(before) and all(_stays(recent, f"system/{gpu}") for gpu in gpus)
+
+
+def _stays(recent: Sequence[Sample], device: str) -> bool:
+    clocks, celsius = (_of(recent, f"{device}_{reading}") for reading in ("clock_megahertz", "temperature_celsius"))
+    is_clock_steady = not clocks or max(clocks) - min(clocks) <= CLOCK_BAND * max(clocks)
+    return is_clock_steady and (not celsius or max(celsius) - min(celsius) <= CELSIUS_BAND)
+
+
+def seconds_until_steady(samples: Sequence[Sample], window: Window, gpus: Sequence[str]) -> float | None:
+    """Return after how much of a window its GPUs were steady; None if they were not before its end."""
+    times = [sample.time_seconds for sample in samples]
+    for end, now in enumerate(times, start=1):
+        begin = max(0, bisect_right(times, now - STEADY_SECONDS) - 1)
+        if window.holds(now) and is_steady(samples[begin:end], gpus):
+            return max(0.0, now - STEADY_SECONDS - window.start_seconds)
+    return None
 
 
 def _joules(samples: Sequence[Sample], window: Window, ranges_joules: Mapping[str, float]) -> tuple[float | None, str]:
@@ -80,23 +116,36 @@ def _joules(samples: Sequence[Sample], window: Window, ranges_joules: Mapping[st
     return (total if names else None), ""
 
 
-def _values(inside: Sequence[Sample], gpu: str) -> dict[str, float]:
+def _values(inside: Sequence[Sample], gpus: Sequence[str]) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    for name, prefix in {"cpu": "system/cpu", **({"gpu": f"system/{gpu}"} if gpu else {})}.items():
-        if used := _of(inside, f"{prefix}_utilization_percentage"):
+    for name, keys in {"cpu": ("cpu",), "gpu": gpus}.items():
+        devices = [f"system/{key}" for key in keys]
+        if used := _mean_of(inside, devices, "utilization_percentage"):
             metrics[f"{name}/utilization_percent_mean"] = float(np.mean(used))
-        if celsius := _of(inside, f"{prefix}_temperature_celsius"):
+        if celsius := _mean_of(inside, devices, "temperature_celsius"):
             metrics[f"{name}/temperature_celsius_mean"] = float(np.mean(celsius))
-            metrics[f"{name}/temperature_celsius_max"] = max(celsius)
-        if clocks := _of(inside, f"{prefix}_clock_megahertz"):
+            hottest = [max(_of(inside, f"{device}_temperature_celsius"), default=0.0) for device in devices]
+            metrics[f"{name}/temperature_celsius_max"] = max(hottest)
+        if clocks := _mean_of(inside, devices, "clock_megahertz"):
             metrics[f"{name}/clock_megahertz_mean"] = float(np.mean(clocks))
-        if held := _of(inside, f"{prefix}_process_memory_megabytes"):
+        if held := [sum(values) for values in _by_sample(inside, devices, "process_memory_megabytes")]:
             metrics["memory/peak_device_process_bytes"] = 1e6 * max(held)
     return metrics
 
 
-def _throttled(inside: Sequence[Sample], gpu: str) -> dict[str, float]:
-    masks = _of(inside, f"system/{gpu}_clock_limits")
+def _mean_of(inside: Sequence[Sample], devices: Sequence[str], reading: str) -> list[float]:
+    """Return the mean over devices in every sample that has them all."""
+    return [float(np.mean(v)) for v in _by_sample(inside, devices, reading) if len(v) == len(devices)]
+
+
+def _by_sample(inside: Sequence[Sample], devices: Sequence[str], reading: str) -> list[list[float]]:
+    keys = [f"{device}_{reading}" for device in devices]
+    values = [[sample.values[key] for key in keys if key in sample.values] for sample in inside]
+    return [of_devices for of_devices in values if of_devices]
+
+
+def _throttled(inside: Sequence[Sample], gpus: Sequence[str]) -> dict[str, float]:
+    masks = [mask for gpu in gpus for mask in _of(inside, f"system/{gpu}_clock_limits")]
     reasons = [throttles(mask) for mask in masks]
     return {name: sum(name in one for one in reasons) / len(masks) for name in sorted({name for one in reasons for name in one})}
 

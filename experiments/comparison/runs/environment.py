@@ -183,7 +183,11 @@ def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
     if frame["apart"].any():
         told.append(APART)
     found = [line for text in dict.fromkeys(told) for line in text.split(BETWEEN_WARNINGS) if line]
-    for column, what in (("tags.environment", "environments (machine and packages)"), ("tags.commit", "commits of this code")):
+    what_differs = {
+        "tags.environment": "environments (machine, packages and inherited variables)",
+        "tags.commit": "commits of this code",
+    }
+    for column, what in what_differs.items():
         if column in frame.columns and (count := frame[column].nunique()) > 1:
             found.append(f"The runs come from {count} {what}; {_in_blocks(frame, column)}.")
     return tuple(dict.fromkeys(found))

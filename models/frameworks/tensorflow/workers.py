@@ -17,6 +17,12 @@ from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig
 from models.frameworks.tensorflow.adapter import _mean_loss
 
 
+def local_rank(rank: int, addresses: Sequence[str]) -> int:
+    """Return a worker's number among those of its own machine, whose GPUs it shares with them."""
+    hosts = [address.rpartition(":")[0] for address in addresses]
+    return hosts[:rank].count(hosts[rank])
+
+
 class Workers:
     """One worker of several. addresses: `host:port` of each; seconds: how long one waits for another."""
 
@@ -29,7 +35,8 @@ class Workers:
         self._framework, self._rank, self._world = framework, rank, len(addresses)
         kinds = tf.distribute.experimental.CommunicationImplementation
         if framework.device == "cuda":
-            tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[rank], "GPU")
+            gpus = tf.config.list_physical_devices("GPU")
+            tf.config.set_visible_devices(gpus[local_rank(rank, addresses) % len(gpus)], "GPU")
         self._options = tf.distribute.experimental.CommunicationOptions(
             implementation=kinds.NCCL if framework.device == "cuda" else kinds.RING, timeout_seconds=seconds
         )

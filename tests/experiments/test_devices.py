@@ -1,0 +1,97 @@
+"""Which variables and devices of the environment a campaign accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments import studies
+from experiments.campaign import launch, preflight, runner
+from experiments.cell.contract import DatasetInfo, Prepared
+from experiments.config import devices
+from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
+from experiments.planning.treatments import Treatment
+from models.frameworks.tensorflow.workers import local_rank
+from tracking.errors import WrongCall
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"NVIDIA_TF32_OVERRIDE": "0"},
+        {"NVIDIA_TF32_OVERRIDE": "1"},
+        {"CUDA_LAUNCH_BLOCKING": "1"},
+        {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "1"},
+    ],
+)
+def test_variables_that_make_a_gpus_figures_wrong_are_refused(variables: dict[str, str]) -> None:
+    with pytest.raises(WrongCall, match=f"^{next(iter(variables))}=") as refusal:
+        devices.check_variables(["cpu", "cuda"], variables)
+    assert "\n" not in str(refusal.value)
+    devices.check_variables(["cpu"], variables)
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"CUDA_LAUNCH_BLOCKING": "0"}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "GPU-a"}]
+)
+def test_other_variables_are_accepted(variables: dict[str, str]) -> None:
+    devices.check_variables(["cuda"], variables)
+
+
+def test_a_worker_takes_the_gpu_of_its_number_on_its_own_machine() -> None:
+    addresses = [f"{host}:{port}" for host in ("10.0.0.1", "[fd00::2]") for port in (5_000, 5_001)]
+    assert [local_rank(rank, addresses) for rank in range(4)] == [0, 1, 0, 1]
+
+
+def on(device: str, **own: float) -> CampaignSettings:
+    """Settings of cells on a node of a cluster, which need no such device here."""
+    return CampaignSettings(executor="slurm", device=device, **own)  # type: ignore[arg-type]
+
+
+def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
+    cell = Treatment("toy", "toy")
+    assert [runner.sensor_seconds(on(device), cell) for device in ("cpu", "cuda")] == [0.5, 0.1]
+    assert [runner.sensor_seconds(on(device, sensor_seconds=0.3), cell) for device in ("cpu", "cuda")] == [0.3, 0.3]
+    logged = [runner.logged_settings(on(device), cell)["sensor_seconds"] for device in ("cpu", "cuda")]
+    assert logged == ["0.5", "0.1"], "what was read, which runs of earlier versions log, too"
+    with pytest.raises(WrongCall, match=r"sensor_seconds=0\.01 is too small; at least 0\.05"):
+        launch.check("captioning", on("cpu", sensor_seconds=0.01))
+
+
+def test_only_cells_on_the_cpu_wait_until_the_machine_is_cool() -> None:
+    assert [devices.cool_down_seconds(on(device)) for device in ("cpu", "cuda")] == [120.0, 0.0]
+
+
+@pytest.mark.usefixtures("toy_installed")
+@pytest.mark.parametrize(
+    ("sees", "device", "warning"),
+    [
+        ("1", "cuda", preflight.NO_NVML),
+        ("toy", "auto to cpu", "no GPU for toy+twin, so all run on the CPU; README.md says how each gets to the GPU"),
+        ("", "auto", ""),
+    ],
+)
+def test_auto_asks_the_frameworks_where_nvml_does_not_answer(
+    sees: str, device: str, warning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may have CUDA and not NVML: its files are there, and the frameworks' processes see the GPU or not."""
+    driver = tmp_path / "nvidiactl"
+    monkeypatch.setattr(devices, "DRIVER", (driver,))
+    monkeypatch.setenv("EVENHAND_TOY_GPU", sees)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    settings = studies.load("captioning").Settings(frameworks=("toy", "toy+twin"))
+    assert devices.to_open("auto", settings) == "cpu"
+    driver.touch()
+    assert devices.to_open("auto", settings) == "auto"
+    prepared = Prepared(DatasetInfo("none", "", "", {}, {}), {})
+    chosen, _, said, opened = preflight.on_a_common_device("captioning", settings, prepared, Display())
+    assert chosen.device == {"auto to cpu": "cpu"}.get(device, device)
+    assert said == warning
+    assert all(one.well for one in opened)
+    assert devices.resolve("cuda", settings) == "cuda"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert devices.to_open("auto", settings) == "cpu"
+    with pytest.raises(WrongCall, match="device=cuda: no NVIDIA GPU answers on this machine, and CUDA_VISIBLE_DEVICES is empty"):
+        devices.resolve("cuda", settings)

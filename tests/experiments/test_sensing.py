@@ -1,0 +1,68 @@
+"""What the parent's sensors say of a cell on a GPU, on a driver that answers as told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
+
+WARM_UP = """
+import json, os, time
+from experiments.campaign.sensing import Sensing
+from tracking.records import Tags
+from tracking.sensors import Sensors, Window
+written = []
+with Sensing("run", Sensors(os.getpid(), DEVICE), 0.05, written.append) as sensing:
+    began = time.time()
+    time.sleep(1.6)
+    windows = [Window("", began, time.time(), 1), Window("inference/", began, began + 0.5, 1)]
+metrics = sensing.log_windows(windows)
+tags = [one.values for one in written if isinstance(one, Tags)][-1]
+print(json.dumps([metrics, tags]))
+"""
+
+
+def test_a_run_says_how_long_its_gpu_needed_to_be_steady(driver: Driver) -> None:  # noqa: F811
+    metrics, tags = json.loads(driver.python(WARM_UP.replace("DEVICE", '"cuda"')))
+    assert metrics["gpu/warm_up_seconds"] < 0.5, "the driver's clock never moved"
+    assert "inference/gpu/warm_up_seconds" not in metrics
+    assert tags["not_available.inference/gpu_warm_up"].startswith("clock or temperature of the GPU moved until")
+    metrics, tags = json.loads(driver.python(WARM_UP.replace("DEVICE", '"cpu"')))
+    assert not any("warm_up" in name for name in (*metrics, *tags)), "the GPU does not work in this cell"
+
+
+CELL = """
+import json, sys, time
+from experiments.campaign.listening import Listening
+from experiments.cell.contract import CellSpec
+from tracking.records import Metrics, Tags
+spec = CellSpec("run", "none", "none", "toy", DEVICE, 1, 0, {"malloc": "system"}, {}, FOLDER, "cell", FOLDER + "/checkpoint")
+written = []
+with Listening(spec, written.append, lambda *_: None) as cell:
+    cell.start(0.05)
+    while cell.open:
+        cell.hear(1.0)
+cell.ended()
+tags = {name: text for one in written if isinstance(one, Tags) for name, text in one.values.items()}
+points = [point.key for one in written if isinstance(one, Metrics) for point in one.points]
+print(json.dumps([tags, sorted({key.split("_")[1] for key in points if key.startswith("system/gpu_")})]))
+"""
+
+
+@pytest.mark.parametrize(("device", "uuid", "index"), [("cuda", UUIDS[2], "2"), ("cpu", None, "2")])
+def test_a_run_names_its_gpu_and_has_its_sensors(
+    driver: Driver,  # noqa: F811
+    tmp_path: Path,
+    device: str,
+    uuid: str | None,
+    index: str,
+) -> None:
+    """On the CPU, too, the GPU that CUDA would take is read: its heat is the machine's."""
+    driver.answers(cards=4)
+    script = CELL.replace("DEVICE", repr(device)).replace("FOLDER", repr(str(tmp_path)))
+    tags, indices = json.loads(driver.python(script, CUDA_VISIBLE_DEVICES="2,0"))
+    assert tags.get("gpu.uuid") == uuid
+    assert indices == [index]
