@@ -15,6 +15,7 @@ import models
 from experiments import studies
 from experiments.cell import measure, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
+from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, pace
 from experiments.studies import calibrate, captioning, grid, lenet, overhead
 from experiments.workloads import steps as steps_
@@ -153,12 +154,13 @@ class WithEvents(Adapter):
 
 @pytest.mark.usefixtures("clock")
 def test_the_devices_clock_tells_steps_apart_without_waiting(given: dict[str, float]) -> None:
-    """By PyTorch's own events, on a stand-in of CUDA's. A step's time is that between the ends of two steps, idle or not."""
+    """By PyTorch's own events, on a stand-in of CUDA's. A step's time is that between the ends of two steps.
+
+    The first of a window has none: an idle device waits for its launch, and for the call that synchronises before it.
+    """
     watch = trained(11, Pace(5, first=1), WithEvents)
     host, device = given["launch"], given["step"] + given["update"]
-    # before its first step an idle device waits for the launch, and for the call that synchronises before the clock starts
-    first = given["synchronise"] + host + device
-    assert watch.on_device_seconds == near(2 * [first, *[max(host, device)] * 4])
+    assert watch.on_device_seconds == near(2 * 4 * [max(host, device)])
     assert [one.seconds for one in watch.windows] == near([freely(given, 5)] * 2)
 
 
@@ -367,7 +369,14 @@ def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(kind: str, monke
     settings = {"batch_size": 4, "timing": kind, "window_steps": 4, "seconds": 1.0, "least_steps": 12, "most_steps": 12}
     monkeypatch.setattr(grid_measure, "make_optimizer", lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)))
     with pytest.raises(EvenhandError, match="the loss of step 6 is not finite"):
-        grid_measure._train(framework, network, framework.place(next(batches(1))), SimpleNamespace(settings=settings), Told())  # type: ignore[arg-type]
+        grid_measure._train(
+            framework,
+            network,
+            framework.place(next(batches(1))),
+            SimpleNamespace(settings=settings),
+            DevicePeaks(framework),
+            Told(),
+        )  # type: ignore[arg-type]
 
 
 def test_a_campaign_of_freely_running_steps_is_judged_by_their_throughput(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from experiments.cell.__main__ import opened
 from experiments.config import memory
 
 settings = {{"malloc": sys.argv[1], "precision": "float32", "seed": 0, "conv_algorithm": "profiled"}}
-opened(SimpleNamespace(framework="toy", device="cpu", threads=1, block=1, settings=settings))
+opened(SimpleNamespace(framework="toy", device="cpu", threads=1, block=1, settings=settings, environment={{}}))
 
 def faults():
     bytes([1]) * {BYTES}
