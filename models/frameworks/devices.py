@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from models.contract import StepEvents
 from models.errors import ModelError, NoDevice
@@ -19,11 +19,17 @@ OVERRIDES = (
     "TF_SET_ONEDNN_FPMATH_MODE",
 )
 
+# Values of an array that is large enough for several threads.
+THREADED = 2**20
+
 
 class Device(Protocol):
     """name: `cpu` or `cuda`, resolved from `auto` to what is there."""
 
     name: str
+
+    def keep_denormals(self) -> None:
+        """As a framework's; called before anything is computed."""
 
     def seed(self, seed: int) -> None: ...
 
@@ -54,6 +60,19 @@ def resolve(wanted: str, has_accelerator: bool, library: str, precision: str) ->
     if precision == "tf32" and found == "cpu":
         raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
     return found
+
+
+def flushes_denormals(halve: Callable[[Any], Any]) -> str:
+    """Return whether a library's operators take numbers below the smallest normal one for 0, on all of its threads.
+
+    Args:
+        halve: half of each value of a float32 array in NumPy, computed by the library.
+    """
+    import numpy as np
+
+    smallest = np.full(THREADED, np.finfo(np.float32).tiny)
+    zeros = int((halve(smallest) == 0).sum())
+    return {0: "False", THREADED: "True"}.get(zeros, f"{zeros} of {THREADED}")
 
 
 def float32_arithmetic(precision: str) -> str:

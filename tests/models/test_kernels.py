@@ -164,3 +164,63 @@ def test_every_cell_compiles_into_a_folder_of_its_own(tmp_path: Path) -> None:
         assert not Path(folders[0]).exists()  # removed when the cell ended
     assert len({*cells[0][0], *cells[1][0], *inherited.values()}) == 6
     assert [path.name for folder in inherited.values() for path in Path(folder).iterdir()] == ["program"] * 2
+
+
+DENORMALS = """
+import json
+import sys
+from models.contract import ModelError
+from models.frameworks import open_framework
+framework = open_framework(sys.argv[1], device="cpu", threads=2, precision="float32", seed=0)
+refused = ""
+if len(sys.argv) > 2:
+    try:
+        framework.keep_denormals()
+    except ModelError as error:
+        refused = str(error)
+versions = framework.versions()
+print(json.dumps([refused, *(text for name, text in versions.items() if name.endswith("_flushes_denormals"))]))
+"""
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "keras-torch", "tensorflow", "keras-tensorflow", "keras-jax"])
+def test_denormals_are_flushed_in_every_framework_on_all_of_its_threads(framework: str) -> None:
+    """Half of the smallest normal number, a million times, computed by the framework."""
+    if reason := missing(framework):
+        pytest.skip(reason)
+    assert json.loads(run_in(framework, "-c", DENORMALS, framework).stdout.splitlines()[-1]) == ["", "True"]
+
+
+def test_pytorch_computes_with_denormals_where_that_is_asked_for() -> None:
+    found = json.loads(run_in("pytorch", "-c", DENORMALS, "pytorch", "keep").stdout.splitlines()[-1])
+    assert found == ["", "False"]
+
+
+def test_tensorflow_refuses_to_keep_denormals() -> None:
+    refused, flushes = json.loads(run_in("tensorflow", "-c", DENORMALS, "tensorflow", "keep").stdout.splitlines()[-1])
+    assert refused.startswith("flush_denormals=false: TensorFlow")
+    assert flushes == "True"
+
+
+THREADS = """
+import json
+import sys
+from models.frameworks import open_framework
+framework = open_framework(sys.argv[1], device="cpu", threads=3, precision="float32", seed=0)
+print(json.dumps(framework.versions()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "names"),
+    [
+        ("pytorch", ("torch_threads", "torch_inter_op_threads")),
+        ("tensorflow", ("tensorflow_intra_op_threads", "tensorflow_inter_op_threads")),
+        ("keras-jax", ("jax_threads",)),
+    ],
+)
+def test_every_pool_has_as_many_threads(framework: str, names: tuple[str, ...]) -> None:
+    if reason := missing(framework):
+        pytest.skip(reason)
+    versions = json.loads(run_in(framework, "-c", THREADS, framework).stdout.splitlines()[-1])
+    assert [versions[name] for name in names] == ["3"] * len(names)

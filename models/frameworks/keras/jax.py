@@ -7,7 +7,14 @@ from importlib.metadata import version
 from typing import Any
 
 from models.errors import ModelError
-from models.frameworks.devices import OPERATIONS, choose_in_xla, float32_arithmetic, resolve, verify_arithmetic
+from models.frameworks.devices import (
+    OPERATIONS,
+    choose_in_xla,
+    float32_arithmetic,
+    flushes_denormals,
+    resolve,
+    verify_arithmetic,
+)
 
 # By arithmetic: what JAX calls it.
 MATMUL_PRECISION = {"ieee": "highest", "tf32": "tensorfloat32"}
@@ -40,6 +47,9 @@ class JaxDevice:
     def compilations(self) -> int:
         return self._compiled
 
+    def keep_denormals(self) -> None:
+        raise ModelError("flush_denormals=false: JAX flushes them on the CPU and has no switch; use true")
+
     def seed(self, seed: int) -> None:
         """Nothing to do: JAX has no global state, Keras seeds each layer."""
 
@@ -65,8 +75,14 @@ class JaxDevice:
             **{f"jax_{operation}_precision": switch for operation, switch in self._arithmetic().items()},
             "xla_flags": os.environ["XLA_FLAGS"],
             "jax_threads": os.environ.get("NPROC", "default"),
+            "jax_flushes_denormals": flushes_denormals(self._halved),
             "jax_x64": str(self._jax.config.jax_enable_x64),
         }
+
+    def _halved(self, array: Any) -> Any:
+        import numpy as np
+
+        return np.asarray(self._jax.numpy.asarray(array) * 0.5)
 
     def _arithmetic(self) -> dict[str, str]:
         """Return each operation's switch: JAX has one, which convolutions and cuDNN's LSTM follow."""

@@ -192,6 +192,9 @@ class KerasFramework(Framework):
 
             jax.config.update("jax_enable_compilation_cache", False)
 
+    def keep_denormals(self) -> None:
+        self._device.keep_denormals()
+
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)
 

@@ -217,6 +217,9 @@ class Adapter(Framework):
             os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
+    def keep_denormals(self) -> None:
+        self._device.keep_denormals()
+
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)
 

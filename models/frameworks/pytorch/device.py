@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 from models.frameworks.devices import (
     OPERATIONS,
     float32_arithmetic,
+    flushes_denormals,
     onednn,
     resolve,
     verify_arithmetic,
@@ -49,8 +51,14 @@ class TorchDevice:
         torch.backends.cudnn.deterministic = conv_algorithm == "fixed"
         if (wanted_onednn := onednn(conv_algorithm, self.name)) is not None:
             torch.backends.mkldnn.set_flags(_enabled=wanted_onednn)
+        torch.set_flush_denormal(True)  # before its threads start: they take it over, and never change
         if threads:
             torch.set_num_threads(threads)
+            with suppress(RuntimeError):  # set before in this process; `versions` has what it is
+                torch.set_num_interop_threads(threads)
+
+    def keep_denormals(self) -> None:
+        self._torch.set_flush_denormal(False)
 
     def seed(self, seed: int) -> None:
         self._torch.manual_seed(seed)
@@ -91,6 +99,8 @@ class TorchDevice:
             "torch": torch.__version__,
             "torch_cuda": str(torch.version.cuda),
             "torch_threads": str(torch.get_num_threads()),
+            "torch_inter_op_threads": str(torch.get_num_interop_threads()),
+            "torch_flushes_denormals": self._flushes_denormals(),
             **{f"torch_{operation}_precision": switch for operation, switch in self._arithmetic().items()},
             "torch_bfloat16_reduced_sums": str(torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
             "torch_cudnn_benchmark": str(torch.backends.cudnn.benchmark),
@@ -98,6 +108,10 @@ class TorchDevice:
             "torch_onednn": str(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
             "torch_deterministic": str(torch.are_deterministic_algorithms_enabled()),
         }
+
+    def _flushes_denormals(self) -> str:
+        torch = self._torch
+        return flushes_denormals(lambda array: (torch.from_numpy(array).to(self.name) * 0.5).numpy(force=True))
 
     def _arithmetic(self) -> dict[str, str]:
         """Return each operation's switch, of the library that computes it on this device."""

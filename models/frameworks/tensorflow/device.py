@@ -8,7 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from models.frameworks.devices import OPERATIONS, choose_in_xla, onednn, resolve, verify_arithmetic
+from models.errors import ModelError
+from models.frameworks.devices import (
+    OPERATIONS,
+    choose_in_xla,
+    flushes_denormals,
+    onednn,
+    resolve,
+    verify_arithmetic,
+)
 
 
 class TensorFlowDevice:
@@ -38,6 +46,9 @@ class TensorFlowDevice:
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
         verify_arithmetic("tensorflow", precision, self._arithmetic())
+
+    def keep_denormals(self) -> None:
+        raise ModelError("flush_denormals=false: TensorFlow flushes them on the CPU and has no switch; use true")
 
     def seed(self, seed: int) -> None:
         self._tf.random.set_seed(seed)
@@ -71,6 +82,7 @@ class TensorFlowDevice:
             "tensorflow_intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
             "tensorflow_inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
             **{f"tensorflow_{operation}_precision": switch for operation, switch in self._arithmetic().items()},
+            "tensorflow_flushes_denormals": flushes_denormals(lambda array: (tf.constant(array) * 0.5).numpy()),
             "tensorflow_cudnn_autotune": os.environ["TF_CUDNN_USE_AUTOTUNE"],
             "tensorflow_cudnn_deterministic": os.environ["TF_CUDNN_DETERMINISTIC"],
             "xla_flags": os.environ["XLA_FLAGS"],
