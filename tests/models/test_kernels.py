@@ -224,3 +224,64 @@ def test_every_pool_has_as_many_threads(framework: str, names: tuple[str, ...]) 
         pytest.skip(reason)
     versions = json.loads(run_in(framework, "-c", THREADS, framework).stdout.splitlines()[-1])
     assert [versions[name] for name in names] == ["3"] * len(names)
+
+
+AUTOCAST = """
+import json
+import torch
+from torch import nn
+from models.contract import ModelError
+from models.frameworks.pytorch.adapter import check_autocast
+def refused(check, *arguments):
+    try:
+        check(*arguments)
+    except ModelError as error:
+        return str(error)
+    return ""
+network = nn.Sequential(nn.Linear(2, 2), nn.LSTM(2, 2))
+found = [refused(check_autocast, network, device) for device in ("cuda", "cpu")]
+found.append(refused(check_autocast, nn.Sequential(nn.Linear(2, 2), nn.LSTMCell(2, 2)), "cuda"))
+with torch.autocast("cpu", torch.bfloat16):
+    found.append(str(network(torch.ones(3, 2))[0].dtype))
+print(json.dumps(found))
+"""
+
+
+def test_bfloat16_lstms_are_refused_where_pytorch_would_compute_in_float16() -> None:
+    on_gpu, on_cpu, cells, dtype = result("pytorch", AUTOCAST)
+    assert on_gpu == "precision 'bfloat16': PyTorch computes 1 (nn.LSTM) in float16 on a GPU; use float32 or tf32"
+    assert (on_cpu, cells, dtype) == ("", "", "torch.bfloat16")
+
+
+COMPILERS = """
+import json
+import os
+import sys
+from models.contract import ModelError
+from models.frameworks import missing
+from models.frameworks.pytorch.adapter import _check_compiler
+for variable in ("CC", "CXX"):
+    os.environ.pop(variable, None)
+found = []
+for names in ((), ("gcc",), ("gcc", "g++")):
+    folder = os.path.join(sys.argv[1], "-".join(names) or "none")
+    os.makedirs(folder)
+    for name in names:
+        os.symlink("/bin/true", os.path.join(folder, name))
+    os.environ["PATH"] = folder
+    refused = []
+    for device in ("cpu", "cuda"):
+        try:
+            _check_compiler(device)
+            refused.append(False)
+        except ModelError:
+            refused.append(True)
+    found.append([bool(missing("pytorch+compile")), *refused])
+print(json.dumps(found))
+"""
+
+
+def test_a_gpu_needs_a_c_compiler_only(tmp_path: Path) -> None:
+    """By what is installed: whether the variant is missing anywhere, on the CPU, on a GPU."""
+    found = json.loads(run_in("pytorch", "-c", COMPILERS, str(tmp_path)).stdout.splitlines()[-1])
+    assert found == [[True, True, True], [False, True, False], [False, False, False]]

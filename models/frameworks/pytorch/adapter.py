@@ -66,6 +66,8 @@ class Adapter(Framework):
 
     def build(self, model: str, spec: Any) -> nn.Module:
         network: nn.Module = models.load(model, self.architecture).build(spec)
+        if self._mixed:
+            check_autocast(network, self.device)
         network.to(self.device, self._dtype)
         return network.to(memory_format=self._layout).eval()
 
@@ -259,6 +261,19 @@ class Adapter(Framework):
                 return run(*arguments)
 
         return mixed
+
+
+def check_autocast(network: nn.Module, device: str) -> None:
+    """Raise ModelError for layers that autocast computes in another dtype than bfloat16.
+
+    On a GPU it gives cuDNN's recurrent layers float16, whatever dtype it is asked for (AutocastRNN.cpp: at::kHalf).
+    """
+    for name, module in network.named_modules():
+        if device == "cuda" and isinstance(module, nn.RNNBase):
+            kind = type(module).__name__
+            raise ModelError(
+                f"precision 'bfloat16': PyTorch computes {name or kind} (nn.{kind}) in float16 on a GPU; use float32 or tf32"
+            )
 
 
 def _check_compiler(device: str) -> None:
