@@ -285,3 +285,28 @@ def test_a_gpu_needs_a_c_compiler_only(tmp_path: Path) -> None:
     """By what is installed: whether the variant is missing anywhere, on the CPU, on a GPU."""
     found = json.loads(run_in("pytorch", "-c", COMPILERS, str(tmp_path)).stdout.splitlines()[-1])
     assert found == [[True, True, True], [False, True, False], [False, False, False]]
+
+
+FIRST_STEP = """
+import time
+from types import SimpleNamespace
+from experiments.cell.__main__ import opened
+settings = {"malloc": "system", "precision": "float32", "seed": 0, "conv_algorithm": "profiled"}
+opened(SimpleNamespace(framework="pytorch+compile", device="cpu", threads=1, block=1, settings=settings, environment={}))
+import torch
+step = torch.compile(lambda x: (x.sin() + x.cos()).sum())
+began = time.perf_counter()
+step(torch.ones(1000))
+print(time.perf_counter() - began)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_step_is_equally_cold_in_a_later_block() -> None:
+    """Within a factor of 3: a busy machine adds that much, and a full cache saves more, as no C++ compiler runs."""
+    if reason := missing("pytorch+compile"):
+        pytest.skip(reason)
+    first, later = (
+        float(subprocess.check_output([sys.executable, "-c", FIRST_STEP], cwd=ROOT, text=True, timeout=400)) for _ in range(2)
+    )
+    assert first / 3 < later < 3 * first
