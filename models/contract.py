@@ -174,16 +174,19 @@ class StepClock(Protocol):
         """losses: of the window's steps, in order. The last is read, the clock stops, and the others are read after that."""
 
     def on_device(self, seconds: Sequence[float]) -> None:
-        """What each step of the window that ended last took by the device's own clock, where there is one."""
+        """What each step but the first of the window that ended last took by the device's clock, if it has one."""
 
 
 class StepEvents(Protocol):
-    """Marks on the device's own time line, which nothing waits for: one when it is made, one after every step."""
+    """Marks on the device's own time line, which nothing waits for: one after every step of a window."""
 
     def mark(self) -> None: ...
 
     def seconds(self) -> list[float]:
-        """Of every step, from mark to mark; the device has finished."""
+        """Return the seconds from mark to mark: of all steps but the window's first. The device has finished.
+
+        The device was idle when the window began: the first step's time would contain the wait for the host.
+        """
 
 
 class Framework(ABC):
@@ -233,7 +236,10 @@ class Framework(ABC):
 
     @abstractmethod
     def optimizer_implementation(self, optimizer: Any) -> str:
-        """Which code updates the weights, for the report: its class, and the kernel where that is known."""
+        """Return which code updates the weights: its class, and the kernels that ran, found on tiny weights.
+
+        For the report. Called after what is measured, as it may run and load kernels.
+        """
 
     @abstractmethod
     def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
@@ -356,6 +362,13 @@ class Framework(ABC):
     def compile_anew(self) -> None:  # noqa: B027 - most keep nothing
         """From now on nothing is taken that another process has compiled: every first step is one."""
 
+    def keep_denormals(self) -> None:
+        """Compute with denormal numbers on the CPU too, instead of taking them for 0; called before anything is computed.
+
+        Raises ModelError where the framework cannot.
+        """
+        raise ModelError(f"flush_denormals=false: {self.name} has no such switch; use true")
+
     def leave_graphs(self, off: Collection[str]) -> None:
         """Graphs that are made from now on are left as they are by those of `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS`."""
         if off:
@@ -375,4 +388,11 @@ class Framework(ABC):
 
     @abstractmethod
     def peak_device_bytes(self) -> int | None:
-        """Peak bytes allocated on the accelerator since the process began; None on the CPU."""
+        """Return the peak bytes of arrays on the accelerator, since the process began or `reset_peak`; None on the CPU."""
+
+    def reset_peak(self) -> bool:
+        """Count the peak of `peak_device_bytes` from here on; called after the warm-up.
+
+        Returns whether it did: False on the CPU, and where the framework cannot.
+        """
+        return False

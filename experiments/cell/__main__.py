@@ -26,6 +26,7 @@ from models.errors import ModelError, NoDevice
 from tracking import clock
 from tracking.errors import EvenhandError
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOutcome, Tags, to_line
+from tracking.sensors import nvml
 
 PROGRESS_SECONDS = 0.2
 LOOK_SECONDS = 0.05  # the parent reads its counters meanwhile, not in the first step
@@ -134,6 +135,9 @@ def opened(spec: CellSpec) -> Framework:
             seed=spec.settings["seed"] * 1_000 + spec.block,
             conv_algorithm=spec.settings["conv_algorithm"],
         )
+    if not spec.settings.get("flush_denormals", True):
+        framework.keep_denormals()
+    framework.compile_anew()
     for name, text in spec.environment.items():
         if text is not None and text not in os.environ.get(name, ""):
             raise EvenhandError(f"env.{name}: {spec.framework} sets it to {os.environ.get(name)!r} itself, not to {text!r}")
@@ -154,7 +158,8 @@ def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
 def _classify(error: BaseException, limit_bytes: int) -> tuple[RunOutcome, str]:
     text = f"{type(error).__name__}: {error}"
     unclear = memory.UNCLEAR in text and memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
-    return (RunOutcome.OUT_OF_MEMORY if unclear or memory.ran_out(text) else RunOutcome.FAILED), text
+    ran_out = unclear or memory.ran_out(text) or memory.device_ran_out(text, nvml.free_share)
+    return (RunOutcome.OUT_OF_MEMORY if ran_out else RunOutcome.FAILED), text
 
 
 def _interrupt(*_: object) -> None:

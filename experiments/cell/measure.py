@@ -14,6 +14,7 @@ from experiments.cell import peak_memory, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
 from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output, Task
+from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
 from experiments.cell.timing import Pace, PhaseValues, Stopwatch
 from experiments.config import memory
@@ -33,11 +34,12 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     network = framework.build(task.model, task.spec)
     parameters = check_parameters(task.model, task.parameters, framework, network)
     framework.load_weights(network, task.initial_weights())
-    optimizer = make_optimizer(spec, framework, network, output)
+    optimizer = make_optimizer(spec, framework, network)
     output.metrics({**parameters, "check/initial_loss": mean_loss(framework, network, [next(iter(task.validation()))])})
 
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
-    state = _train(task, spec, framework, network, optimizer, output)
+    peaks = DevicePeaks(framework)
+    state = _train(task, spec, framework, network, optimizer, peaks, output)
     training = PhaseValues(
         "train",
         tuple(state.seconds),
@@ -52,9 +54,10 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     windows = timing.of_windows(() if state.held_up else state.windows, task.examples_a_step)
     on_device = timing.of_device(state.on_device_seconds, task.examples_a_step)
     summary = as_timed(spec, summary, windows, on_device, output, held_up=state.held_up)
-    summary |= task.derived(summary, state) | memory_peaks(framework, state.peak_rss_bytes)
+    summary |= task.derived(summary, state) | memory_peaks(spec, peaks, state.peak_rss_bytes, output)
     summary["check/page_faults_per_step"] = float(np.median(state.page_faults)) / task.steps_per_epoch
     output.metrics(summary, step=state.steps)
+    record_optimizer(spec, framework, optimizer, output)
 
     answers = _infer(task, spec, framework, network, output)
     output.progress("quality", 0, None)
@@ -66,11 +69,14 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     return network
 
 
-def make_optimizer(spec: CellSpec, framework: Framework, network: Any, output: Output) -> Any:
-    """The optimizer that the settings ask for; which code it is becomes a tag of the run, and so a line of the report."""
-    optimizer = framework.optimizer(network, optimizer_config(spec.settings))
+def make_optimizer(spec: CellSpec, framework: Framework, network: Any) -> Any:
+    """Return the optimizer of the settings."""
+    return framework.optimizer(network, optimizer_config(spec.settings))
+
+
+def record_optimizer(spec: CellSpec, framework: Framework, optimizer: Any, output: Output) -> None:
+    """Record which code it ran, as a tag of the run and so a line of the report; when its steps have been measured."""
     output.record(Tags(spec.run, {"optimizer.implementation": framework.optimizer_implementation(optimizer)}))
-    return optimizer
 
 
 def as_timed(
@@ -99,7 +105,9 @@ def check_parameters(model: str, expected: tuple[int, int], framework: Framework
     return {"model/trainable_parameters": counted[0], "model/non_trainable_parameters": counted[1]}
 
 
-def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output) -> TrainingState:
+def _train(
+    task: Task, spec: CellSpec, framework: Framework, network: Any, optimizer: Any, peaks: DevicePeaks, output: Output
+) -> TrainingState:
     epochs = spec.settings["epochs"]
     warmup, delay = spec.settings["warmup_steps"], spec.settings["inject_delay"]
     checkpoint = Checkpoint(Path(spec.checkpoint), spec.settings)
@@ -116,7 +124,9 @@ def _train(task: Task, spec: CellSpec, framework: Framework, network: Any, optim
         peak_memory.restart()
         warming = max(0, state.starts[-1] + warmup - len(state.seconds))
         pace = timing.pace(spec.settings, warming, windows_first=epoch % 2 == 0)
-        losses, seconds = _epoch(task, epoch, epochs, framework, network, optimizer, state, delay, pace, compiling, output)
+        losses, seconds = _epoch(
+            task, epoch, epochs, framework, network, optimizer, state, delay, pace, warming, compiling, peaks, output
+        )
         trained, validating = clock.now(), time.perf_counter()
         values = task.validate(framework, network)
         state.validation_seconds += time.perf_counter() - validating
@@ -146,7 +156,9 @@ def _epoch(
     state: TrainingState,
     delay: float,
     pace: Pace,
+    warming: int,
     compiling: Compiling,
+    peaks: DevicePeaks,
     output: Output,
 ) -> tuple[list[float], float]:
     last_live = time.monotonic()
@@ -155,6 +167,8 @@ def _epoch(
     def on_step(step: int, loss: float, seconds: float) -> None:
         nonlocal last_live
         compiling.stepped()
+        if step >= warming:
+            peaks.end_warmup()
         output.progress(f"epoch {epoch + 1}/{epochs}", step, task.steps_per_epoch)
         if time.monotonic() - last_live >= LIVE_SECONDS:
             last_live = time.monotonic()
@@ -214,10 +228,11 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
     return found
 
 
-def memory_peaks(framework: Framework, rss_bytes: float) -> dict[str, float]:
-    """The peaks as metrics; that of the device where there is one."""
-    device = framework.peak_device_bytes()
-    return {"memory/peak_rss_bytes": rss_bytes} | ({} if device is None else {"memory/peak_device_bytes": device})
+def memory_peaks(spec: CellSpec, device: DevicePeaks, rss_bytes: float, output: Output) -> dict[str, float]:
+    """Return the peaks as metrics; why one of the device is missing becomes a tag."""
+    if missing := device.missing():
+        output.record(Tags(spec.run, missing))
+    return {"memory/peak_rss_bytes": rss_bytes, **device.metrics()}
 
 
 def write_run_files(

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 from tracking import plain
@@ -14,6 +15,10 @@ from tracking.errors import WrongCall
 
 # What oneDNN says when it cannot allocate, and for other reasons too.
 UNCLEAR = "could not create a primitive"
+# What cuDNN's users say where no algorithm's workspace can be allocated, and where none is written for the operation.
+UNCLEAR_ON_GPU = ("unable to find an engine", "no algorithm worked")
+# They are put down to memory if less than this share of the device's is free.
+NEARLY_FULL = 0.1
 # A crash with more than this share of the bound taken is put down to it: the next large array would not have fitted.
 NEAR = 0.5
 MAX_BYTES = 2**63
@@ -22,6 +27,7 @@ NEVER_TRIM, NEVER_MAP = (-1, -1), (-4, 0)
 UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SIGNS = (
     *("out of memory", "resource_exhausted", "resourceexhausted", "bad_alloc", "memoryerror"),
+    *("out_of_memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed"),
     *("can't allocate memory", "cannot allocate memory", "unable to allocate", "pthread_create failed"),
 )
 
@@ -83,6 +89,20 @@ def ran_out(text: str) -> str:
     """The line of an error or a log that tells of exhausted memory, the last one; empty if none does."""
     lines = [line.strip() for line in text.splitlines() if any(sign in line.lower() for sign in SIGNS)]
     return lines[-1][:300] if lines else ""
+
+
+def device_ran_out(text: str, free_share: Callable[[], float | None]) -> bool:
+    """Return whether an error that has several causes is one of a device's memory.
+
+    Args:
+        text: the error.
+        free_share: asks the driver which share of the device's memory is free; None if it does not
+            report that. Asked only for such errors.
+    """
+    if not any(sign in text.lower() for sign in UNCLEAR_ON_GPU):
+        return False
+    share = free_share()
+    return share is not None and share < NEARLY_FULL
 
 
 def kernel_kills() -> int:

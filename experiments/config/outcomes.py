@@ -109,6 +109,7 @@ KNOWN = (
     _ratio("inference/examples_per_second", "inference throughput", "examples/s", "higher", headline=("inference", 2)),
     _ratio("memory/peak_rss_bytes", "peak process memory", "bytes", headline=("memory", 2)),
     _ratio("memory/peak_device_bytes", "peak device memory", "bytes", headline=("memory", 1)),
+    _ratio("memory/peak_device_with_warmup_bytes", "peak device memory with warm-up and autotuning", "bytes"),
     _ratio("energy/joules_per_example", "energy per example", "J", headline=("energy", 1)),
     _ratio("energy/joules", "energy", "J", headline=("energy", 2)),
     _ratio("power/watts_mean", "mean power", "W", "neither"),

@@ -280,6 +280,11 @@ class CampaignSettings:
         group="machine",
         searchable=False,
     )
+    flush_denormals: bool = setting(
+        True,
+        "take numbers below 1.2e-38 for 0 on the CPU, in every framework alike; false: compute with them, PyTorch only",
+        group="machine",
+    )
     malloc: str = setting(
         "system",
         "freed memory: system: the C library decides, in some processes anew in every step; keep: it stays with the process",

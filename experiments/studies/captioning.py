@@ -164,6 +164,7 @@ OUTCOMES = (
     outcome("train/total_seconds"),
     outcome("memory/peak_rss_bytes"),
     outcome("memory/peak_device_bytes"),
+    outcome("memory/peak_device_with_warmup_bytes"),
     outcome("energy/joules_per_example"),
     outcome("inference/latency_seconds_p50"),
     outcome("inference/latency_seconds_p95"),

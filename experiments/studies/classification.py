@@ -131,6 +131,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     outcome("inference/batch_64/latency_seconds_p50"),
     outcome("memory/peak_rss_bytes"),
     outcome("memory/peak_device_bytes"),
+    outcome("memory/peak_device_with_warmup_bytes"),
     outcome("energy/joules_per_example"),
 )
 PRIMARY = ("train/examples_per_second", "inference/latency_seconds_p50", "val/accuracy")

@@ -80,6 +80,7 @@ OUTCOMES = (
     outcome("train/epoch_seconds"),
     outcome("memory/peak_rss_bytes"),
     outcome("memory/peak_device_bytes"),
+    outcome("memory/peak_device_with_warmup_bytes"),
     outcome("energy/joules_per_example"),
 )
 PRIMARY = ("train/examples_per_second",)

@@ -74,6 +74,7 @@ OUTCOMES = (
     outcome("train/first_step_seconds"),
     outcome("memory/peak_rss_bytes"),
     outcome("memory/peak_device_bytes"),
+    outcome("memory/peak_device_with_warmup_bytes"),
     outcome("energy/joules_per_example"),
 )
 PRIMARY = ("train/examples_per_second",)

@@ -101,6 +101,7 @@ OUTCOMES = (
     outcome("inference/first_call_seconds"),
     outcome("memory/peak_rss_bytes"),
     outcome("memory/peak_device_bytes"),
+    outcome("memory/peak_device_with_warmup_bytes"),
     outcome("energy/joules_per_example"),
     outcome("inference/energy/joules_per_example"),
 )

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from models.contract import StepEvents
 from models.errors import ModelError, NoDevice
+
+# What a library has, or may have, a switch for.
+OPERATIONS = ("matmul", "convolution", "recurrent")
+# They change float32 in the libraries below the frameworks, whatever a framework's own switches say.
+OVERRIDES = (
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "TF_SET_ONEDNN_FPMATH_MODE",
+)
+
+# Values of an array that is large enough for several threads.
+THREADED = 2**20
 
 
 class Device(Protocol):
     """name: `cpu` or `cuda`, resolved from `auto` to what is there."""
 
     name: str
+
+    def keep_denormals(self) -> None:
+        """As a framework's; called before anything is computed."""
 
     def seed(self, seed: int) -> None: ...
 
@@ -22,6 +39,9 @@ class Device(Protocol):
         """As a framework's, for each that computes on this device."""
 
     def peak_bytes(self) -> int | None: ...
+
+    def reset_peak(self) -> bool:
+        """Whether the peak counts from here on; False on the CPU, and where the library cannot."""
 
     def compilations(self) -> int:
         """What this library's own compiler did, in this process."""
@@ -40,6 +60,51 @@ def resolve(wanted: str, has_accelerator: bool, library: str, precision: str) ->
     if precision == "tf32" and found == "cpu":
         raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
     return found
+
+
+def flushes_denormals(halve: Callable[[Any], Any]) -> str:
+    """Return whether a library's operators take numbers below the smallest normal one for 0, on all of its threads.
+
+    Args:
+        halve: half of each value of a float32 array in NumPy, computed by the library.
+    """
+    import numpy as np
+
+    smallest = np.full(THREADED, np.finfo(np.float32).tiny)
+    zeros = int((halve(smallest) == 0).sum())
+    return {0: "False", THREADED: "True"}.get(zeros, f"{zeros} of {THREADED}")
+
+
+def float32_arithmetic(precision: str) -> str:
+    """Return how float32 operands are multiplied: `tf32`, or `ieee` for all other precisions."""
+    return "tf32" if precision == "tf32" else "ieee"
+
+
+def verify_arithmetic(library: str, precision: str, switches: Mapping[str, str]) -> None:
+    """Check the arithmetic of every operation as the library reports it.
+
+    Args:
+        library: its name, for the message.
+        precision: what the cell is to compute in.
+        switches: for each of OPERATIONS `ieee` or `tf32`, read back from the library.
+
+    Raises:
+        ModelError: if an operation would be computed in another arithmetic, or if a variable of the
+            environment overrides the switches.
+    """
+    for variable in OVERRIDES:
+        if os.environ.get(variable):
+            raise ModelError(
+                f"{variable}={os.environ[variable]} changes the arithmetic behind {library}'s back, "
+                "and not in every framework alike; unset it and use precision"
+            )
+    required = float32_arithmetic(precision)
+    for operation in OPERATIONS:
+        if switches[operation] != required:
+            raise ModelError(
+                f"precision {precision!r}: {library} would compute its {operation} operations in "
+                f"{switches[operation]}, not in {required}; use a version whose switches work"
+            )
 
 
 def onednn(conv_algorithm: str, device: str) -> bool | None:

@@ -124,6 +124,7 @@ CHECKS: dict[str, Check] = {
     "threads": Check("2", "3", on("threads")),
     "reserve_cores": Check("0", "1", is_placed),
     "pin": Check("none", "auto", is_placed),
+    "flush_denormals": Check("true", "false", lambda cell, own: cell.seen.get("flush_denormals", True) == own.flush_denormals),
     "malloc": Check("system", "keep", lambda cell, own: (cell.seen["faults"] < MAPPED_ANEW) == (own.malloc == "keep")),
     "memory_limit": Check("8GiB", "6GiB", lambda cell, own: cell.seen["memory_limit"] == memory.size(own.memory_limit)),
     "formulation": Check("sequence", "prefix", rows_of_a_step),

@@ -10,6 +10,7 @@ from typing import Any
 from experiments.cell import measure, timing
 from experiments.cell.checkpoint import TrainingState
 from experiments.cell.compiling import Compiling
+from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP
 
 SETTINGS = {"inference_requests": 20, "warmup_requests": 5, "inference_batch_sizes": (1, 4), "inject_delay": 0.0}
@@ -80,6 +81,9 @@ class Steady:
     def graph_breaks(self) -> None:
         return None
 
+    def peak_device_bytes(self) -> None:
+        return None
+
     def training(self, *_: Any) -> Iterator[int]:
         for number in range(4):
             time.sleep(0.02)
@@ -115,7 +119,9 @@ def test_the_epochs_clock_holds_the_input_and_not_what_is_told() -> None:
         state,
         0.0,
         EVERY_STEP,
+        0,
         compiling,
+        DevicePeaks(steady),  # type: ignore[arg-type]
         Slowly(),  # type: ignore[arg-type]
     )
     assert losses == [0.0, 1.0, 2.0, 3.0]

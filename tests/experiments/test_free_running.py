@@ -15,6 +15,7 @@ import models
 from experiments import studies
 from experiments.cell import measure, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
+from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, pace
 from experiments.studies import calibrate, captioning, grid, lenet, overhead
 from experiments.workloads import steps as steps_
@@ -153,12 +154,13 @@ class WithEvents(Adapter):
 
 @pytest.mark.usefixtures("clock")
 def test_the_devices_clock_tells_steps_apart_without_waiting(given: dict[str, float]) -> None:
-    """By PyTorch's own events, on a stand-in of CUDA's. A step's time is that between the ends of two steps, idle or not."""
+    """By PyTorch's own events, on a stand-in of CUDA's. A step's time is that between the ends of two steps.
+
+    The first of a window has none: an idle device waits for its launch, and for the call that synchronises before it.
+    """
     watch = trained(11, Pace(5, first=1), WithEvents)
     host, device = given["launch"], given["step"] + given["update"]
-    # before its first step an idle device waits for the launch, and for the call that synchronises before the clock starts
-    first = given["synchronise"] + host + device
-    assert watch.on_device_seconds == near(2 * [first, *[max(host, device)] * 4])
+    assert watch.on_device_seconds == near(2 * 4 * [max(host, device)])
     assert [one.seconds for one in watch.windows] == near([freely(given, 5)] * 2)
 
 
@@ -239,7 +241,7 @@ def cell(folder: Path, **settings: Any) -> Any:
 def test_a_training_is_warmed_up_step_by_step_and_then_runs_freely(tmp_path: Path, given: dict[str, float]) -> None:
     framework, network, optimizer = opened()
     told = Told()
-    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, told)  # type: ignore[arg-type]
+    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), told)  # type: ignore[arg-type]
     assert (len(state.seconds), [one.steps for one in state.windows]) == (3, [4, 1, 4, 4, 4, 4])
     assert (state.steps, told.examples) == (24, [24 * 4])
     # a message at most after each window, with its own rate: a line a second is asked for, and every window is longer
@@ -252,7 +254,7 @@ def test_what_comes_first_changes_from_epoch_to_epoch(tmp_path: Path) -> None:
     """Behind a validation everything is slower for a moment: neither windows nor single steps shall always be there."""
     framework, network, optimizer = opened()
     took_turns = cell(tmp_path, timing="both", window_steps=2)
-    state = measure._train(Task(), took_turns, framework, network, optimizer, Told())  # type: ignore[arg-type]
+    state = measure._train(Task(), took_turns, framework, network, optimizer, DevicePeaks(framework), Told())  # type: ignore[arg-type]
     readings = sorted([(ended, 1) for ended in state.ended] + [(one.ended, one.steps) for one in state.windows])
     assert [steps for _, steps in readings] == [1, 1, 1, 2, 1, 1, 1, *[1, 1, 2, 1, 1, 2], *[2, 1, 1, 2, 1, 1]]
     assert [one.steps for one in state.windows] == [2, 1, 2, 2, 2, 2]
@@ -262,10 +264,10 @@ def test_what_comes_first_changes_from_epoch_to_epoch(tmp_path: Path) -> None:
 def test_a_resumed_training_keeps_its_windows_and_warms_up_again(tmp_path: Path) -> None:
     framework, network, optimizer = opened()
     with pytest.raises(KeyboardInterrupt):
-        measure._train(Task(2), cell(tmp_path), framework, network, optimizer, Told())  # type: ignore[arg-type]
+        measure._train(Task(2), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), Told())  # type: ignore[arg-type]
     kept = Checkpoint(tmp_path / "checkpoint", cell(tmp_path).settings).load(framework, network, optimizer)
     assert (len(kept.seconds), [one.steps for one in kept.windows]) == (3, [4, 1, 4, 4])
-    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, Told())  # type: ignore[arg-type]
+    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), Told())  # type: ignore[arg-type]
     assert (len(state.seconds), [one.steps for one in state.windows]) == (6, [4, 1, 4, 4, 4, 1])
     assert state.windows[:4] == kept.windows
     values = timing.PhaseValues("train", tuple(state.seconds), (4,) * 6, 3, tuple(state.starts))
@@ -275,7 +277,7 @@ def test_a_resumed_training_keeps_its_windows_and_warms_up_again(tmp_path: Path)
 @pytest.mark.usefixtures("clock", "given")
 def test_a_training_of_a_framework_that_waits_has_no_throughput(tmp_path: Path) -> None:
     framework, network, optimizer = opened(Waiting)
-    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, Told())  # type: ignore[arg-type]
+    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), Told())  # type: ignore[arg-type]
     assert state.held_up
 
 
@@ -366,8 +368,9 @@ def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(kind: str, monke
     framework, network, _ = opened(Diverging)
     settings = {"batch_size": 4, "timing": kind, "window_steps": 4, "seconds": 1.0, "least_steps": 12, "most_steps": 12}
     monkeypatch.setattr(grid_measure, "make_optimizer", lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)))
+    batch, spec = framework.place(next(batches(1))), SimpleNamespace(settings=settings)
     with pytest.raises(EvenhandError, match="the loss of step 6 is not finite"):
-        grid_measure._train(framework, network, framework.place(next(batches(1))), SimpleNamespace(settings=settings), Told())  # type: ignore[arg-type]
+        grid_measure._train(framework, network, batch, spec, DevicePeaks(framework), Told())  # type: ignore[arg-type]
 
 
 def test_a_campaign_of_freely_running_steps_is_judged_by_their_throughput(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,10 +250,30 @@ def test_what_is_no_size(text: str) -> None:
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "ResourceExhaustedError: {{function_node __wrapped__Conv2D}} OOM when allocating tensor with shape[8,64]",
         "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 11.4 GiB for an array",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "XlaRuntimeError: INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: failed to allocate",
     ],
 )
 def test_every_way_of_running_out_is_recognised(text: str) -> None:
     assert memory.ran_out(f"before\n{text}\nafter")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: FIND was unable to find an engine to execute this computation",
+        "NotFoundError: No algorithm worked! Error messages:",
+    ],
+)
+def test_an_error_of_several_causes_is_one_of_memory_where_the_device_is_full(text: str) -> None:
+    assert memory.device_ran_out(text, lambda: 0.01)
+    assert not memory.device_ran_out(text, lambda: 0.6)
+    assert not memory.device_ran_out(text, lambda: None)  # no driver that answers: its cause is not known
+
+
+def test_the_driver_is_asked_for_no_other_error() -> None:
+    assert not memory.device_ran_out("ValueError: shapes", lambda: pytest.fail("asked"))
 
 
 def test_other_errors_are_not_taken_for_it() -> None:

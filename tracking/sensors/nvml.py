@@ -112,6 +112,14 @@ class Gpu:
             return None
 
 
+def free_share() -> float | None:
+    """Return which share of the memory of the device that CUDA sees first is free; None if the driver does not report it."""
+    try:
+        return opened()[0].free_share()
+    except Exception:  # NVML has an error class for each cause: the device or its memory is unknown
+        return None
+
+
 def throttles(mask: float) -> list[str]:
     """Names of what slows the clocks, of NVML's mask of reasons."""
     return [name for bit, name in THROTTLES.items() if int(mask) & bit]

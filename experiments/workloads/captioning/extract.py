@@ -11,7 +11,8 @@ import numpy as np
 
 from experiments.cell import peak_memory
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import write_environment, write_values
+from experiments.cell.measure import memory_peaks, write_environment, write_values
+from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData
@@ -29,12 +30,19 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     folder = Path(spec.inputs["features"])
     network = encoder(framework, spec.inputs["weights"], spec.settings["seed"])
     with alone(folder / ".lock"):  # another campaign may be at the same pictures; what it has done is then found done
-        values, broken = _extract(spec, framework, network, data, folder, output)
-    _report(spec, framework, values, {data.images[i]: why for i, why in broken.items()}, output)
+        peaks = DevicePeaks(framework)
+        values, broken = _extract(spec, framework, network, data, folder, peaks, output)
+    _report(spec, framework, values, {data.images[i]: why for i, why in broken.items()}, peaks, output)
 
 
 def _extract(
-    spec: CellSpec, framework: Framework, network: Any, data: CaptionData, folder: Path, output: Output
+    spec: CellSpec,
+    framework: Framework,
+    network: Any,
+    data: CaptionData,
+    folder: Path,
+    peaks: DevicePeaks,
+    output: Output,
 ) -> tuple[PhaseValues, dict[int, str]]:
     array = features.open_for_writing(folder, len(data.images))
     broken, start = features.broken(folder), features.rows_done(folder)
@@ -49,6 +57,7 @@ def _extract(
         begin = time.perf_counter()
         pooled = _infer_whole(framework, network, pixels, size)
         seconds.append(time.perf_counter() - begin)
+        peaks.end_warmup()
         examples.append(len(pixels))
         array[first : first + len(pixels)] = pooled
         array.flush()
@@ -74,19 +83,24 @@ def _infer_whole(framework: Framework, network: Any, pixels: Array, batch: int) 
     return framework.infer(network, (filled,))[: len(pixels)]
 
 
-def _report(spec: CellSpec, framework: Framework, values: PhaseValues, broken: dict[str, str], output: Output) -> None:
+def _report(
+    spec: CellSpec,
+    framework: Framework,
+    values: PhaseValues,
+    broken: dict[str, str],
+    peaks: DevicePeaks,
+    output: Output,
+) -> None:
     steady = values.seconds[values.warmup :]
     metrics = {
         "features/images": float(sum(values.examples)),
         "features/total_seconds": sum(values.seconds),
-        "memory/peak_rss_bytes": peak_memory.rss_bytes(),
+        **memory_peaks(spec, peaks, peak_memory.rss_bytes(), output),
     }
     if values.seconds:
         metrics["features/first_batch_seconds"] = values.seconds[0]
     if steady:
         metrics["features/images_per_second"] = sum(values.examples[values.warmup :]) / sum(steady)
-    if (device := framework.peak_device_bytes()) is not None:
-        metrics["memory/peak_device_bytes"] = device
     output.metrics(metrics)
     spec.path.mkdir(parents=True, exist_ok=True)
     write_values(spec.path / "values.parquet", [values])

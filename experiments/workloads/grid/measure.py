@@ -13,7 +13,15 @@ import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import as_timed, check_parameters, make_optimizer, memory_peaks, write_run_files
+from experiments.cell.measure import (
+    as_timed,
+    check_parameters,
+    make_optimizer,
+    memory_peaks,
+    record_optimizer,
+    write_run_files,
+)
+from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues, Stopwatch
 from models.contract import Batch, Framework
 from tracking import clock
@@ -62,8 +70,9 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     batch = framework.place(drawn_batch(sizes, settings["image_size"], rows, rng))
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _infer, "train": _train}
-    found = [phases[phase](framework, network, batch, spec, output) for phase in settings["phases"]]
-    output.metrics(memory_peaks(framework, peak_memory.rss_bytes()))
+    peaks = DevicePeaks(framework)
+    found = [phases[phase](framework, network, batch, spec, peaks, output) for phase in settings["phases"]]
+    output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
     summary = {name: value for _, one in found for name, value in one.items()}
     write_run_files(spec, framework, [values for several, _ in found for values in several], summary, output)
 
@@ -75,7 +84,7 @@ def drawn_batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> B
 
 
 def _infer(
-    framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output
+    framework: Framework, network: Any, batch: Batch, spec: CellSpec, peaks: DevicePeaks, output: Output
 ) -> tuple[list[PhaseValues], dict[str, float]]:
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
@@ -87,6 +96,7 @@ def _infer(
         start = time.perf_counter()
         logits = framework.infer(network, batch.inputs)
         seconds.append(time.perf_counter() - start)
+        peaks.end_warmup()
         output.progress(f"inference, batch {rows}", len(seconds), None)
         output.turn()
     if logits.shape != (rows, settings["classes"]):  # the work that is timed is the work that was asked for
@@ -100,17 +110,19 @@ def _infer(
 
 
 def _train(
-    framework: Framework, network: Any, batch: Batch, spec: CellSpec, output: Output
+    framework: Framework, network: Any, batch: Batch, spec: CellSpec, peaks: DevicePeaks, output: Output
 ) -> tuple[list[PhaseValues], dict[str, float]]:
     """Optimizer steps on one batch, which stays where the framework put it."""
     rows = spec.settings["batch_size"]
-    optimizer = make_optimizer(spec, framework, network, output)
+    peaks.begin_warmup()
+    optimizer = make_optimizer(spec, framework, network)
     output.progress(f"training, batch {rows}", 0, None)
     pace = timing.pace(spec.settings, first=1)
     compiling = Compiling(framework)
 
     def on_step(step: int, *_: float) -> None:
         compiling.stepped()
+        peaks.end_warmup()
         output.progress(f"training, batch {rows}", step, None)
 
     watch = Stopwatch(on_step, pace=pace, turn=output.turn)
@@ -126,14 +138,16 @@ def _train(
     output.window("train", began, clock.now(), rows * steps)
     values = replace(values_of("train", watch.seconds, rows), ended=tuple(watch.ended))
     windows = _windows(watch, rows)
-    left_out = sum(one.steps for one in watch.windows[: windows.warmup])
-    on_device = timing.of_device(watch.on_device_seconds, rows, left_out)
+    left_out = sum(window.steps for window in watch.windows[: windows.warmup])
+    # the device's clock has no time of a window's first step
+    on_device = timing.of_device(watch.on_device_seconds, rows, left_out - windows.warmup)
     summary = timing.summarise_training(values, sum(watch.seconds))
     del summary["train/total_seconds"]  # a budget, not a result
     summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up)
     summary |= first_losses(watch.losses, spec.settings)
     summary |= {"check/train_steps": steps, "check/train_warmup": values.warmup + left_out}
     output.metrics(summary, step=steps)
+    record_optimizer(spec, framework, optimizer, output)
     return [values, windows, on_device], summary
 
 

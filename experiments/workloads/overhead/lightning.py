@@ -8,10 +8,13 @@ import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import memory_peaks, write_run_files
+from experiments.cell.peak_memory import DevicePeaks
 from experiments.workloads.grid.measure import PLACES, budget_of, drawn_batch, first_losses, values_of
 from models import frameworks
 from models.contract import Framework
 from tracking import clock
+
+AHEAD = 1  # batches that Lightning asks for before it makes a step
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
@@ -27,11 +30,13 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     output.progress(f"training, batch {rows}", 0, None)
     output.begin(PLACES["train"])
-    began, budget = clock.now(), budget_of(spec, output)
+    began, budget, peaks = clock.now(), budget_of(spec, output), DevicePeaks(framework)
 
     def another() -> bool:
         if budget.done:
             output.turn()
+        if budget.done > AHEAD:
+            peaks.end_warmup()
         return budget.step()
 
     seconds, losses = trainer.train(settings["learning_rate"], another)
@@ -39,5 +44,6 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     values = values_of("train", seconds, rows)
     summary = timing.summarise_training(values, sum(seconds)) | first_losses(losses, settings)
     del summary["train/total_seconds"]  # a budget, not a result
-    output.metrics(summary | memory_peaks(framework, peak_memory.rss_bytes()), step=len(seconds))
+    summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)
+    output.metrics(summary, step=len(seconds))
     write_run_files(spec, framework, [values], summary, output)

@@ -15,6 +15,7 @@ import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import memory_peaks, write_run_files
+from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues
 from experiments.workloads.grid.measure import PLACES, budget_of, drawn_batch, first_losses, values_of
 from models import frameworks
@@ -33,24 +34,26 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     loop = frameworks.loop(framework.name, "plain").Plain(network, weights, batch.inputs[0], batch.targets, framework.device)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _inference, "train": _training}
-    found = [phases[phase](loop, spec, output) for phase in settings["phases"]]
-    output.metrics(memory_peaks(framework, peak_memory.rss_bytes()))
+    peaks = DevicePeaks(framework)
+    found = [phases[phase](loop, spec, peaks, output) for phase in settings["phases"]]
+    output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
     summary = {name: value for _, one in found for name, value in one.items()}
     write_run_files(spec, framework, [values for values, _ in found], summary, output)
 
 
-def _inference(loop: Any, spec: CellSpec, output: Output) -> tuple[PhaseValues, dict[str, float]]:
+def _inference(loop: Any, spec: CellSpec, peaks: DevicePeaks, output: Output) -> tuple[PhaseValues, dict[str, float]]:
     rows = spec.settings["batch_size"]
-    seconds, _ = _timed(loop.requests(), spec, output, "inference", f"inference, batch {rows}")
+    seconds, _ = _timed(loop.requests(), spec, peaks, output, "inference", f"inference, batch {rows}")
     values = values_of(f"inference_batch_{rows}", seconds, rows)
     summary = timing.summarise_requests(values)
     output.metrics(summary)
     return values, summary
 
 
-def _training(loop: Any, spec: CellSpec, output: Output) -> tuple[PhaseValues, dict[str, float]]:
+def _training(loop: Any, spec: CellSpec, peaks: DevicePeaks, output: Output) -> tuple[PhaseValues, dict[str, float]]:
     rows = spec.settings["batch_size"]
-    seconds, losses = _timed(loop.steps(spec.settings["learning_rate"]), spec, output, "train", f"training, batch {rows}")
+    steps = loop.steps(spec.settings["learning_rate"])
+    seconds, losses = _timed(steps, spec, peaks, output, "train", f"training, batch {rows}")
     values = values_of("train", seconds, rows)
     summary = timing.summarise_training(values, sum(seconds)) | first_losses(losses, spec.settings)
     del summary["train/total_seconds"]  # a budget, not a result
@@ -58,17 +61,21 @@ def _training(loop: Any, spec: CellSpec, output: Output) -> tuple[PhaseValues, d
     return values, summary
 
 
-def _timed(work: Callable[[], Any], spec: CellSpec, output: Output, phase: str, told: str) -> tuple[list[float], list[Any]]:
+def _timed(
+    work: Callable[[], Any], spec: CellSpec, peaks: DevicePeaks, output: Output, phase: str, told: str
+) -> tuple[list[float], list[Any]]:
     """The seconds of each call and what it returned."""
     seconds: list[float] = []
     returned = []
     output.progress(told, 0, None)
     output.begin(PLACES[phase])
     budget, start = budget_of(spec, output), clock.now()
+    peaks.begin_warmup()
     while budget.step():
         began = time.perf_counter()
         found = work()
         seconds.append(time.perf_counter() - began)
+        peaks.end_warmup()
         returned.append(found if phase == "train" else None)
         output.turn()
     prefix = "" if phase == "train" else "inference/"

@@ -13,7 +13,15 @@ import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import as_timed, check_parameters, make_optimizer, memory_peaks, write_run_files
+from experiments.cell.measure import (
+    as_timed,
+    check_parameters,
+    make_optimizer,
+    memory_peaks,
+    record_optimizer,
+    write_run_files,
+)
+from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.workloads.training_speed import inputs
@@ -24,7 +32,6 @@ from tracking.errors import EvenhandError
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any, list[Batch]]:
     """The network, its optimizer and the batches, for what is to be asked of them when all is measured."""
-    framework.compile_anew()
     spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
     model, rows, varying = settings["model"], settings["batch_size"], settings["lengths"] == "varying"
@@ -37,7 +44,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     folder = spec.inputs.get("data", {}).get(model, "")
     batches = inputs.batches(module, sizes, settings["size"], rows=rows, varying=varying, rng=rng, folder=folder)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
-    optimizer = make_optimizer(spec, framework, network, output)
+    optimizer, peaks = make_optimizer(spec, framework, network), DevicePeaks(framework)
 
     warmup = settings["steps"] if varying else settings["warmup_steps"]
     total = warmup + settings["steps"]
@@ -45,6 +52,8 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
 
     def on_step(step: int, *_: float) -> None:
         compiling.stepped()
+        if len(watch.losses) >= warmup:
+            peaks.end_warmup()
         output.progress("training", step, total)
 
     watch = Stopwatch(on_step, pace=timing.pace(settings, warmup), turn=output.turn)
@@ -62,10 +71,11 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     on_device = timing.of_device(watch.on_device_seconds, rows)
     summary = timing.summarise_training(values, sum(watch.seconds) + sum(one.seconds for one in watch.windows))
     summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up)
-    summary |= memory_peaks(framework, peak_memory.rss_bytes())
+    summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)
     if varying:
         summary |= {"train/first_epoch_seconds": epochs[0], "train/epoch_seconds": epochs[1]}
     output.metrics(summary, step=total)
+    record_optimizer(spec, framework, optimizer, output)
     write_run_files(spec, framework, [values, windows, on_device], summary, output)
     if settings["profile"]:
         profile(spec, framework, network, optimizer, lambda: cycle(batches), output)

@@ -7,8 +7,17 @@ from importlib.metadata import version
 from typing import Any
 
 from models.errors import ModelError
-from models.frameworks.devices import choose_in_xla, resolve
+from models.frameworks.devices import (
+    OPERATIONS,
+    choose_in_xla,
+    float32_arithmetic,
+    flushes_denormals,
+    resolve,
+    verify_arithmetic,
+)
 
+# By arithmetic: what JAX calls it.
+MATMUL_PRECISION = {"ieee": "highest", "tf32": "tensorfloat32"}
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
@@ -29,13 +38,17 @@ class JaxDevice:
         self._compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._listen)
         self.name = resolve(wanted, jax.default_backend() == "gpu", "jax", precision)
-        jax.config.update("jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest")
+        jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[float32_arithmetic(precision)])
+        verify_arithmetic("jax", precision, self._arithmetic())
 
     def _listen(self, event: str, *_: Any, **__: Any) -> None:
         self._compiled += event == COMPILED
 
     def compilations(self) -> int:
         return self._compiled
+
+    def keep_denormals(self) -> None:
+        raise ModelError("flush_denormals=false: JAX flushes them on the CPU and has no switch; use true")
 
     def seed(self, seed: int) -> None:
         """Nothing to do: JAX has no global state, Keras seeds each layer."""
@@ -51,12 +64,28 @@ class JaxDevice:
         statistics = self._jax.local_devices()[0].memory_stats() if self.name == "cuda" else None
         return int(statistics["peak_bytes_in_use"]) if statistics else None
 
+    def reset_peak(self) -> bool:
+        """JAX cannot."""
+        return False
+
     def versions(self) -> dict[str, str]:
         return {
             "jax": self._jax.__version__,
             "jaxlib": version("jaxlib"),
-            "jax_matmul_precision": str(self._jax.config.jax_default_matmul_precision),
+            **{f"jax_{operation}_precision": switch for operation, switch in self._arithmetic().items()},
             "xla_flags": os.environ["XLA_FLAGS"],
             "jax_threads": os.environ.get("NPROC", "default"),
+            "jax_flushes_denormals": flushes_denormals(self._halved),
             "jax_x64": str(self._jax.config.jax_enable_x64),
         }
+
+    def _halved(self, array: Any) -> Any:
+        import numpy as np
+
+        return np.asarray(self._jax.numpy.asarray(array) * 0.5)
+
+    def _arithmetic(self) -> dict[str, str]:
+        """Return each operation's switch: JAX has one, which convolutions and cuDNN's LSTM follow."""
+        switch = str(self._jax.config.jax_default_matmul_precision)
+        names = {theirs: ours for ours, theirs in MATMUL_PRECISION.items()}
+        return dict.fromkeys(OPERATIONS, names.get(switch, switch))

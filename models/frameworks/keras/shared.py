@@ -114,7 +114,12 @@ class KerasFramework(Framework):
 
     def optimizer_implementation(self, optimizer: Any) -> str:
         ours: dict[str, str] = getattr(type(optimizer), "implementations", {})
-        return ours.get(self.backend, f"keras.optimizers.{type(optimizer).__name__}")
+        if self.backend in ours:
+            by_xla = self.backend == "tensorflow" and self._compiles_each_shape
+            return f"{ours[self.backend]}, compiled by XLA" if by_xla else ours[self.backend]
+        # On PyTorch Keras puts a class of its own in the place of each optimizer, whose code calls foreach kernels.
+        kernels = ": foreach" if type(optimizer).__module__.startswith("keras.src.backend.torch") else ""
+        return f"keras.optimizers.{type(optimizer).__name__}{kernels}"
 
     def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
         optimizer.learning_rate = learning_rate
@@ -181,6 +186,15 @@ class KerasFramework(Framework):
     def compilations(self) -> int:
         return self._device.compilations() + self._traced + len(self._shapes)
 
+    def compile_anew(self) -> None:
+        if self.backend == "jax":
+            import jax
+
+            jax.config.update("jax_enable_compilation_cache", False)
+
+    def keep_denormals(self) -> None:
+        self._device.keep_denormals()
+
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)
 
@@ -189,6 +203,9 @@ class KerasFramework(Framework):
 
     def peak_device_bytes(self) -> int | None:
         return self._device.peak_bytes()
+
+    def reset_peak(self) -> bool:
+        return self._device.reset_peak()
 
     def _reader(self, files: ImageFiles, workers: int) -> Any:
         """The input pipeline of the backend, whose images lie in memory as Keras keeps them: channels last."""

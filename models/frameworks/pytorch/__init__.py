@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 
 from models.variant import Variant
 
+CXX = ("c++", "g++", "clang++")
+CC = ("cc", "gcc", "clang")
+
+
+def has_compiler(names: tuple[str, ...], variable: str) -> bool:
+    """Return whether one of these compilers, or the one that the variable names, is installed."""
+    return any(map(shutil.which, filter(None, (os.environ.get(variable), *names))))
+
 
 def _no_compiler() -> str:
-    if any(map(shutil.which, ("c++", "g++", "clang++"))):
+    """Return what is missing on any device: on a GPU Triton needs C only, so that the adapter checks for C++."""
+    if has_compiler(CXX, "CXX") or has_compiler(CC, "CC"):
         return ""
-    return "torch.compile needs a C++ compiler: install g++ or clang++"
+    return "torch.compile needs a C++ compiler, on a GPU a C compiler: install g++ or clang++"
 
 
 _EAGER = Variant(

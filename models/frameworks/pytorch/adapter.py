@@ -32,7 +32,7 @@ from models.contract import (
     Weights,
     check_weights,
 )
-from models.frameworks.pytorch import seen
+from models.frameworks.pytorch import CC, CXX, has_compiler, seen
 from models.frameworks.pytorch.device import TorchDevice
 
 IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
@@ -52,6 +52,8 @@ class Adapter(Framework):
         self._dtype = torch.float64 if precision == "float64" else torch.float32
         self._mixed = precision == "bfloat16"
         self._compile = name == "pytorch+compile"
+        if self._compile:
+            _check_compiler(self.device)
         self._eager = not (self._compile or self._mixed)
         self._layout = torch.channels_last if name == "pytorch+channels_last" else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
@@ -64,6 +66,8 @@ class Adapter(Framework):
 
     def build(self, model: str, spec: Any) -> nn.Module:
         network: nn.Module = models.load(model, self.architecture).build(spec)
+        if self._mixed:
+            check_autocast(network, self.device)
         network.to(self.device, self._dtype)
         return network.to(memory_format=self._layout).eval()
 
@@ -85,11 +89,11 @@ class Adapter(Framework):
         if config.name == "sgd":
             options = {"momentum": config.momentum, "weight_decay": config.weight_decay}
             return torch.optim.SGD(named, lr=config.learning_rate, **options, fused=True)
-        return torch.optim.Adam(named, lr=config.learning_rate, fused=config.name == "adam")
+        # None, not False: PyTorch chooses foreach on a GPU only if neither is set
+        return torch.optim.Adam(named, lr=config.learning_rate, fused=True if config.name == "adam" else None)
 
     def optimizer_implementation(self, optimizer: torch.optim.Optimizer) -> str:
-        looped = "one tensor after another" if self.device == "cpu" else "foreach"
-        return f"torch.optim.{type(optimizer).__name__}: {'fused' if optimizer.param_groups[0]['fused'] else looped}"
+        return f"torch.optim.{type(optimizer).__name__}: {seen.optimizer_kernels(optimizer)}"
 
     def set_learning_rate(self, optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
         for group in optimizer.param_groups:
@@ -212,7 +216,11 @@ class Adapter(Framework):
         if self._compile:
             folder = tempfile.mkdtemp(prefix="torch-compile-")
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+            os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+    def keep_denormals(self) -> None:
+        self._device.keep_denormals()
 
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)
@@ -222,6 +230,9 @@ class Adapter(Framework):
 
     def peak_device_bytes(self) -> int | None:
         return self._device.peak_bytes()
+
+    def reset_peak(self) -> bool:
+        return self._device.reset_peak()
 
     def _placed(self, array: Array | Tensor) -> Tensor:
         tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
@@ -250,6 +261,27 @@ class Adapter(Framework):
                 return run(*arguments)
 
         return mixed
+
+
+def check_autocast(network: nn.Module, device: str) -> None:
+    """Raise ModelError for layers that autocast computes in another dtype than bfloat16.
+
+    On a GPU it gives cuDNN's recurrent layers float16, whatever dtype it is asked for (AutocastRNN.cpp: at::kHalf).
+    """
+    for name, module in network.named_modules():
+        if device == "cuda" and isinstance(module, nn.RNNBase):
+            kind = type(module).__name__
+            raise ModelError(
+                f"precision 'bfloat16': PyTorch computes {name or kind} (nn.{kind}) in float16 on a GPU; use float32 or tf32"
+            )
+
+
+def _check_compiler(device: str) -> None:
+    """Raise ModelError where the compiler of what Inductor writes for a device is missing."""
+    if device == "cpu" and not has_compiler(CXX, "CXX"):
+        raise ModelError("pytorch+compile: torch.compile needs a C++ compiler on the CPU: install g++ or clang++")
+    if device == "cuda" and not has_compiler(CC, "CC"):
+        raise ModelError("pytorch+compile: Triton needs a C compiler on a GPU: install gcc or clang")
 
 
 def _laid_out(images: Tensor, layout: torch.memory_format) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.contract import Array, Dropping
 from models.layer_values import UNKNOWN, Recorder, fingerprint
@@ -116,3 +117,37 @@ def _numpy(tensor: Tensor) -> Array:
 
 def _channels_last(tensor: Tensor) -> Tensor:
     return tensor.movedim(1, -1) if tensor.dim() > 3 else tensor
+
+
+class _CalledOperators(TorchDispatchMode):  # type: ignore[misc]
+    """Names of the operators that are called within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(operator.overloadpacket.__name__)
+        return operator(*args, **kwargs or {})
+
+
+def optimizer_kernels(optimizer: torch.optim.Optimizer) -> str:
+    """Return which kernels an optimizer's step calls: fused, foreach, or those of single tensors.
+
+    Observed in a step of its class, with its options, on a tensor of one value for each weight: type,
+    device and dtype of the weights decide.
+    """
+    groups = []
+    for group in optimizer.param_groups:
+        weights = [nn.Parameter(weight.detach().new_zeros(1)) for weight in group["params"]]
+        for weight in weights:
+            weight.grad = torch.zeros_like(weight)
+        options = {name: value for name, value in group.items() if name in optimizer.defaults}
+        groups.append({**options, "params": weights})
+    probe = type(optimizer)(groups)
+    with _CalledOperators() as called:
+        probe.step()
+    for kernels in ("fused", "foreach"):
+        if any(name.startswith(f"_{kernels}_") for name in called.names):
+            return kernels
+    return "one tensor after another"

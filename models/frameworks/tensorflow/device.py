@@ -8,7 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from models.frameworks.devices import choose_in_xla, onednn, resolve
+from models.errors import ModelError
+from models.frameworks.devices import (
+    OPERATIONS,
+    choose_in_xla,
+    flushes_denormals,
+    onednn,
+    resolve,
+    verify_arithmetic,
+)
 
 
 class TensorFlowDevice:
@@ -37,6 +45,10 @@ class TensorFlowDevice:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+        verify_arithmetic("tensorflow", precision, self._arithmetic())
+
+    def keep_denormals(self) -> None:
+        raise ModelError("flush_denormals=false: TensorFlow flushes them on the CPU and has no switch; use true")
 
     def seed(self, seed: int) -> None:
         self._tf.random.set_seed(seed)
@@ -51,6 +63,11 @@ class TensorFlowDevice:
     def peak_bytes(self) -> int | None:
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.name == "cuda" else None
 
+    def reset_peak(self) -> bool:
+        if self.name == "cuda":
+            self._tf.config.experimental.reset_memory_stats("GPU:0")
+        return self.name == "cuda"
+
     def compilations(self) -> int:
         """None that it tells: adapters count what they have traced."""
         return 0
@@ -64,12 +81,18 @@ class TensorFlowDevice:
             "tensorflow_cudnn": str(build.get("cudnn_version")),
             "tensorflow_intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
             "tensorflow_inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
-            "tensorflow_tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+            **{f"tensorflow_{operation}_precision": switch for operation, switch in self._arithmetic().items()},
+            "tensorflow_flushes_denormals": flushes_denormals(lambda array: (tf.constant(array) * 0.5).numpy()),
             "tensorflow_cudnn_autotune": os.environ["TF_CUDNN_USE_AUTOTUNE"],
             "tensorflow_cudnn_deterministic": os.environ["TF_CUDNN_DETERMINISTIC"],
             "xla_flags": os.environ["XLA_FLAGS"],
             "tensorflow_onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
         }
+
+    def _arithmetic(self) -> dict[str, str]:
+        """Return each operation's switch: TensorFlow has one for all of them."""
+        rounds = self._tf.config.experimental.tensor_float_32_execution_enabled()
+        return dict.fromkeys(OPERATIONS, "tf32" if rounds else "ieee")
 
 
 @contextmanager
