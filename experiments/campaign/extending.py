@@ -168,7 +168,8 @@ def _given(wanted: Mapping[str, str], study: str) -> list[str]:
     module = studies.load(study)
     preset = {"preset": wanted["preset"]}
     otherwise = settings_.as_text(settings_.parse(module.Settings, module.PRESETS, preset))
-    differ = {name: text for name, text in wanted.items() if text != otherwise[name] and name not in ("settings", "resume")}
+    names = {field.name for field in settings_.for_users(module.Settings)} - {"settings", "resume"}
+    differ = {name: text for name, text in wanted.items() if text != otherwise[name] and name in names}
     return [f"--{name}={text}" for name, text in {**preset, **differ}.items()]
 
 

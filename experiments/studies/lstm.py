@@ -10,7 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import setting
+from experiments.config.settings import per_cell, setting
 from experiments.planning.treatments import Treatment, check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
@@ -50,9 +50,9 @@ class Settings(training_speed.Settings):
     ctc: str = setting(
         "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
     )
-    implementation: str = setting("", "set by the study, cell by cell", group="set by the study")
-    library: str = setting("", "set by the study, cell by cell", group="set by the study")
-    lstm: str = setting("", "set by the study, cell by cell", group="set by the study")
+    implementation: str = per_cell("", "implementations")
+    library: str = per_cell("", "frameworks")
+    lstm: str = per_cell("", "implementations")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
