@@ -63,16 +63,24 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def environment_digest(of_frameworks: Sequence[str]) -> str:
-    """Equal where machine and packages are: the tag `environment`, which must not change inside a block."""
-    return _digest({"machine": machine(), "packages": packages(of_frameworks)})
+def environment_digest(of_frameworks: Sequence[str], interpreters: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """Equal where machine and packages are: the tag `environment`, which must not change inside a block.
+
+    interpreters: the packages of frameworks that other interpreters than this run, by framework.
+    """
+    here = {"machine": machine(), "packages": packages(of_frameworks)}
+    return _digest({**here, "interpreters": interpreters} if interpreters else here)
 
 
-def environment_tags(of_frameworks: Sequence[str]) -> dict[str, str]:
-    """What the two digests stand for, as tags that people can read and compare by: `cpu`, `gpu`, `version.torch`, …"""
+def environment_tags(of_frameworks: Sequence[str], installed: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the two digests stand for, as tags that people can read and compare by: `cpu`, `gpu`, `version.torch`, …
+
+    installed: the packages of another interpreter than this.
+    """
     here = machine()
     hardware = {"cpu": f"{here['cores']} × {here['cpu']}", "gpu": ", ".join(here["gpus"])}
-    versions = {f"version.{name}": version for name, version in packages(of_frameworks).items()}
+    found = packages(of_frameworks) if installed is None else installed
+    versions = {f"version.{name}": version for name, version in found.items()}
     return {name: text for name, text in {**hardware, **versions}.items() if text}
 
 

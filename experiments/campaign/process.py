@@ -8,14 +8,13 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from experiments.cell.contract import CellSpec
-from experiments.config import memory
+from experiments.config import interpreters, memory
 from tracking import clock
 from tracking.records import Record, RunClosed, RunOutcome, from_line
 
@@ -43,7 +42,7 @@ class Child:
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
                 # -P: not from the working folder, whose `models` may be the user's
-                [sys.executable, "-P", "-m", "experiments.cell"],
+                [interpreters.executable(spec.framework, spec.settings.get("pythons", ())), "-P", "-m", "experiments.cell"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

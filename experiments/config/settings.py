@@ -290,6 +290,13 @@ class CampaignSettings:
         searchable=False,
     )
     sensor_seconds: float = setting(0.5, "period of the sensors", minimum=0.05, maximum=3_600, group="machine", searchable=False)
+    pythons: tuple[str, ...] = setting(
+        (),
+        "interpreters of frameworks that are installed in environments of their own: tensorflow=/PATH/bin/python,…",
+        group="machine",
+        material=False,
+        searchable=False,
+    )
     malloc: str = setting(
         "system",
         "freed memory: system: the C library decides, in some processes anew in every step; keep: it stays with the process",

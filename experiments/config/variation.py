@@ -148,7 +148,7 @@ def _check_name(name: str, settings: CampaignSettings) -> None:
         return
     if fields[name].metadata["group"] == SET_BY_STUDY:
         raise WrongCall(f"vary: {settings_.why_not_for_users(fields[name])}")
-    if isinstance(getattr(settings, name), tuple):
+    if isinstance(getattr(settings, name), tuple) and fields[name].metadata["group"] not in ("machine", "verdict"):
         raise WrongCall(f"vary: {name} lists what is compared already; name several in {name}=a,b")
     raise WrongCall(
         f"vary: {name} belongs to the campaign, not to a cell; take threads, precision or another of a cell's settings"

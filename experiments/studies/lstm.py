@@ -114,8 +114,8 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 def _check(settings: Settings) -> None:
     """Raises WrongCall for what is not known, and for a network or framework that the question is not about."""
+    from experiments.config import interpreters
     from models import spec
-    from models.frameworks import missing
     from models.lstms import FLOAT32_ALONE
 
     for name in settings.implementations:
@@ -124,7 +124,9 @@ def _check(settings: Settings) -> None:
     for name in settings.frameworks:
         if name not in HAS:
             raise WrongCall(f"frameworks={name}: its LSTMs are not compared here; have {', '.join(HAS)}")
-        if any("+" in one for one in settings.implementations) and (reason := missing(COMPILED[name])):
+        if any("+" in one for one in settings.implementations) and (
+            reason := interpreters.missing(COMPILED[name], settings.pythons)
+        ):
             raise WrongCall(reason)
     blocks = [name for name in settings.implementations if name in FLOAT32_ALONE]
     if settings.precision == "bfloat16" and blocks and "tensorflow" in settings.frameworks:

@@ -8,6 +8,8 @@ from typing import Protocol
 from models.contract import StepEvents
 from models.errors import ModelError, NoDevice
 
+MAX_MESSAGE = 500
+
 
 class Device(Protocol):
     """name: `cpu` or `cuda`, resolved from `auto` to what is there."""
@@ -29,17 +31,37 @@ class Device(Protocol):
     def versions(self) -> dict[str, str]: ...
 
 
-def resolve(wanted: str, has_accelerator: bool, library: str, precision: str) -> str:
+def resolve(wanted: str, has_accelerator: bool, library: str, precision: str, messages: str = "") -> str:
     """`cpu` or `cuda`, from `auto` or what is asked for.
+
+    messages: what the library itself said while it looked for a GPU.
 
     Raises NoDevice for a GPU that is not there, ModelError for tf32 without one.
     """
     if wanted == "cuda" and not has_accelerator:
-        raise NoDevice(f"device 'cuda': {library} sees no GPU here; use cpu or auto")
+        reason = f"device 'cuda': {library} sees no GPU here; use cpu or auto"
+        own = messages or _reason_of(library)
+        raise NoDevice(f"{reason}. {library} reports: {' '.join(own.split())[:MAX_MESSAGE]}" if own else reason)
     found = ("cuda" if has_accelerator else "cpu") if wanted == "auto" else wanted
     if precision == "tf32" and found == "cpu":
         raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
     return found
+
+
+def _reason_of(library: str) -> str:
+    """Return the error that a library raises when it is asked for a GPU; empty if it raises none, or is another's."""
+    try:
+        if library == "torch":
+            import torch
+
+            torch.cuda.init()
+        elif library == "jax":
+            import jax
+
+            jax.devices("cuda")
+    except Exception as error:  # each library has its own types
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def onednn(conv_algorithm: str, device: str) -> bool | None:
