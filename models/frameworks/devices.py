@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Protocol
 
 from models.contract import StepEvents
@@ -31,16 +32,16 @@ class Device(Protocol):
     def versions(self) -> dict[str, str]: ...
 
 
-def resolve(wanted: str, has_accelerator: bool, library: str, precision: str, messages: str = "") -> str:
+def resolve(wanted: str, has_accelerator: bool, library: str, precision: str, messages: str | Callable[[], object] = "") -> str:
     """`cpu` or `cuda`, from `auto` or what is asked for.
 
-    messages: what the library itself said while it looked for a GPU.
+    messages: what the library itself said while it looked for a GPU, or a call that raises an error saying so.
 
     Raises NoDevice for a GPU that is not there, ModelError for tf32 without one.
     """
     if wanted == "cuda" and not has_accelerator:
         reason = f"device 'cuda': {library} sees no GPU here; use cpu or auto"
-        own = messages or _reason_of(library)
+        own = messages if isinstance(messages, str) else _error_of(messages)
         raise NoDevice(f"{reason}. {library} reports: {' '.join(own.split())[:MAX_MESSAGE]}" if own else reason)
     found = ("cuda" if has_accelerator else "cpu") if wanted == "auto" else wanted
     if precision == "tf32" and found == "cpu":
@@ -48,17 +49,10 @@ def resolve(wanted: str, has_accelerator: bool, library: str, precision: str, me
     return found
 
 
-def _reason_of(library: str) -> str:
-    """Return the error that a library raises when it is asked for a GPU; empty if it raises none, or is another's."""
+def _error_of(probe: Callable[[], object]) -> str:
+    """Return the error that a call for a GPU ends with; empty if it ends well."""
     try:
-        if library == "torch":
-            import torch
-
-            torch.cuda.init()
-        elif library == "jax":
-            import jax
-
-            jax.devices("cuda")
+        probe()
     except Exception as error:  # each library has its own types
         return f"{type(error).__name__}: {error}"
     return ""

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments import studies
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
 from experiments.config import interpreters
+from experiments.config import settings as settings_
+from experiments.planning import plan as plan_
 from models import frameworks
 from models.errors import NoDevice
 from models.frameworks import devices
@@ -98,8 +101,8 @@ def test_a_frameworks_interpreter_is_its_variants_too(framework: str, expected: 
 @pytest.mark.parametrize(
     ("pythons", "said"),
     [
-        ("tensorflow", "pythons=tensorflow: write a framework and its interpreter, tensorflow=/PATH/bin/python"),
-        ("tensorflow=", "pythons=tensorflow=: write a framework"),
+        ("tensorflow", "pythons=tensorflow is no framework with its interpreter; write tensorflow=/PATH/bin/python"),
+        ("tensorflow=", "pythons=tensorflow= is no framework"),
         ("tensorflow=bin/python", "pythons: tensorflow=bin/python is no absolute path; write tensorflow=/"),
         ("tensorflow=/a,tensorflow=/b", "pythons: tensorflow is named twice; keep one"),
         ("tensorflo=/a", "no framework 'tensorflo'; did you mean tensorflow"),
@@ -128,13 +131,10 @@ def test_an_environment_without_the_framework_says_what_installs_it(tmp_path: Pa
 
 
 def test_the_interpreter_is_no_setting_of_a_cell() -> None:
+    module = studies.load("lenet")
+    settings = settings_.parse(module.Settings, module.PRESETS, {"vary": "pythons=a|b"})
     with pytest.raises(WrongCall, match="vary: pythons belongs to the campaign, not to a cell"):
-        from experiments import studies
-        from experiments.config import settings as settings_
-        from experiments.planning import plan as plan_
-
-        module = studies.load("lenet")
-        plan_.of_study(module, settings_.parse(module.Settings, module.PRESETS, {"vary": "pythons=a|b"}))
+        plan_.of_study(module, settings)
 
 
 @pytest.mark.skipif(bool(provenance.gpus()), reason="this machine has a GPU")

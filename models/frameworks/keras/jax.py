@@ -28,7 +28,7 @@ class JaxDevice:
         self._jax = jax
         self._compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._listen)
-        self.name = resolve(wanted, jax.default_backend() == "gpu", "jax", precision)
+        self.name = resolve(wanted, jax.default_backend() == "gpu", "jax", precision, lambda: jax.devices("cuda"))
         jax.config.update("jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest")
 
     def _listen(self, event: str, *_: Any, **__: Any) -> None:

@@ -33,7 +33,7 @@ class TorchDevice:
         import torch
 
         self._torch = torch
-        self.name = resolve(wanted, torch.cuda.is_available(), "torch", precision)
+        self.name = resolve(wanted, torch.cuda.is_available(), "torch", precision, torch.cuda.init)
         torch.backends.fp32_precision = "tf32" if precision == "tf32" else "ieee"
         torch.backends.cudnn.benchmark = conv_algorithm == "profiled"
         torch.backends.cudnn.deterministic = conv_algorithm == "fixed"
