@@ -52,7 +52,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def all_settings() -> str:
     """Every setting of every experiment and command: a table each, those that all experiments have once."""
-    common = dataclasses.fields(settings.CampaignSettings)
+    common = settings.for_users(settings.CampaignSettings)
     known = {field.name: field for field in common}
     parts = [
         "# Settings",
@@ -62,10 +62,10 @@ def all_settings() -> str:
     ]
     for name in studies.available():
         study = studies.load(name)
-        own = [one for one in dataclasses.fields(study.Settings) if _differs(one, known.get(one.name))]
+        own = [one for one in settings.for_users(study.Settings) if _differs(one, known.get(one.name))]
         parts += [f"## {name}", study.TITLE, *_tables(own, study.Settings), "Presets:", _presets(study.PRESETS)]
     for name, command in COMMANDS.items():
-        parts += [f"## {name}", command.title, *_tables(dataclasses.fields(command.settings), command.settings)]
+        parts += [f"## {name}", command.title, *_tables(settings.for_users(command.settings), command.settings)]
     return "\n\n".join(parts) + "\n"
 
 

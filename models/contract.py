@@ -378,6 +378,10 @@ class Framework(ABC):
         """Nodes of a training step's graph before and after its optimizers, by kind; of no graph, none. Makes a step."""
         return {}
 
+    def waits_in_step(self, network: Any) -> str:  # noqa: ARG002
+        """Return what makes a training step wait for the device before its end; empty if nothing does."""
+        return ""
+
     def step_events(self, steps: int) -> StepEvents | None:  # noqa: ARG002
         """Marks for so many steps that begin now; None where the framework has no events on this device."""
         return None

@@ -101,11 +101,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Side:
-    """Who computes: a framework, and what of the network's spec is its own, by name. precision: float32 where it has no other."""
+    """Who computes: a framework, and what of the network's spec is its own, by name.
+
+    precision: float32 where it has no other. python: the interpreter that it is installed for; empty: this one.
+    """
 
     framework: str
     own: tuple[tuple[str, str], ...] = ()
     precision: str = "float64"
+    python: str = ""
 
     def __str__(self) -> str:
         """`tensorflow`, or `tensorflow, lstm=block, float32`."""
@@ -220,7 +224,7 @@ def gate(
     models.spec(asked.model)
     every = list(map(side_of, sides))
     for side in every:
-        if reason := missing(side.framework):
+        if not side.python and (reason := missing(side.framework)):
             raise ModelError(reason)
     done = count(1)
 
@@ -253,7 +257,7 @@ def side_of(side: str | Side) -> Side:
 def _computed(asked: ParityRequest, side: Side, threads: int) -> dict[str, Array]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "computed.npz"
-        command = [sys.executable, "-m", "models.parity", asked.model, side.framework, str(out)]
+        command = [side.python or sys.executable, "-m", "models.parity", asked.model, side.framework, str(out)]
         command += ["--own", json.dumps(side.own), "--precision", side.precision]
         command += ["--rules", json.dumps(list(map(asdict, asked.rules))), "--seed", str(asked.seed), "--threads", str(threads)]
         command += ["--full"] if asked.full else []

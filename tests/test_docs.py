@@ -151,7 +151,7 @@ def check(words: list[str]) -> None:
             assert find_spec(module), module
         case ["pytest", *options]:
             check_tests(options)
-        case ["pip", "install", *options]:
+        case ["pip" | ".tensorflow/bin/pip", "install", *options]:
             check_installation(options)
         case ["export", *variables]:
             assert all(re.match(r"(KUBE_MLFLOW|MLFLOW|EVENHAND)_[A-Z_]+=", one) for one in variables)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import html
 import io
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from experiments import studies
-from experiments.config import outcomes
+from experiments.config import outcomes, settings
 from experiments.config.commands import COMMANDS
 from tests import documented
 from tests.conftest import ROOT
@@ -85,7 +84,7 @@ def test_every_page_is_in_the_site(site: Path) -> None:
 def test_the_reference_has_every_setting_with_its_meaning(site: Path) -> None:
     shown = rows(site / "reference" / "settings.html")
     kinds = [studies.load(name).Settings for name in studies.available()] + [one.settings for one in COMMANDS.values()]
-    fields = [field for kind in kinds for field in dataclasses.fields(kind)]
+    fields = [field for kind in kinds for field in settings.for_users(kind)]
     assert len({field.name for field in fields}) > 100
     missing = {field.name for field in fields if field.metadata["help"].replace("`", "") not in shown.get(field.name, "")}
     assert missing == set()

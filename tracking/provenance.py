@@ -90,21 +90,27 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def environment_digest(of_frameworks: Sequence[str]) -> str:
-    """Equal where machine, packages and inherited variables are: the tag `environment`, equal inside a block."""
+def environment_digest(of_frameworks: Sequence[str], interpreters: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """Equal where machine, packages and inherited variables are: the tag `environment`, equal inside a block.
+
+    interpreters: the packages of frameworks that other interpreters than this run, by framework.
+    """
     inherited = variables(os.environ, material=True)
     own = {"variables": inherited} if inherited else {}
-    return _digest({"machine": machine(), "packages": packages(of_frameworks), **own})
+    others = {"interpreters": interpreters} if interpreters else {}
+    return _digest({"machine": machine(), "packages": packages(of_frameworks), **own, **others})
 
 
-def environment_tags(of_frameworks: Sequence[str]) -> dict[str, str]:
+def environment_tags(of_frameworks: Sequence[str], installed: Mapping[str, str] | None = None) -> dict[str, str]:
     """What the two digests stand for, as tags that people can read and compare by: `cpu`, `gpu`, `version.torch`, …
 
     `inherited.NAME` is an environment variable that cells inherit.
+    installed: the packages of another interpreter than this.
     """
     here = machine()
     hardware = {"cpu": f"{here['cores']} × {here['cpu']}", "gpu": ", ".join(here["gpus"])}
-    versions = {f"version.{name}": version for name, version in packages(of_frameworks).items()}
+    found = packages(of_frameworks) if installed is None else installed
+    versions = {f"version.{name}": version for name, version in found.items()}
     inherited = {f"inherited.{name}": text for name, text in variables(os.environ, material=True).items()}
     return {name: text for name, text in {**hardware, **versions, **inherited}.items() if text}
 

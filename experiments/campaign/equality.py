@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.cell.contract import Progress
+from experiments.config import interpreters
 from experiments.datasets.files import alone, replace_text
 from models import frameworks, own
 from models.contract import ModelError
 from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
-from tracking import provenance
 from tracking.errors import WrongCall
 
 # What differs where the output of a layer does.
@@ -80,7 +80,7 @@ def _place(row: Row) -> str:
 
 
 def _file(asked: ParityRequest, reference: Side, side: Side, cache: Path) -> Path:
-    packages = provenance.packages(frameworks.distributions())
+    packages = [dict(interpreters.packages(one.framework, one.python)) for one in (reference, side)]
     known = {**asdict(asked), "sides": [asdict(reference), asdict(side)], "packages": packages, "code": _code()}
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     return cache / "parity" / f"{asked.model}-{digest}.json"

@@ -9,12 +9,11 @@ from typing import Any
 
 from experiments import studies
 from experiments.campaign.campaign import Campaign, ended_cells, looks_so_far
-from experiments.campaign.runner import journal_option
+from experiments.campaign.runner import environment_digest, journal_option
 from experiments.comparison.report.remarks import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
 from experiments.planning import plan as plan_
-from models import frameworks
 from tracking import journal, provenance
 from tracking.errors import WrongCall
 from tracking.journal import Journal
@@ -88,16 +87,16 @@ def allowed(settings: CampaignSettings, before: Mapping[str, Any], folder: Path,
     if not settings.until_settled and now < was:
         raise WrongCall(f"resume: blocks was {was} at the beginning and cannot become {now}; choose more, or start anew")
     if now > was:
-        _require_same_origin(folder, run)
+        _require_same_origin(folder, run, settings)
     return settings
 
 
-def _require_same_origin(folder: Path, run: str) -> None:
+def _require_same_origin(folder: Path, run: str, settings: CampaignSettings) -> None:
     """Raises WrongCall where machine, packages or code are not those of the first blocks, as far as the journal says."""
     first = next((one for one in journal.read_all(folder) if isinstance(one, RunOpened) and one.run == run), None)
     here = {
         "machine": (provenance.fingerprint(), "measure them there"),
-        "environment": (provenance.environment_digest(frameworks.distributions()), "install its packages and set its variables"),
+        "environment": (environment_digest(settings), "install its packages and set its variables"),
         "commit": (provenance.commit(), "check it out"),
     }
     for name, (now, remedy) in here.items():
@@ -168,7 +167,8 @@ def _given(wanted: Mapping[str, str], study: str) -> list[str]:
     module = studies.load(study)
     preset = {"preset": wanted["preset"]}
     otherwise = settings_.as_text(settings_.parse(module.Settings, module.PRESETS, preset))
-    differ = {name: text for name, text in wanted.items() if text != otherwise[name] and name not in ("settings", "resume")}
+    names = {field.name for field in settings_.for_users(module.Settings)} - {"settings", "resume"}
+    differ = {name: text for name, text in wanted.items() if text != otherwise[name] and name in names}
     return [f"--{name}={text}" for name, text in {**preset, **differ}.items()]
 
 

@@ -20,7 +20,7 @@ from experiments.campaign.preflight import Opened, on_a_common_device
 from experiments.campaign.readiness import MachineState
 from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags, told_apart
 from experiments.cell.contract import Prepared
-from experiments.config import devices, memory, variation
+from experiments.config import devices, interpreters, memory, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -214,7 +214,7 @@ def check(study: str, settings: CampaignSettings) -> None:
     module = studies.load(study)
     for name in settings.frameworks:
         frameworks.check(name)
-        if missing := frameworks.missing(name):
+        if missing := interpreters.missing(name, settings.pythons):
             raise WrongCall(missing)
     looking.check(settings)
     for own in variation.each(settings):
@@ -288,8 +288,13 @@ def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
 def _sides(module: ModuleType, settings: CampaignSettings, compared: Sequence[Treatment], model: str) -> dict[str, Side]:
     """Who has to compute a model alike: the treatments of a study that says what is a side's own, or the frameworks."""
     if hasattr(module, "side") and (own := [one for one in compared if one.settings.get("model") == model]):
-        return {one.name: module.side(one) for one in own}
-    return {name: Side(name) for name in settings.frameworks}
+        return {one.name: _side(module.side(one), settings) for one in own}
+    return {name: _side(Side(name), settings) for name in settings.frameworks}
+
+
+def _side(side: Side, settings: CampaignSettings) -> Side:
+    """Return the side with the interpreter that computes it."""
+    return dataclasses.replace(side, python=interpreters.separate(side.framework, settings.pythons))
 
 
 def _rules(settings: CampaignSettings, compared: Sequence[Treatment]) -> tuple[OptimizerConfig, ...]:

@@ -79,6 +79,8 @@ def on_a_common_device(
     if blind and all(not one.sees_device for one in failed) and "cuda" not in asked:
         settings = devices.on_the_cpu(settings)
         wanted = plan_.on_the_cpu(plan) if plan else plan_.of_study(module, settings)
+        for one in failed:
+            display.say(f"  {one.framework}: {one.closed.reason}")
         given_up = f"no GPU for {', '.join(dict.fromkeys(blind))}, so all run on the CPU; README.md says how each gets to the GPU"
         found = _opened_where_cells_run(study, settings, wanted.treatments, prepared, display)
         failed = [one for one in found if not one.well]

@@ -9,7 +9,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.cell.contract import CellSpec
-from experiments.config import devices, memory
+from experiments.config import devices, interpreters, memory
 from tracking import clock
 from tracking.records import Record, RunClosed, RunOutcome, from_line
 
@@ -47,7 +46,7 @@ class Child:
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
                 # -P: not from the working folder, whose `models` may be the user's
-                [sys.executable, "-P", "-m", "experiments.cell"],
+                [interpreters.executable(spec.framework, spec.settings.get("pythons", ())), "-P", "-m", "experiments.cell"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -24,7 +24,7 @@ from experiments.campaign import readiness
 from experiments.campaign.listening import LISTEN_SECONDS, Listening, Watch
 from experiments.campaign.turns import FILE, Turn, Turns, as_csv, together
 from experiments.cell.contract import CellSpec, Prepared
-from experiments.config import devices, durations, shell, variation
+from experiments.config import devices, durations, interpreters, shell, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -354,7 +354,7 @@ class Runner:
             "model": own_models.labelled(getattr(own, "model", "") or setup.module.MODEL),
             "dataset": prepared.dataset.name,
             "settings_hash": settings_hash(logged, settings_.immaterial(own)),
-            **origin_tags(setup.study, setup.settings),
+            **origin_tags(setup.study, setup.settings, spec.framework),
             **setup.prepared.tags,
             **prepared.tags,
             **self.placed,
@@ -472,17 +472,25 @@ def checkpoint_of(folder: Path, key: str) -> Path:
     return (folder / "cells" / key / "checkpoint").resolve()
 
 
-def origin_tags(study: str, settings: CampaignSettings) -> dict[str, str]:
-    """Who ran what where: the same on a campaign's run and on its cells'."""
-    commit = provenance.commit()
-    optional = {"commit": commit, "team": settings.team}
+def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> dict[str, str]:
+    """Who ran what where: the same on a campaign's run and on its cells', but for versions of another interpreter's packages.
+
+    framework: that of a cell.
+    """
+    commit, python = provenance.commit(), interpreters.separate(framework, settings.pythons)
+    optional = {"commit": commit, "team": settings.team, "interpreter": python}
     return {
         "machine": provenance.fingerprint(),
-        "environment": provenance.environment_digest(frameworks.distributions()),
-        **provenance.environment_tags(frameworks.distributions()),
+        "environment": environment_digest(settings),
+        **provenance.environment_tags(frameworks.distributions(), interpreters.packages(framework, python)),
         **{name: text for name, text in optional.items() if text},
         **source(study, commit),
     }
+
+
+def environment_digest(settings: CampaignSettings) -> str:
+    """Equal where machine and packages are, also those of other interpreters."""
+    return provenance.environment_digest(frameworks.distributions(), interpreters.all_packages(settings.pythons))
 
 
 def told_apart(study: str, settings: CampaignSettings, left_out: Collection[str]) -> str:

@@ -53,7 +53,8 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     )
     windows = timing.of_windows(() if state.held_up else state.windows, task.examples_a_step)
     on_device = timing.of_device(state.on_device_seconds, task.examples_a_step)
-    summary = as_timed(spec, summary, windows, on_device, output, held_up=state.held_up)
+    waits = framework.waits_in_step(network)
+    summary = as_timed(spec, summary, windows, on_device, output, held_up=state.held_up, waits=waits)
     summary |= task.derived(summary, state) | memory_peaks(spec, peaks, state.peak_rss_bytes, output)
     summary["check/page_faults_per_step"] = float(np.median(state.page_faults)) / task.steps_per_epoch
     output.metrics(summary, step=state.steps)
@@ -80,11 +81,23 @@ def record_optimizer(spec: CellSpec, framework: Framework, optimizer: Any, outpu
 
 
 def as_timed(
-    spec: CellSpec, summary: dict[str, float], windows: PhaseValues, on_device: PhaseValues, output: Output, *, held_up: bool
+    spec: CellSpec,
+    summary: dict[str, float],
+    windows: PhaseValues,
+    on_device: PhaseValues,
+    output: Output,
+    *,
+    held_up: bool,
+    waits: str = "",
 ) -> dict[str, float]:
-    """The summary of a training's steps, with windows where `timing` asks for them; or, as a tag, why there are none."""
+    """The summary of a training's steps, with windows where `timing` asks for them; or, as a tag, why there are none.
+
+    waits: what makes steps wait for the device, so that windows do not run freely: a tag, too.
+    """
     if spec.settings["timing"] == "step":
         return summary
+    if waits:
+        output.record(Tags(spec.run, {"waits_in_step": waits}))
     if held_up:
         output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.HELD_UP}))
     return timing.summarise_windows(summary, windows, on_device)

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem, ShellComplete, get_completion
 import models
 from experiments import studies
 from experiments.cli import arguments
-from experiments.config import shell
+from experiments.config import settings, shell
 from experiments.config.commands import COMMANDS
 from models import frameworks
 from tracking.errors import WrongCall
@@ -76,11 +76,11 @@ def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem[str
 def _fields(name: str) -> Iterator[dataclasses.Field[object]]:
     """The settings of a command or experiment; a search takes those of its experiments too."""
     if name in studies.available():
-        yield from dataclasses.fields(studies.load(name).Settings)
+        yield from settings.for_users(studies.load(name).Settings)
     elif name in COMMANDS:
         for one in studies.available() if COMMANDS[name].of_experiment else ():
             yield from _fields(one)
-        yield from dataclasses.fields(COMMANDS[name].settings)
+        yield from settings.for_users(COMMANDS[name].settings)
 
 
 def _values(name: str, field: dataclasses.Field[object], begun: str) -> Iterable[CompletionItem[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import textwrap
 import types
 import typing
@@ -90,7 +89,7 @@ def _page(
     )
     preset = chosen.get("preset", "")
     values = {key: value for key, value in chosen.items() if key != "preset"}
-    fields = dataclasses.fields(kind)
+    fields = settings.for_users(kind)
     hints = typing.get_type_hints(kind)
     groups = {group: page.add_argument_group(group) for group in dict.fromkeys(field.metadata["group"] for field in fields)}
     for field in fields:

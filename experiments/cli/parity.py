@@ -13,12 +13,13 @@ import models
 from experiments.campaign import equality
 from experiments.campaign.opening import keep
 from experiments.cell.contract import Progress
+from experiments.config import interpreters
 from experiments.config import settings as settings_
 from experiments.config.commands import Parity
 from experiments.config.console import Table, box
 from models import frameworks
 from models.contract import ModelError
-from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, gate
+from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, Side, gate
 from tracking import clock, provenance, spreadsheet
 from tracking.errors import WrongCall
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, Tags
@@ -64,10 +65,11 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
         models.spec(name)
     for name in settings.frameworks:
         frameworks.check(name)
-        if missing := frameworks.missing(name):
+        if missing := interpreters.missing(name, settings.pythons):
             raise WrongCall(missing)
     if len(settings.frameworks) < 2:
         raise WrongCall(f"frameworks={settings.frameworks[0]} is one side only; name the reference, then the others")
+    sides = [Side(name, python=interpreters.separate(name, settings.pythons)) for name in settings.frameworks]
     store = Store()
     store.check()
     began_ms = _now_ms()
@@ -78,7 +80,7 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
         rules = tuple(one for name in settings.optimizer for one in RULES[name])
         asked = ParityRequest(model, rules, settings.full, settings.seed)
         try:
-            found += gate(asked, settings.frameworks, at_once=1 if settings.full else 2)
+            found += gate(asked, sides, at_once=1 if settings.full else 2)
         except ModelError as error:
             failed.append(str(error))
     judged = Judged(found, failed)

@@ -71,6 +71,11 @@ class Parity:
     full: bool = setting(
         False, "whole networks instead of small versions with every kind of layer: minutes and gigabytes", group="networks"
     )
+    pythons: tuple[str, ...] = setting(
+        (),
+        "interpreters of frameworks that are installed in environments of their own: tensorflow=/PATH/bin/python,…",
+        group="networks",
+    )
     seed: int = setting(0, "of weights and batches", minimum=0, maximum=MAX_SEED, group="training")
 
 

@@ -58,10 +58,27 @@ def setting(
     under in the help. formerly: the name it had before, which still works. use: see `_use`.
     """
     accepts = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "path": path}
-    if group == SET_BY_STUDY:
-        use["searchable"] = False
     metadata = {"help": help, "group": group, "formerly": formerly, **accepts, **_use(**use)}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def per_cell(
+    default: Any,
+    *instead: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Sequence[str] = (),
+) -> Any:
+    """Return a dataclass field that a study sets for each cell, and that users cannot set.
+
+    Args:
+        default: The value before the study sets it.
+        instead: The settings of the study that users set.
+        minimum: As in `setting`, like `maximum` and `choices`.
+    """
+    accepts = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "path": False}
+    about = {"help": "set by the study, cell by cell", "group": SET_BY_STUDY, "formerly": "", "instead": instead}
+    return dataclasses.field(default=default, metadata={**about, **accepts, **_use(searchable=False)})
 
 
 def _use(*, material: bool = True, searchable: bool = True, silent: bool = False) -> dict[str, bool]:
@@ -285,6 +302,13 @@ class CampaignSettings:
         "take numbers below 1.2e-38 for 0 on the CPU, in every framework alike; false: compute with them, PyTorch only",
         group="machine",
     )
+    pythons: tuple[str, ...] = setting(
+        (),
+        "interpreters of frameworks that are installed in environments of their own: tensorflow=/PATH/bin/python,…",
+        group="machine",
+        material=False,
+        searchable=False,
+    )
     malloc: str = setting(
         "system",
         "freed memory: system: the C library decides, in some processes anew in every step; keep: it stays with the process",
@@ -405,6 +429,8 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
         if name not in fields:
             names = [field.name for field in for_users(kind)]
             raise WrongCall(f"there is no setting '{plain.short(name)}'{suggestion(name, names)}")
+        if fields[name].metadata["group"] == SET_BY_STUDY:
+            raise WrongCall(why_not_for_users(fields[name]))
     types_ = typing.get_type_hints(kind)
     values = {name: convert(name, text, types_[name]) for name, text in given.items()}
     settings = kind(**{**of_preset(presets, given), **values})
@@ -415,6 +441,11 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
 def for_users(kind: type[Any]) -> list[dataclasses.Field[Any]]:
     """Return the settings that a caller can set: a study sets the others, cell by cell."""
     return [field for field in _fields(kind) if field.metadata["group"] != SET_BY_STUDY]
+
+
+def why_not_for_users(field: dataclasses.Field[Any]) -> str:
+    """Return why a setting of the group `SET_BY_STUDY` is refused, and what to set instead."""
+    return f"{field.name} is set by the study, cell by cell; set {' or '.join(field.metadata['instead'])} instead"
 
 
 def called(field: dataclasses.Field[Any]) -> tuple[str, ...]:

@@ -147,9 +147,8 @@ def _check_name(name: str, settings: CampaignSettings) -> None:
     if name in can:
         return
     if fields[name].metadata["group"] == SET_BY_STUDY:
-        right = f"; name several in {name}s=a,b" if f"{name}s" in fields else ""
-        raise WrongCall(f"vary: {name} is set by the study, cell by cell{right}")
-    if isinstance(getattr(settings, name), tuple):
+        raise WrongCall(f"vary: {settings_.why_not_for_users(fields[name])}")
+    if isinstance(getattr(settings, name), tuple) and fields[name].metadata["group"] not in ("machine", "verdict"):
         raise WrongCall(f"vary: {name} lists what is compared already; name several in {name}=a,b")
     raise WrongCall(
         f"vary: {name} belongs to the campaign, not to a cell; take threads, precision or another of a cell's settings"

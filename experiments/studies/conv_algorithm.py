@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.config import devices
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MAX_ROWS, setting
+from experiments.config.settings import MAX_ROWS, per_cell, setting
 from experiments.planning.treatments import Treatment, check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
@@ -56,8 +56,9 @@ class Settings(training_speed.Settings):
         material=False,
     )
     data: str = setting("synthetic", "drawn from the seed", choices=("synthetic",), group="data")
-    batch_size: int = setting(0, "set by the study, cell by cell", minimum=0, maximum=MAX_ROWS, group="set by the study")
-    lengths: str = setting("fixed", "set by the study, cell by cell", choices=("fixed",), group="set by the study")
+    batch_size: int = per_cell(0, "batch_sizes", minimum=0, maximum=MAX_ROWS)
+    lengths: str = per_cell("fixed", "shapes", choices=("fixed",))
+    conv_algorithm: str = per_cell("profiled", "algorithms", choices=(*ALGORITHMS["cuda"], *ALGORITHMS["cpu"]))
 
 
 PRESETS: dict[str, dict[str, Any]] = {

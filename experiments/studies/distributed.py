@@ -14,7 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, per_cell, setting
 from experiments.planning.treatments import Treatment, check_count, require_single_steps
 from tracking import provenance
 from tracking.errors import WrongCall
@@ -104,10 +104,10 @@ class Settings(CampaignSettings):
     )
     device: str = setting("cpu", "cuda: a GPU a worker, over NCCL; has never been run", choices=("cpu", "cuda"), group="machine")
     precision: str = setting("float32", "in full", choices=("float32",), group="training")
-    model: str = setting("", "set by the study, cell by cell", group="set by the study")
-    group: str = setting("", "set by the study, cell by cell", group="set by the study")
-    worker_count: int = setting(0, "set by the study, cell by cell", minimum=0, maximum=1_024, group="set by the study")
-    hook: str = setting("", "set by the study, cell by cell", group="set by the study")
+    model: str = per_cell("", "models")
+    group: str = per_cell("", "workers", "compression")
+    worker_count: int = per_cell(0, "workers", minimum=0, maximum=1_024)
+    hook: str = per_cell("", "compression")
 
     @property
     def nodes_of_a_job(self) -> int:

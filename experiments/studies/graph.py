@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import setting
+from experiments.config.settings import per_cell, setting
 from experiments.planning.treatments import Treatment, check_count
 from experiments.studies import training_speed
 from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
@@ -59,8 +59,8 @@ class Settings(training_speed.Settings):
     ctc: str = setting(
         "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
     )
-    program: str = setting("", "set by the study, cell by cell", group="set by the study")
-    graph_off: tuple[str, ...] = setting((), "set by the study, cell by cell", group="set by the study")
+    program: str = per_cell("", "frameworks")
+    graph_off: tuple[str, ...] = per_cell((), "without", "alone")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, per_cell, setting
 from experiments.planning.treatments import Treatment, check_count
 
 TITLE = "A grid on synthetic tensors: models, batch sizes, image sizes, training and inference"
@@ -47,9 +47,9 @@ class PointSettings(CampaignSettings):
     precision: str = setting(
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
     )
-    model: str = setting("", "set by the study, cell by cell", group="set by the study")
-    batch_size: int = setting(0, "set by the study, cell by cell", minimum=0, maximum=MAX_ROWS, group="set by the study")
-    image_size: int = setting(0, "set by the study, cell by cell", minimum=0, maximum=MAX_SIDE, group="set by the study")
+    model: str = per_cell("", "models")
+    batch_size: int = per_cell(0, "batch_sizes", minimum=0, maximum=MAX_ROWS)
+    image_size: int = per_cell(0, "image_sizes", minimum=0, maximum=MAX_SIDE)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import setting
+from experiments.config.settings import per_cell, setting
 from experiments.planning.treatments import Treatment, check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
@@ -50,9 +50,9 @@ class Settings(training_speed.Settings):
     ctc: str = setting(
         "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
     )
-    implementation: str = setting("", "set by the study, cell by cell", group="set by the study")
-    library: str = setting("", "set by the study, cell by cell", group="set by the study")
-    lstm: str = setting("", "set by the study, cell by cell", group="set by the study")
+    implementation: str = per_cell("", "implementations")
+    library: str = per_cell("", "frameworks")
+    lstm: str = per_cell("", "implementations")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -115,8 +115,8 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 def _check(settings: Settings) -> None:
     """Raises WrongCall for what is not known, and for a network or framework that the question is not about."""
+    from experiments.config import interpreters
     from models import spec
-    from models.frameworks import missing
     from models.lstms import FLOAT32_ALONE
 
     for name in settings.implementations:
@@ -125,7 +125,9 @@ def _check(settings: Settings) -> None:
     for name in settings.frameworks:
         if name not in HAS:
             raise WrongCall(f"frameworks={name}: its LSTMs are not compared here; have {', '.join(HAS)}")
-        if any("+" in one for one in settings.implementations) and (reason := missing(COMPILED[name])):
+        if any("+" in one for one in settings.implementations) and (
+            reason := interpreters.missing(COMPILED[name], settings.pythons)
+        ):
             raise WrongCall(reason)
     blocks = [name for name in settings.implementations if name in FLOAT32_ALONE]
     if settings.precision == "bfloat16" and blocks and "tensorflow" in settings.frameworks:

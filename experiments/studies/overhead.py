@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, per_cell, setting
 from experiments.planning.treatments import Treatment, check_count, require_single_steps
 from experiments.studies import grid
 from models import frameworks
@@ -88,8 +88,9 @@ class Settings(grid.PointSettings):
         searchable=False,
     )
     precision: str = setting("float32", "in full, as the tutorials' loops compute", choices=("float32",), group="training")
-    harness: str = setting("", "set by the study, cell by cell", group="set by the study")
-    autolog: str = setting("", "set by the study, cell by cell", group="set by the study")
+    image_size: int = per_cell(0, "image_side", minimum=0, maximum=MAX_SIDE)
+    harness: str = per_cell("", "harnesses")
+    autolog: str = per_cell("", "harnesses")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.config.outcomes import outcome
-from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_STEPS, CampaignSettings, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_STEPS, CampaignSettings, per_cell, setting
 from experiments.planning.treatments import Treatment, check_count
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Settings(CampaignSettings):
         group="records",
         material=False,
     )
-    model: str = setting("", "set by the study, cell by cell", group="set by the study")
+    model: str = per_cell("", "models")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -21,6 +21,7 @@ OVERRIDES = (
 
 # Values of an array that is large enough for several threads.
 THREADED = 2**20
+MAX_MESSAGE = 500
 
 
 class Device(Protocol):
@@ -49,13 +50,17 @@ class Device(Protocol):
     def versions(self) -> dict[str, str]: ...
 
 
-def resolve(wanted: str, has_accelerator: bool, library: str, precision: str) -> str:
+def resolve(wanted: str, has_accelerator: bool, library: str, precision: str, messages: str | Callable[[], object] = "") -> str:
     """`cpu` or `cuda`, from `auto` or what is asked for.
+
+    messages: what the library itself said while it looked for a GPU, or a call that raises an error saying so.
 
     Raises NoDevice for a GPU that is not there, ModelError for tf32 without one.
     """
     if wanted == "cuda" and not has_accelerator:
-        raise NoDevice(f"device 'cuda': {library} sees no GPU here; use cpu or auto")
+        reason = f"device 'cuda': {library} sees no GPU here; use cpu or auto"
+        own = messages if isinstance(messages, str) else _error_of(messages)
+        raise NoDevice(f"{reason}. {library} reports: {' '.join(own.split())[:MAX_MESSAGE]}" if own else reason)
     found = ("cuda" if has_accelerator else "cpu") if wanted == "auto" else wanted
     if precision == "tf32" and found == "cpu":
         raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
@@ -105,6 +110,15 @@ def verify_arithmetic(library: str, precision: str, switches: Mapping[str, str])
                 f"precision {precision!r}: {library} would compute its {operation} operations in "
                 f"{switches[operation]}, not in {required}; use a version whose switches work"
             )
+
+
+def _error_of(probe: Callable[[], object]) -> str:
+    """Return the error that a call for a GPU ends with; empty if it ends well."""
+    try:
+        probe()
+    except Exception as error:  # each library has its own types
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def onednn(conv_algorithm: str, device: str) -> bool | None:

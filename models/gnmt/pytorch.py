@@ -17,7 +17,8 @@ class GNMT(nn.Module):  # type: ignore[misc]
         inputs = spec.inputs
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.encoder = nn.ModuleList(
-            lstm(spec.lstm, size, spec.width, bidirectional=index == 0) for index, size in enumerate(inputs["encoder"])
+            lstm(spec.lstm, size, spec.width, bidirectional=index == 0, packed=True)
+            for index, size in enumerate(inputs["encoder"])
         )
         self.decoder = nn.ModuleList(lstm(spec.lstm, size, spec.width) for size in inputs["decoder"])
         self.encoder_dropout = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.encoder)

@@ -17,13 +17,16 @@ Run = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
-def lstm(implementation: str, inputs: int, width: int, *, bidirectional: bool = False) -> nn.Module:
+def lstm(implementation: str, inputs: int, width: int, *, bidirectional: bool = False, packed: bool = False) -> nn.Module:
     """forward(steps (n, T, inputs), lengths (n,) or None) -> (n, T, width or twice), zeros behind the lengths.
 
-    Its weights are those of `OneBiasLSTM`, whatever the implementation. Raises ModelError for one that PyTorch lacks.
+    Its weights are those of `OneBiasLSTM`, whatever the implementation. packed: whether it is called with lengths, which
+    PyTorch's own layer needs on the host. Raises ModelError for one that PyTorch lacks.
     """
     if implementation == "layer":
-        return Layer(inputs, width, bidirectional=bidirectional)
+        layer = Layer(inputs, width, bidirectional=bidirectional)
+        layer.waits_for_lengths = packed
+        return layer
     if implementation not in RUNS:
         raise ModelError(f"lstm {implementation!r}: PyTorch has none; have layer, {', '.join(RUNS)}")
     return Loop(RUNS[implementation], inputs, width, bidirectional=bidirectional)
@@ -31,6 +34,8 @@ def lstm(implementation: str, inputs: int, width: int, *, bidirectional: bool = 
 
 class Layer(OneBiasLSTM):
     """PyTorch's own layer; sequences of several lengths are packed."""
+
+    waits_for_lengths: bool
 
     def forward(self, steps: Tensor, lengths: Tensor | None = None) -> Tensor:
         if lengths is None:

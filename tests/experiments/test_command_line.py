@@ -108,7 +108,7 @@ def test_help_lists_every_setting_once_under_a_subject(name: str, capsys: pytest
     assert main([name, "--help"]) == DONE
     text = capsys.readouterr().out
     kind = COMMANDS[name].settings if name in COMMANDS else studies.load(name).Settings
-    fields = dataclasses.fields(kind)
+    fields = settings.for_users(kind)
     assert sorted(re.findall(r"^  --(\w+)", text, re.MULTILINE)) == sorted(field.name for field in fields)
     assert {f"{field.metadata['group']}:" for field in fields} <= set(text.splitlines())
     assert "settings" not in {field.metadata["group"] for field in fields}, "a setting has no subject"

@@ -51,7 +51,8 @@ def fuzz(name: str, count: int, seed: int) -> Outcome:
     """`count` damaged files of all of an experiment's settings, in a process of their own."""
     kind, presets = KINDS[name]
     whole = dataclasses.asdict(settings.parse(kind, presets, {}))
-    content = json.dumps({key: value for key, value in whole.items() if value not in (None, "") and key != "settings"}).encode()
+    names = {field.name for field in settings.for_users(kind)} - {"settings"}
+    content = json.dumps({key: value for key, value in whole.items() if value not in (None, "") and key in names}).encode()
     with TemporaryDirectory() as folder:
         of_file(name, content, Path(folder))  # undamaged, it is read; what that imports is no case's
         cases = mutations(content, np.random.default_rng(seed), count)

@@ -37,7 +37,8 @@ class JaxDevice:
         self._jax = jax
         self._compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._listen)
-        self.name = resolve(wanted, jax.default_backend() == "gpu", "jax", precision)
+        has_gpu = jax.default_backend() == "gpu"
+        self.name = resolve(wanted, has_gpu, "jax", precision, lambda: jax.devices("cuda"))
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[float32_arithmetic(precision)])
         verify_arithmetic("jax", precision, self._arithmetic())
 

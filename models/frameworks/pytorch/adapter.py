@@ -225,6 +225,10 @@ class Adapter(Framework):
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)
 
+    def waits_in_step(self, network: nn.Module) -> str:
+        waiting = any(getattr(module, "waits_for_lengths", False) for module in network.modules())
+        return "lengths of packed sequences are copied to the host" if waiting and self.device == "cuda" else ""
+
     def synchronise(self) -> None:
         self._device.synchronise()
 

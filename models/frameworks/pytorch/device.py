@@ -44,7 +44,7 @@ class TorchDevice:
         import torch
 
         self._torch = torch
-        self.name = resolve(wanted, torch.cuda.is_available(), "torch", precision)
+        self.name = resolve(wanted, torch.cuda.is_available(), "torch", precision, torch.cuda.init)
         _set_arithmetic(torch, float32_arithmetic(precision))
         verify_arithmetic("torch", precision, self._arithmetic())
         torch.backends.cudnn.benchmark = conv_algorithm == "profiled"

@@ -32,6 +32,21 @@ class Adapter(KerasFramework):
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = name == "tensorflow+xla"
 
+    def build(self, model: str, spec: Any) -> Any:
+        """Build the network; under XLA its recurrent layers are Keras' own loops.
+
+        Keras takes cuDNN's operator as soon as it sees a GPU, and XLA cannot compile that.
+        """
+        network = super().build(model, spec)
+        if self._compiles_each_shape:
+            for layer in network._flatten_layers():
+                if hasattr(layer, "use_cudnn"):
+                    layer.use_cudnn = False
+        return network
+
+    def versions(self) -> dict[str, str]:
+        return {**super().versions(), "keras_use_cudnn": "False" if self._compiles_each_shape else "auto"}
+
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         from models.frameworks.tensorflow.profiler import profiled
 

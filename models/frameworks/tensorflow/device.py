@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,24 +19,32 @@ from models.frameworks.devices import (
     verify_arithmetic,
 )
 
+PREFIX = re.compile(r"^[IWEF]\d{4} \S+\s+\d+ ")  # level and date, time, thread
+ABOUT_GPUS = re.compile(r"gpu|cuda|cudnn|cuInit|dlopen|driver", re.IGNORECASE)
+
 
 class TensorFlowDevice:
     """TensorFlow's device, also under Keras."""
 
     def __init__(self, wanted: str, threads: int, precision: str, conv_algorithm: str) -> None:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        # From 2 on TensorFlow does not say which library of CUDA it did not find.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if wanted == "cuda" else "3")
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = str(int(conv_algorithm == "profiled"))
         os.environ["TF_CUDNN_DETERMINISTIC"] = str(int(conv_algorithm == "fixed"))
         choose_in_xla(conv_algorithm)
         if conv_algorithm in ("onednn", "plain"):  # read when TensorFlow is imported
             os.environ["TF_ENABLE_ONEDNN_OPTS"] = str(int(conv_algorithm == "onednn"))
-        with _quiet_unless_it_fails():
+        with _quiet_unless_it_fails() as messages:
             import tensorflow as tf
+
+            gpus = tf.config.list_physical_devices("GPU")
 
         self._tf = tf
         tf.get_logger().setLevel("ERROR")
-        gpus = tf.config.list_physical_devices("GPU")
-        self.name = resolve(wanted, bool(gpus), "tensorflow", precision)
+        if wanted == "cuda" and not gpus:
+            print("\n".join(messages), file=sys.stderr)
+        about_gpus = dict.fromkeys(PREFIX.sub("", line) for line in messages if ABOUT_GPUS.search(line))
+        self.name = resolve(wanted, bool(gpus), "tensorflow", precision, " / ".join(about_gpus))
         onednn(conv_algorithm, self.name)
         if self.name == "cpu":
             tf.config.set_visible_devices([], "GPU")
@@ -96,8 +105,12 @@ class TensorFlowDevice:
 
 
 @contextmanager
-def _quiet_unless_it_fails() -> Iterator[None]:
-    """Holds back standard error: TensorFlow's C++ side speaks on import, whatever its log level."""
+def _quiet_unless_it_fails() -> Iterator[list[str]]:
+    """Holds back standard error: TensorFlow's C++ side speaks on import, whatever its log level.
+
+    Its lines are in the list behind the block.
+    """
+    messages: list[str] = []
     sys.stderr.flush()
     with tempfile.TemporaryFile() as held, ExitStack() as stack:
         original = os.dup(2)
@@ -105,8 +118,10 @@ def _quiet_unless_it_fails() -> Iterator[None]:
         stack.callback(os.dup2, original, 2)
         os.dup2(held.fileno(), 2)
         try:
-            yield
+            yield messages
         except BaseException:
             held.seek(0)
             os.write(original, held.read())
             raise
+        held.seek(0)
+        messages += held.read().decode(errors="replace").splitlines()

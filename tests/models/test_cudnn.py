@@ -1,0 +1,54 @@
+"""Which recurrent layers may become cuDNN's operator: Keras takes it wherever it sees a GPU, and XLA cannot compile it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from models.frameworks import missing
+from tests.models.children import run_in
+
+MODELS = ("caption_decoder", "gnmt", "deepspeech2", "tacotron2")
+# Here Keras believes that there is a GPU, and cuDNN's operator is an operator that XLA does not know: a function of Python.
+CHILD = """
+import json, sys
+import numpy as np
+from models.frameworks import lean_import, open_framework
+framework, *names = sys.argv[1:]
+with lean_import(framework):
+    adapter = open_framework(framework, device="cpu", threads=1, precision="float32", seed=0)
+import models, tensorflow as tf
+from models.contract import OptimizerConfig
+rnn = sys.modules["keras.src.backend.tensorflow.rnn"]
+calls = []
+def cudnn(inputs, *others):
+    calls.append(model)
+    raise tf.errors.NotFoundError(None, None, "no such operator on a CPU")
+rnn._is_gpu_available, rnn._cudnn_lstm = lambda: True, cudnn
+found = {}
+for model in names:
+    calls.clear()
+    rng = np.random.default_rng(0)
+    spec, batch = models.spec(model).probe(rng, full=False)
+    network = adapter.build(model, spec)
+    layers = [layer for layer in network._flatten_layers() if hasattr(layer, "use_cudnn")]
+    if model == "caption_decoder":  # the quickest to compile
+        adapter.train_step(network, adapter.optimizer(network, OptimizerConfig("sgd", 0.1)), batch)
+    found[model] = {"use_cudnn": [layer.use_cudnn for layer in layers], "calls": len(calls)}
+print(json.dumps({"models": found, "version": adapter.versions()["keras_use_cudnn"]}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "use_cudnn"), [("tensorflow", "auto"), ("tensorflow+eager", "auto"), ("tensorflow+xla", False)]
+)
+def test_only_what_xla_does_not_compile_may_use_cudnn(framework: str, use_cudnn: object) -> None:
+    if reason := missing(framework):
+        pytest.skip(reason)
+    found = json.loads(run_in(framework, "-c", CHILD, framework, *MODELS).stdout.splitlines()[-1])
+    assert found["version"] == str(use_cudnn)
+    for model in MODELS:
+        layers = found["models"][model]["use_cudnn"]
+        assert set(layers) == {use_cudnn}, model
+    assert bool(found["models"]["caption_decoder"]["calls"]) == (use_cudnn == "auto"), "Keras asked for cuDNN's operator"
