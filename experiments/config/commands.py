@@ -72,6 +72,9 @@ class Parity:
         False, "whole networks instead of small versions with every kind of layer: minutes and gigabytes", group="networks"
     )
     seed: int = setting(0, "of weights and batches", minimum=0, maximum=MAX_SEED, group="training")
+    device: str = setting(
+        "auto", "where both sides compute; auto: the GPU if there is one", choices=("auto", "cpu", "cuda"), group="networks"
+    )
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,16 @@ def resolve(device: str, settings: CampaignSettings) -> str:
     """`auto` is the GPU if the driver shows one, or the job on a cluster asks for one. Raises WrongCall for cuda without one."""
     if settings.on_cluster:  # what this machine has says nothing of the nodes; on those, a framework that sees no GPU fails
         return ("cuda" if "gpu" in settings.gres else "cpu") if device == "auto" else device
-    present = bool(provenance.gpus())
-    if device == "cuda" and not present:
+    return present(device)
+
+
+def present(device: str) -> str:
+    """Return `cpu` or `cuda`: for `auto`, the GPU if the driver of this machine shows one.
+
+    Raises:
+        WrongCall: for cuda without a GPU.
+    """
+    has_gpu = bool(provenance.gpus())
+    if device == "cuda" and not has_gpu:
         raise WrongCall("device=cuda: no NVIDIA GPU answers on this machine; use device=cpu or device=auto")
-    return ("cuda" if present else "cpu") if device == "auto" else device
+    return ("cuda" if has_gpu else "cpu") if device == "auto" else device
