@@ -186,12 +186,13 @@ def free_running(_: Say, *, device: str, pairs: Sequence[tuple[float, float]], w
 
 def _windows(adapter: Framework, library: Any, rate: float, pair: tuple[float, float], windows: int) -> Result:
     device_seconds, host_seconds = pair
+    taken: list[float] = []
     if adapter.device == "cuda":
         cycles = round(device_seconds * rate)
         step = library.sleeping_step(cycles, host_seconds)
         device_seconds = library.sleeping_seconds(cycles)
     else:
-        step = library.waiting_step(device_seconds + host_seconds)
+        step = library.waiting_step(device_seconds + host_seconds, taken)
     watch = Stopwatch(lambda *_: None, pace=Pace(10, first=1))
     began = time.perf_counter()
     train(adapter, step, 1 + 10 * windows, watch)
@@ -199,6 +200,7 @@ def _windows(adapter: Framework, library: Any, rate: float, pair: tuple[float, f
     return {
         "window_seconds": [window.seconds for window in watch.windows],
         "interval_seconds": list(watch.on_device_seconds),
+        "step_seconds": taken[1:],
         "device_seconds": device_seconds,
         "host_seconds": host_seconds,
         "timed_seconds": sum(watch.seconds) + sum(window.seconds for window in watch.windows),

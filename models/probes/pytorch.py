@@ -124,12 +124,14 @@ def sleeping_step(cycles: int, host_seconds: float = 0.0) -> Callable[[], Tensor
     return step
 
 
-def waiting_step(seconds: float) -> Callable[[], Tensor]:
-    """Return a step of the CPU, which takes so long."""
+def waiting_step(seconds: float, taken: list[float]) -> Callable[[], Tensor]:
+    """Return a step of the CPU, which takes so long, or longer beside other programs; `taken` gets how long."""
     loss = torch.zeros(())
 
     def step() -> Tensor:
+        began = time.perf_counter()
         _spin(seconds)
+        taken.append(time.perf_counter() - began)
         return loss
 
     return step
