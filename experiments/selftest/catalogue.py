@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -388,16 +389,23 @@ def _grid(
     phases: Sequence[str] = ("train",),
     optimizer: str = "adam",
 ) -> AloneResult:
-    sizes = {"models": (model,), "image_sizes": (side,), "batch_sizes": (rows,), "classes": 10}
-    more = {"seconds": seconds, "phases": tuple(phases), "optimizer": optimizer, "blocks": 1}
+    sizes: dict[str, Any] = {"models": (model,), "image_sizes": (side,), "batch_sizes": (rows,), "classes": 10}
+    more: dict[str, Any] = {"seconds": seconds, "phases": tuple(phases), "optimizer": optimizer, "blocks": 1}
     return cells.run(context.folder, "grid", framework, context.device, **sizes, **more)
 
 
 def _training_speed(
     context: Context, framework: str, *, block: int = 1, timing: str = "step", window_steps: int = 1, steps: int = 5
 ) -> AloneResult:
-    given = {"models": ("lenet",), "size": "tiny", "batch_size": 32, "steps": steps, "warmup_steps": 3, "blocks": 1}
-    clock = {"timing": timing, "window_steps": window_steps}
+    given: dict[str, Any] = {
+        "models": ("lenet",),
+        "size": "tiny",
+        "batch_size": 32,
+        "steps": steps,
+        "warmup_steps": 3,
+        "blocks": 1,
+    }
+    clock: dict[str, Any] = {"timing": timing, "window_steps": window_steps}
     return cells.run(context.folder, "training_speed", framework, context.device, block=block, **given, **clock)
 
 

@@ -164,7 +164,7 @@ def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Resul
             for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)
         }
     watches = {size: Stopwatch(lambda *_: None, pace=EVERY_STEP) for size in sizes}
-    for _ in range(steps):  # in turns, for the clock of the device may move
+    for _turn in range(steps):  # in turns, for the clock of the device may move
         for size, step in work.items():
             train(adapter, step, 1, watches[size])
     return {"steps": {size: float(np.median(watch.seconds)) for size, watch in watches.items()}, "device": own}

@@ -37,7 +37,7 @@ def identity() -> dict[str, Any]:
     return facts
 
 
-class _Product(nn.Module):
+class _Product(nn.Module):  # type: ignore[misc]
     def __init__(self, matrix: Array) -> None:
         super().__init__()
         self.matrix = nn.Parameter(torch.from_numpy(matrix))
@@ -46,7 +46,7 @@ class _Product(nn.Module):
         return inputs @ self.matrix
 
 
-class _Convolution(nn.Module):
+class _Convolution(nn.Module):  # type: ignore[misc]
     """Images and outputs have their channels last."""
 
     def __init__(self, kernel: Array) -> None:
@@ -57,7 +57,7 @@ class _Convolution(nn.Module):
         return nn.functional.conv2d(images.permute(0, 3, 1, 2), self.kernel, padding="same").permute(0, 2, 3, 1)
 
 
-class _Lstm(nn.Module):
+class _Lstm(nn.Module):  # type: ignore[misc]
     def __init__(self, kernel: Array, recurrent: Array) -> None:
         super().__init__()
         self.lstm = nn.LSTM(kernel.shape[0], recurrent.shape[0], batch_first=True, bias=False)
@@ -72,7 +72,7 @@ class _Lstm(nn.Module):
 
 def networks(weights: Mapping[str, tuple[Array, ...]], device: str) -> dict[str, nn.Module]:
     """Return networks of one operator each: `matmul`, `convolution` (kernel HWIO), `lstm` (gates i f g o)."""
-    built = {
+    built: dict[str, nn.Module] = {
         "matmul": _Product(*weights["matmul"]),
         "convolution": _Convolution(*weights["convolution"]),
         "lstm": _Lstm(*weights["lstm"]),
