@@ -80,6 +80,7 @@ class Row:
 
     vanishing: of these, gradients that are zero but for rounding on both sides; their difference is relative to the largest.
     layer, behind: where the outputs differ, see `models.layer_values.first_difference`.
+    device: that both sides computed on.
     """
 
     model: str
@@ -93,6 +94,7 @@ class Row:
     vanishing: int = 0
     layer: str = ""
     behind: str = ""
+    device: str = "cpu"
 
     @property
     def equal(self) -> bool:
@@ -119,12 +121,17 @@ class Side:
 
 @dataclass(frozen=True)
 class ParityRequest:
-    """What both sides compute. rules: how the steps are made; full: the whole network instead of its small version."""
+    """What both sides compute.
+
+    rules: how the steps are made; full: the whole network instead of its small version. device: `cpu` or
+    `cuda`: on a GPU frameworks run other code than on the CPU.
+    """
 
     model: str
     rules: tuple[OptimizerConfig, ...] = RULES["adam"]
     full: bool = False
     seed: int = 0
+    device: str = "cpu"
 
 
 def rule(name: str, momentum: float = 0.0, weight_decay: float = 0.0) -> OptimizerConfig:
@@ -135,9 +142,14 @@ def rule(name: str, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiz
 def compute(asked: ParityRequest, side: str | Side, threads: int = 1) -> dict[str, Array]:
     """What the gate compares, by `quantity/tensor`: the model's probe with seeded weights. side: a framework, or more of it."""
     module, side = models.spec(asked.model), side_of(side)
-    given: dict[str, Any] = {"device": "cpu", "threads": threads, "precision": side.precision, "seed": asked.seed}
     with lean_import(side.framework):
-        adapter = open_framework(side.framework, **given)
+        adapter = open_framework(
+            side.framework,
+            device=asked.device,
+            threads=threads,
+            precision=side.precision,
+            seed=asked.seed,
+        )
     rng = np.random.default_rng(asked.seed)
     spec, batch = module.probe(rng, full=asked.full)
     spec = replace(spec, **dict(side.own))
@@ -238,7 +250,7 @@ def gate(
         results = list(pool.map(computed, every))
     (first, *others), (reference, *found) = every, results
     return [
-        row
+        replace(row, device=asked.device)
         for side, result in zip(others, found, strict=True)
         for row in judge(
             asked.model,
@@ -258,7 +270,7 @@ def _computed(asked: ParityRequest, side: Side, threads: int) -> dict[str, Array
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "computed.npz"
         command = [side.python or sys.executable, "-m", "models.parity", asked.model, side.framework, str(out)]
-        command += ["--own", json.dumps(side.own), "--precision", side.precision]
+        command += ["--own", json.dumps(side.own), "--precision", side.precision, "--device", asked.device]
         command += ["--rules", json.dumps(list(map(asdict, asked.rules))), "--seed", str(asked.seed), "--threads", str(threads)]
         command += ["--full"] if asked.full else []
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
@@ -385,11 +397,12 @@ def main() -> int:
         "--own", type=_own, default=(), help="JSON, a list of pairs: what of the network's spec is this side's own"
     )
     parser.add_argument("--precision", default="float64")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    asked = ParityRequest(options.model, options.rules, options.full, options.seed)
+    asked = ParityRequest(options.model, options.rules, options.full, options.seed, options.device)
     try:
         computed = compute(asked, Side(options.framework, options.own, options.precision), options.threads)
     except ModelError as error:

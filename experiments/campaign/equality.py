@@ -50,9 +50,15 @@ def _judged(asked: ParityRequest, sides: Sequence[Side], cache: Path, progress: 
 
 def differences(found: Sequence[Row]) -> list[str]:
     """What is not equal, a line a model and framework."""
-    pairs = dict.fromkeys((row.model, row.framework, row.reference) for row in found)
-    told = {pair: difference([row for row in found if (row.model, row.framework, row.reference) == pair]) for pair in pairs}
-    return [f"{model} of {who} is not equal to that of {reference}: {of}" for (model, who, reference), of in told.items() if of]
+    by_pair: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in found:
+        where = "" if row.device == "cpu" else f" on {row.device}"
+        by_pair.setdefault((row.model, row.framework, row.reference, where), []).append(row)
+    return [
+        f"{model} of {framework} is not equal to that of {reference}{where}: {text}"
+        for (model, framework, reference, where), rows_of_pair in by_pair.items()
+        if (text := difference(rows_of_pair))
+    ]
 
 
 def difference(found: Sequence[Row]) -> str:
@@ -82,6 +88,8 @@ def _place(row: Row) -> str:
 def _file(asked: ParityRequest, reference: Side, side: Side, cache: Path) -> Path:
     packages = [dict(interpreters.packages(one.framework, one.python)) for one in (reference, side)]
     known = {**asdict(asked), "sides": [asdict(reference), asdict(side)], "packages": packages, "code": _code()}
+    if asked.device == "cuda":
+        known["gpus"] = provenance.gpus()
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     return cache / "parity" / f"{asked.model}-{digest}.json"
 

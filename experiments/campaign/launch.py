@@ -33,7 +33,7 @@ from models import frameworks, parity
 from models import own as own_models
 from models.contract import OptimizerConfig
 from models.parity import Row, Side
-from tracking import accounts, clock, journal, whereabouts
+from tracking import accounts, clock, journal, provenance, whereabouts
 from tracking.errors import WrongCall
 from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
@@ -254,8 +254,10 @@ def proven(
     for name in models_to_prove(study, settings):
         sides = _sides(module, settings, compared, name)
         display.begin(f"parity of {name}")
-        asked = parity.ParityRequest(name, rules)
-        rows = equality.rows(asked, list(dict.fromkeys(sides.values())), Path(settings.cache), display.step)
+        rows = list[Row]()
+        for device in proof_devices(settings):
+            asked = parity.ParityRequest(name, rules, device=device)
+            rows += equality.rows(asked, list(dict.fromkeys(sides.values())), Path(settings.cache), display.step)
         of_side = {side: equality.difference([row for row in rows if row.framework == str(side)]) for side in sides.values()}
         refused |= {treatment: of_side[side] for treatment, side in sides.items() if of_side[side]}
         found += rows
@@ -270,11 +272,32 @@ def proven(
         raise WrongCall(f"{different[0]}; allow_unequal=true measures them all the same and marks the report")
     return dataclasses.replace(
         prepared,
-        warnings=(*prepared.warnings, *warnings),
-        tags={**prepared.tags, "parity": "unequal" if unequal else "equal"},
+        warnings=(*prepared.warnings, *warnings, *_elsewhere(settings)),
+        tags={
+            **prepared.tags,
+            "parity": "unequal" if unequal else "equal",
+            "parity.device": ",".join(proof_devices(settings)),
+        },
         files={**prepared.files, "parity.json": equality.as_json(found)},
         refused=refused,
     )
+
+
+def proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
+    """Return the devices on which the gate computes: those of the cells.
+
+    A cluster's cells may have GPUs that the machine of the launch lacks; then it is this machine's CPU.
+    """
+    wanted = devices.of(settings)
+    if settings.on_cluster and "cuda" in wanted and not provenance.gpus():
+        return ("cpu",)
+    return wanted
+
+
+def _elsewhere(settings: CampaignSettings) -> tuple[str, ...]:
+    """Return a warning where cells compute on a device on which the gate could not."""
+    missing = sorted(set(devices.of(settings)) - set(proof_devices(settings)))
+    return tuple(f"equality was proven on the CPU: this machine has no device {name}" for name in missing)
 
 
 def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:

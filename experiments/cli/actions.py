@@ -14,7 +14,20 @@ from experiments.cli import own
 from experiments.cli.codes import DONE, FAILED, NO_VERDICT
 from experiments.config import settings as settings_
 from experiments.config import shell, variation
-from experiments.config.commands import COMMANDS, Admin, Campaigns, Compare, Export, Extend, Moved, New, Parity, Replay, Sweep
+from experiments.config.commands import (
+    COMMANDS,
+    Admin,
+    Campaigns,
+    Compare,
+    Export,
+    Extend,
+    Moved,
+    New,
+    Parity,
+    Replay,
+    Selftest,
+    Sweep,
+)
 from experiments.config.stopping import STOP
 from tracking import plain
 from tracking.errors import EvenhandError, WrongCall
@@ -46,6 +59,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
         "new": _new,
         "parity": _parity,
         "replay": _replay,
+        "selftest": _selftest,
         "sweep": _sweep,
     }
     return work[name](settings, rest) if of_experiment else work[name](settings)
@@ -168,6 +182,17 @@ def _parity(settings: Parity) -> int:
         _tell_found([], judged.troubles, display)
         display.say(f"MLflow UI  {page}")
     return DONE if judged.equal else FAILED
+
+
+def _selftest(settings: Selftest) -> int:
+    from experiments.cli import selftest
+    from experiments.config.console import Display
+
+    with Display() as display:
+        values, paths = selftest.selftest(settings, display)
+        counts = ", ".join(f"{count} {status}" for status, count in values["counts"].items())
+        display.say(f"{counts}; figures and limits: {paths[0]}, {paths[1]}")
+    return FAILED if values["counts"]["failed"] else DONE
 
 
 def _compare(settings: Compare) -> int:

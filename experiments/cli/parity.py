@@ -13,7 +13,7 @@ import models
 from experiments.campaign import equality
 from experiments.campaign.opening import keep
 from experiments.cell.contract import Progress
-from experiments.config import interpreters
+from experiments.config import devices, interpreters
 from experiments.config import settings as settings_
 from experiments.config.commands import Parity
 from experiments.config.console import Table, box
@@ -70,6 +70,7 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
     if len(settings.frameworks) < 2:
         raise WrongCall(f"frameworks={settings.frameworks[0]} is one side only; name the reference, then the others")
     sides = [Side(name, python=interpreters.separate(name, settings.pythons)) for name in settings.frameworks]
+    device = devices.present(settings.device)
     store = Store()
     store.check()
     began_ms = _now_ms()
@@ -78,7 +79,7 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
     for done, model in enumerate(wanted):
         progress(f"parity · {model}", done, len(wanted))
         rules = tuple(one for name in settings.optimizer for one in RULES[name])
-        asked = ParityRequest(model, rules, settings.full, settings.seed)
+        asked = ParityRequest(model, rules, settings.full, settings.seed, device)
         try:
             found += gate(asked, sides, at_once=1 if settings.full else 2)
         except ModelError as error:
@@ -162,7 +163,7 @@ def _key(row: Row) -> str:
 def _as_csv(found: Sequence[Row]) -> str:
     header = (
         *("model", "framework", "reference", "quantity", "tensor", "layer", "behind"),
-        *("error", "limit", "compared", "vanishing", "equal"),
+        *("error", "limit", "compared", "vanishing", "equal", "device"),
     )
     return spreadsheet.as_csv([header, *([getattr(row, name) for name in header] for row in found)])
 

@@ -77,6 +77,27 @@ class Parity:
         group="networks",
     )
     seed: int = setting(0, "of weights and batches", minimum=0, maximum=MAX_SEED, group="training")
+    device: str = setting(
+        "auto", "where both sides compute; auto: the GPU if there is one", choices=("auto", "cpu", "cuda"), group="networks"
+    )
+
+
+@dataclass(frozen=True)
+class Selftest:
+    """Which checks of the acceptance kit run, and where."""
+
+    device: str = setting(
+        "auto", "where known work is measured; auto: the GPU if there is one", choices=("auto", "cpu", "cuda"), group="checks"
+    )
+    checks: tuple[int, ...] = setting(
+        (), "numbers of checks, several with commas; none: all", minimum=1, maximum=16, group="checks"
+    )
+    frameworks: tuple[str, ...] = setting(
+        ("pytorch", "pytorch+compile", "keras-torch", "keras-jax", "tensorflow"),
+        "frameworks of the checks; what is not installed is skipped",
+        group="checks",
+    )
+    output: str = setting(".evenhand/selftest", "folder that gets selftest.json and selftest.md", path=True, group="output")
 
 
 @dataclass(frozen=True)
@@ -220,6 +241,7 @@ COMMANDS = {
     "moved": Command("Let a local store find its artifacts again after its folder was moved", Moved),
     "new": Command("Write the folder of a model or a data set of your own, to begin with", New, bare=("kind", "name")),
     "parity": Command("Prove that a model computes the same in every framework, and show the errors", Parity),
+    "selftest": Command("Measure known work on this machine's device: an acceptance test of the measurement", Selftest),
     "sweep": Command("Search an experiment's settings with Optuna, and judge what was found", Sweep, of_experiment=True),
     "replay": Command("Upload the local journal to a tracking server, exactly once", Replay),
 }

@@ -447,7 +447,8 @@ def check_decoding_keeps_the_state(framework: Framework) -> None:
         seconds["kept"].append(time.perf_counter() - between)
     ratio = min(seconds["naive"][1:]) / min(seconds["kept"][1:])
     print(f"{framework.name}: naive / kept = {ratio:.1f}")
-    assert ratio >= 2
+    if framework.device == "cpu":  # on a GPU a call costs its launch, however many words it is of
+        assert ratio >= 2
 
 
 def check_a_placed_batch_is_the_batch(framework: Framework) -> None:
@@ -475,7 +476,9 @@ def check_it_says_where_it_runs(framework: Framework) -> None:
     assert all(isinstance(value, str) for value in versions.values())
     assert any(name.endswith("threads") for name in versions)
     framework.synchronise()
-    assert (framework.device, framework.peak_device_bytes()) == ("cpu", None)
+    peak = framework.peak_device_bytes()
+    assert (peak is None) == (framework.device == "cpu")
+    assert peak is None or peak > 0
     if not Path("/dev/nvidia0").exists():
         with pytest.raises(ModelError, match="sees no GPU here"):
             open_framework(framework.name, device="cuda", threads=1, precision="float64", seed=0)
@@ -487,12 +490,12 @@ def cross_checked(framework: Framework) -> dict[str, Any]:
     found = {
         f"decode/{beams}": decode(framework, network, features, start=START, end=END, words=7, beams=beams) for beams in (1, 4)
     }
-    return found | computed(framework.name, SOME)
+    return found | computed(framework.name, SOME, framework.device)
 
 
-def computed(framework: str, names: Sequence[str]) -> dict[str, Any]:
+def computed(framework: str, names: Sequence[str], device: str = "cpu") -> dict[str, Any]:
     """What the parity gate compares of some models."""
-    every = {model: parity.compute(parity.ParityRequest(model), framework) for model in names}
+    every = {model: parity.compute(parity.ParityRequest(model, device=device), framework) for model in names}
     return {f"parity/{model}/{name}": array for model, found in every.items() for name, array in found.items()}
 
 
@@ -507,12 +510,17 @@ def outcome(check: Callable[[Framework], None], framework: Framework) -> str:
 CHECKS = {name: function for name, function in list(globals().items()) if name.startswith("check_")}
 
 
-def main(name: str, folder: str, *names: str) -> None:
-    """Everything; or, where models are named, what the parity gate compares of those alone."""
+def main(name: str, folder: str, names: Sequence[str] = (), *, device: str = "cpu", checks: Sequence[str] = ()) -> None:
+    """Run every check and compute what frameworks share.
+
+    Where models are named, compute only what the parity gate compares of them. Where checks are
+    named, run only these, and compute nothing else.
+    """
     if names:
-        np.savez(Path(folder, "cross.npz"), **computed(name, names))
+        np.savez(Path(folder, "cross.npz"), **computed(name, names, device))
         return
-    framework = open_framework(name, device="cpu", threads=1, precision="float64", seed=0)
-    outcomes = {check: outcome(function, framework) for check, function in CHECKS.items()}
+    framework = open_framework(name, device=device, threads=1, precision="float64", seed=0)
+    outcomes = {check: outcome(function, framework) for check, function in CHECKS.items() if check in (checks or CHECKS)}
     Path(folder, "outcomes.json").write_text(json.dumps(outcomes))
-    np.savez(Path(folder, "cross.npz"), **cross_checked(framework))
+    if not checks:
+        np.savez(Path(folder, "cross.npz"), **cross_checked(framework))

@@ -34,9 +34,9 @@ def check_initial_weights(model: str) -> None:
     assert any(not np.array_equal(array, other[name]) for name, array in first.items())
 
 
-def check_equality(model: str, frameworks: Sequence[str], *, full: bool = False) -> None:
+def check_equality(model: str, frameworks: Sequence[str], *, full: bool = False, device: str = "cpu") -> None:
     """Its small version passes the parity gate in every framework against the first; with `full` the whole network."""
-    rows = parity.gate(parity.ParityRequest(model, full=full), frameworks)
+    rows = parity.gate(parity.ParityRequest(model, full=full, device=device), frameworks)
     assert not [row for row in rows if not row.equal]
 
 
@@ -46,6 +46,7 @@ class ModelContract:
     model: ClassVar[str]
     parameters: ClassVar[tuple[int, int]]
     frameworks: ClassVar[Sequence[str]] = ("pytorch", "tensorflow")
+    device: ClassVar[str] = "cpu"
 
     def test_sizes(self) -> None:
         check_sizes(self.model, self.parameters)
@@ -54,4 +55,4 @@ class ModelContract:
         check_initial_weights(self.model)
 
     def test_equality(self) -> None:
-        check_equality(self.model, self.frameworks)
+        check_equality(self.model, self.frameworks, device=self.device)

@@ -12,10 +12,13 @@ import mlflow
 import pytest
 
 from experiments.campaign import equality, launch
+from experiments.cell.contract import DatasetInfo, Prepared
+from experiments.config.console import Display
 from experiments.planning.treatments import Treatment
 from experiments.studies import captioning, classification
-from models.parity import QUANTITIES, RULES, ParityRequest, Row
+from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side
 from tests.conftest import Place
+from tracking import provenance
 
 
 def parity(place: Place, **given: str) -> tuple[int, str]:
@@ -140,3 +143,88 @@ def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(equality, "_code", lambda: "changed")
     found = equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None)
     assert equality.differences(found) == ["lenet of b is not equal to that of a: step of x differs by 1e+00 (limit 1e-08)"]
+
+
+class RecordingGate:
+    """Judge every network equal, and record on which device it was requested."""
+
+    def __init__(self) -> None:
+        self.devices: list[str] = []
+
+    def __call__(self, request: ParityRequest, sides: list[Side], **_: object) -> list[Row]:
+        self.devices.append(request.device)
+        names = [str(side) for side in sides[1:]]
+        return [
+            Row(request.model, name, str(sides[0]), quantity, "x", 0.0, 0.0, device=request.device)
+            for name in names
+            for quantity in QUANTITIES
+        ]
+
+
+@pytest.fixture
+def recording_gate(monkeypatch: pytest.MonkeyPatch) -> RecordingGate:
+    gate = RecordingGate()
+    monkeypatch.setattr(equality, "gate", gate)
+    return gate
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "gpus", lambda: ["NVIDIA H100 (driver 580)"])
+
+
+def prove(settings: classification.Settings) -> Prepared:
+    prepared = Prepared(DatasetInfo("d", "0", "s", {}, {}), {})
+    treatments = [Treatment(name, name) for name in settings.frameworks]
+    with Display() as display:
+        return launch.proven("classification", settings, prepared, treatments, display)
+
+
+@pytest.mark.parametrize(("device", "expected"), [("auto", "cuda"), ("cuda", "cuda"), ("cpu", "cpu")])
+@pytest.mark.usefixtures("one_gpu")
+def test_a_campaign_proves_equality_on_the_device_it_measures(
+    device: str, expected: str, tmp_path: Path, recording_gate: RecordingGate
+) -> None:
+    prepared = prove(classification.Settings(device=device, cache=str(tmp_path)))
+    assert recording_gate.devices == [expected]
+    assert prepared.tags["parity.device"] == expected
+    assert {row["device"] for row in json.loads(prepared.files["parity.json"])} == {expected}
+
+
+def test_a_clusters_launch_without_a_gpu_proves_on_its_cpu(tmp_path: Path, recording_gate: RecordingGate) -> None:
+    prepared = prove(classification.Settings(executor="slurm", gres="gpu:1", cache=str(tmp_path)))
+    assert recording_gate.devices == ["cpu"]
+    assert prepared.warnings == ("equality was proven on the CPU: this machine has no device cuda",)
+
+
+def test_a_proof_on_one_device_is_none_on_another(
+    tmp_path: Path, recording_gate: RecordingGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = [["card A"]]
+    monkeypatch.setattr(provenance, "gpus", lambda: cards[-1])
+
+    def judge(device: str) -> None:
+        equality.rows(ParityRequest("lenet", device=device), ["a", "b"], tmp_path, lambda *_: None)
+
+    for device in ("cpu", "cuda", "cpu", "cuda"):
+        judge(device)
+    assert recording_gate.devices == ["cpu", "cuda"]
+    cards.append(["card B"])  # other code of the framework's libraries may run on it
+    judge("cpu")
+    judge("cuda")
+    assert recording_gate.devices == ["cpu", "cuda", "cuda"]
+
+
+def test_a_difference_names_the_gpu() -> None:
+    row = Row("lenet", "b", "a", "loss", "mean", 1.0, 1e-10)
+    on_both = [row, replace(row, device="cuda")]
+    assert [line.split(":")[0] for line in equality.differences(on_both)] == [
+        "lenet of b is not equal to that of a",
+        "lenet of b is not equal to that of a on cuda",
+    ]
+
+
+def test_the_command_takes_a_device(place: Place) -> None:
+    code, output = parity(place, models="lenet", frameworks="toy,toy+twin", device="cuda")
+    assert (code, output.count("\n")) == (2, 1)
+    assert "device=cuda" in output

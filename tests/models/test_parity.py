@@ -14,6 +14,7 @@ from experiments.campaign import equality
 from models import parity
 from models.contract import ModelError
 from models.parity import ParityRequest
+from models.testing import contract_run
 from tests.models.children import run_in
 from tests.models.planted_faults import FAULTS, FRAMEWORK
 
@@ -188,3 +189,12 @@ np.save(sys.argv[2], framework.infer(network, (rng.standard_normal((2, 96, 96, 3
         outputs.append(np.load(tmp_path / f"{name}.npy"))
     assert outputs[0].shape == (2, 1920)
     assert np.linalg.norm(outputs[1] - outputs[0]) <= 1e-12 * np.linalg.norm(outputs[0])
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
+@pytest.mark.usefixtures("forked")
+def test_the_device_reaches_the_processes_that_compute() -> None:
+    with pytest.raises(ModelError, match="torch sees no GPU"):
+        parity.gate(ParityRequest("lenet", device="cuda"), ["pytorch", "keras-torch"])
+    with pytest.raises(AssertionError, match="torch sees no GPU"):
+        contract_run("pytorch", device="cuda")

@@ -98,6 +98,11 @@ class Gpu:
             self.missing["process_memory"] = str(error)
             return {}
 
+    def free_share(self) -> float:
+        """Return which share of the device's memory is free."""
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        return float(memory.free / memory.total)
+
     def _clock_limits(self, whole: Any) -> float:
         try:
             return float(self._nvml.nvmlDeviceGetCurrentClocksEventReasons(whole))

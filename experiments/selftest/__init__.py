@@ -1,0 +1,1 @@
+"""Acceptance kit: known work on a device, measured as campaigns measure; needs no MLflow."""

@@ -1,0 +1,77 @@
+"""Cells of the studies, one at a time, as the acceptance kit runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import uuid
+from pathlib import Path
+from typing import Any
+
+from experiments import studies
+from experiments.cell import alone
+from experiments.cell.alone import AloneResult
+from experiments.cell.contract import CellSpec
+from experiments.config import settings as settings_
+from experiments.planning import treatments
+from tracking.cpus import quota
+from tracking.records import Record, to_line
+
+RECORDS = "records.jsonl"
+
+
+def run(folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any) -> AloneResult:
+    """Run one cell of a study in a process and return how it ended.
+
+    Its records lie in the folder. values: settings of the study; its first treatment is measured.
+    """
+    spec = cell_spec(folder, study, framework, device, block=block, **values)
+    spec.path.mkdir(parents=True)
+    with (spec.path / RECORDS).open("w", encoding="utf-8") as file:
+
+        def write(record: Record) -> None:
+            file.write(to_line(record) + "\n")
+
+        return alone.run(spec, write)
+
+
+def cell_spec(folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any) -> CellSpec:
+    """Return a cell of a study's first treatment.
+
+    Raises:
+        WrongCall: for settings with which the study cannot run.
+    """
+    module = studies.load(study)
+    given = {"frameworks": (framework,), "device": device, "cache": str(folder / "cache"), **values}
+    settings = module.Settings(**given)
+    prepared = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare").prepare(settings, _no_progress)
+    treatment = treatments.of(module, settings)[0]
+    merged = treatment.merged(settings)
+    silent = settings_.silent(merged) | settings_.of_group(merged, "cluster")
+    run_id = uuid.uuid4().hex
+    return CellSpec(
+        run=run_id,
+        workload=module.WORKLOAD,
+        stage=treatment.stage,
+        framework=treatment.framework,
+        device=device,
+        threads=merged.threads or _threads(),
+        block=block,
+        settings={name: value for name, value in dataclasses.asdict(merged).items() if name not in silent},
+        inputs=dict(prepared.inputs),
+        journal=str(folder.resolve()),
+        folder=f"cells/{study}-{framework}-{run_id[:8]}",
+        checkpoint=str(folder.resolve() / f"checkpoint-{run_id[:8]}"),
+        environment=dict(treatment.environment),
+    )
+
+
+def _threads() -> int:
+    from experiments.config import devices
+
+    available, limit = len(devices.own_cpus()), quota()
+    return max(1, available if limit is None else min(available, int(limit)))
+
+
+def _no_progress(*_: object) -> None:
+    """Nothing is shown."""

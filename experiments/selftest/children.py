@@ -1,0 +1,111 @@
+"""Processes of the acceptance kit: one framework in each, as in a campaign."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tracking.errors import EvenhandError
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_SECONDS = 300.0
+END_SECONDS = 20.0
+LINES_OF_AN_ERROR = 3
+NULL = Path(os.devnull)
+
+
+class ProbeError(EvenhandError):
+    """What ended a probe's process."""
+
+
+def probe(name: str, environment: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
+    """Run a function of `experiments.selftest.probes` in a process and return its result.
+
+    Raises:
+        ProbeError: with its last words.
+    """
+    try:
+        done = subprocess.run(
+            _command(name, options),
+            env=_environment(environment or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ProbeError(f"{name} {options}: no result after {LIMIT_SECONDS:.0f} s") from None
+    if done.returncode:
+        raise ProbeError(f"{name}: exit code {done.returncode}: {_last_words(done.stderr)}")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+@contextmanager
+def running(name: str, **options: Any) -> Iterator[int]:
+    """Keep a probe running inside the block, from when it reports that it is ready; the value is its process id.
+
+    Raises:
+        ProbeError: if it ends before.
+    """
+    process = subprocess.Popen(
+        _command(name, options),
+        env=_environment({}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if not process.stdout.readline():
+            raise ProbeError(f"{name}: exit code {process.wait()} before it was ready")
+        yield process.pid
+    finally:
+        process.stdin.close()  # it runs until then
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def run_module(*arguments: str, seconds: float = LIMIT_SECONDS) -> None:
+    """Run `python -m …`.
+
+    Raises:
+        ProbeError: with its last words.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", *arguments],
+        env=_environment({}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+    )
+    if done.returncode:
+        raise ProbeError(f"{arguments[0]}: exit code {done.returncode}: {_last_words(done.stderr)}")
+
+
+def _command(name: str, options: Mapping[str, Any]) -> list[str]:
+    return [sys.executable, "-P", "-m", "experiments.selftest", name, json.dumps(options)]
+
+
+def _environment(changes: Mapping[str, str]) -> dict[str, str]:
+    paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **changes}
+
+
+def _last_words(text: str) -> str:
+    return " | ".join(text.strip().splitlines()[-LINES_OF_AN_ERROR:]) or "no message"

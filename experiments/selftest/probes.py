@@ -1,0 +1,373 @@
+"""What the processes of the acceptance kit compute: known work, under the clock and the adapters of campaigns."""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import models
+from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch
+from models import frameworks
+from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig
+from models.frameworks import lean_import, open_framework
+
+Result = dict[str, Any]
+# Report to the parent while running.
+Say = Callable[[Any], None]
+MATMUL, IMAGES, SEQUENCES = 1_024, (8, 32, 32, 16), (16, 24, 64)
+KERNEL, HIDDEN = (3, 3, 16, 32), 128
+GIB = 2**30
+FREE_BYTES = 300 * 10**6
+RANDOM = 20_261_125
+
+
+def opened(framework: str, device: str, precision: str = "float32") -> Framework:
+    """Return a framework as a cell opens it."""
+    with lean_import(framework):
+        return open_framework(framework, device=device, threads=0, precision=precision, seed=0)
+
+
+def raw(framework: str) -> Any:
+    """Return the module with known work in the library below a framework; it imports that library."""
+    name = {"keras-torch": "pytorch", "keras-jax": "jax"}.get(framework, framework.partition("+")[0])
+    return import_module(f"models.probes.{name}")
+
+
+def identity(_: Say) -> Result:
+    """Return what PyTorch knows of its device."""
+    facts: Result = raw("pytorch").identity()
+    return facts
+
+
+def device_of(_: Say, *, framework: str) -> Result:
+    """Return the device that `auto` is."""
+    return {"device": opened(framework, "auto").device}
+
+
+# ---- precision
+
+
+def precision(_: Say, *, framework: str, device: str, precision: str) -> Result:
+    """Return the relative L2 error of each operator against float64."""
+    adapter = opened(framework, device, precision)
+    weights, inputs = operands()
+    built = _networks(adapter, weights, inputs)
+    expected = references(weights, inputs)
+    errors = {}
+    for name, network in built.items():
+        values = np.asarray(adapter.infer(network, (inputs[name],)), np.float64)
+        errors[name] = float(np.linalg.norm(values - expected[name]) / np.linalg.norm(expected[name]))
+    return {"errors": errors, "switches": adapter.versions()}
+
+
+def operands() -> tuple[dict[str, tuple[Array, ...]], dict[str, Array]]:
+    """Return the weights and the inputs of `matmul`, `convolution` and `lstm`, in float32."""
+    rng = np.random.default_rng(RANDOM)
+
+    def draw(*shape: int, scale: float = 1.0) -> Array:
+        return (scale * rng.standard_normal(shape)).astype(np.float32)
+
+    features = SEQUENCES[-1]
+    weights: dict[str, tuple[Array, ...]] = {
+        "matmul": (draw(MATMUL, MATMUL),),
+        "convolution": (draw(*KERNEL),),
+        "lstm": (draw(features, 4 * HIDDEN, scale=features**-0.5), draw(HIDDEN, 4 * HIDDEN, scale=HIDDEN**-0.5)),
+    }
+    return weights, {"matmul": draw(MATMUL, MATMUL), "convolution": draw(*IMAGES), "lstm": draw(*SEQUENCES)}
+
+
+def references(weights: Mapping[str, tuple[Array, ...]], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what the operators compute, in float64 with NumPy."""
+    return {
+        "matmul": inputs["matmul"].astype(np.float64) @ weights["matmul"][0].astype(np.float64),
+        "convolution": _convolution(inputs["convolution"].astype(np.float64), weights["convolution"][0].astype(np.float64)),
+        "lstm": _lstm(inputs["lstm"].astype(np.float64), *(array.astype(np.float64) for array in weights["lstm"])),
+    }
+
+
+def _convolution(images: Array, kernel: Array) -> Array:
+    height, width = images.shape[1:3]
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    total = np.zeros((*images.shape[:3], kernel.shape[3]))
+    for row in range(kernel.shape[0]):
+        for column in range(kernel.shape[1]):
+            total += padded[:, row : row + height, column : column + width] @ kernel[row, column]
+    return total
+
+
+def _lstm(sequences: Array, kernel: Array, recurrent: Array) -> Array:
+    """Gates in the order i f g o (Hochreiter & Schmidhuber 1997, with forget gates)."""
+    state, cell = (np.zeros((len(sequences), recurrent.shape[0])) for _ in range(2))
+    outputs = []
+    for step in range(sequences.shape[1]):
+        gates = np.split(sequences[:, step] @ kernel + state @ recurrent, 4, axis=1)
+        enter, forget, leave = (1 / (1 + np.exp(-gates[index])) for index in (0, 1, 3))
+        cell = forget * cell + enter * np.tanh(gates[2])
+        state = leave * np.tanh(cell)
+        outputs.append(state)
+    return np.stack(outputs, 1)
+
+
+def _networks(adapter: Framework, weights: Mapping[str, tuple[Array, ...]], inputs: Mapping[str, Array]) -> dict[str, Any]:
+    built: dict[str, Any]
+    if adapter.architecture == "pytorch":
+        built = raw("pytorch").networks(weights, adapter.device)
+    else:
+        shapes = {name: array.shape for name, array in inputs.items()}
+        built = import_module("models.probes.keras").networks(weights, shapes)
+    return built
+
+
+def lstm_type(_: Say, *, framework: str, device: str) -> Result:
+    """Return the types of what LSTMs return under bfloat16, or why a framework refuses them."""
+    try:
+        adapter = opened(framework, device, "bfloat16")
+        weights, inputs = operands()
+        network = _networks(adapter, weights, inputs)["lstm"]
+        if adapter.architecture == "pytorch":
+            types = raw("pytorch").output_types(network, lambda: adapter.infer(network, (inputs["lstm"],)))
+            module = models.spec("caption_decoder")
+            spec, batch = module.probe(np.random.default_rng(0))
+            decoder = adapter.build("caption_decoder", spec)
+            types += raw("pytorch").output_types(decoder, lambda: adapter.infer(decoder, batch.inputs))
+        else:
+            types = [import_module("models.probes.keras").output_type(network, inputs["lstm"])]
+    except ModelError as error:
+        return {"refused": str(error)}
+    return {"types": sorted(set(types))}
+
+
+# ---- the clock
+
+
+def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Result:
+    """Return the median step of a known work and of four times that work, and what the device itself says of them."""
+    adapter = opened(framework, device)
+    library, sizes = raw(framework), ("once", "four times")
+    if framework == "keras-jax":
+        work = {size: library.chain_step(length) for size, length in zip(sizes, (10, 40), strict=True)}
+        own = {size: float(np.median([library.ready_seconds(step) for _ in range(steps)])) for size, step in work.items()}
+    else:
+        cycles = round(0.005 * library.cycles_per_second())
+        work = {size: library.sleeping_step(count) for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)}
+        own = {
+            size: float(np.median([library.sleeping_seconds(count) for _ in range(steps)]))
+            for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)
+        }
+    watches = {size: Stopwatch(lambda *_: None, pace=EVERY_STEP) for size in sizes}
+    for _turn in range(steps):  # in turns, for the clock of the device may move
+        for size, step in work.items():
+            train(adapter, step, 1, watches[size])
+    return {"steps": {size: float(np.median(watch.seconds)) for size, watch in watches.items()}, "device": own}
+
+
+def train(adapter: Framework, step: Callable[[], Any], count: int, watch: Stopwatch) -> None:
+    """Make so many steps in the loop that every adapter inherits, each of them known work."""
+    batch = Batch((np.zeros((1, 1), np.float32),), np.zeros(1, np.int32), np.ones(1, np.float32))
+    adapter.train_step = lambda *_: step()  # type: ignore[method-assign]
+    Framework.train_epoch(adapter, None, None, (batch for _ in range(count)), watch)
+
+
+def free_running(_: Say, *, device: str, pairs: Sequence[tuple[float, float]], windows: int = 6) -> Result:
+    """Return windows of ten steps, each of which occupies the device and the host for known seconds (a pair)."""
+    adapter, library = opened("pytorch", device), raw("pytorch")
+    rate = library.cycles_per_second() if device == "cuda" else 0.0
+    return {"pairs": [_windows(adapter, library, rate, pair, windows) for pair in pairs]}
+
+
+def _windows(adapter: Framework, library: Any, rate: float, pair: tuple[float, float], windows: int) -> Result:
+    device_seconds, host_seconds = pair
+    taken: list[float] = []
+    if adapter.device == "cuda":
+        cycles = round(device_seconds * rate)
+        step = library.sleeping_step(cycles, host_seconds)
+        device_seconds = library.sleeping_seconds(cycles)
+    else:
+        step = library.waiting_step(device_seconds + host_seconds, taken)
+    watch = Stopwatch(lambda *_: None, pace=Pace(10, first=1))
+    began = time.perf_counter()
+    train(adapter, step, 1 + 10 * windows, watch)
+    wall = time.perf_counter() - began - watch.telling_seconds
+    return {
+        "window_seconds": [window.seconds for window in watch.windows],
+        "interval_seconds": list(watch.on_device_seconds),
+        "step_seconds": taken[1:],
+        "device_seconds": device_seconds,
+        "host_seconds": host_seconds,
+        "timed_seconds": sum(watch.seconds) + sum(window.seconds for window in watch.windows),
+        "wall_seconds": wall,
+    }
+
+
+# ---- memory
+
+
+def peaks(_: Say, *, framework: str) -> Result:
+    """Return the rise of the peak after 1 GiB, and after 3 GiB at once, each freed."""
+    adapter, library = opened(framework, "cuda"), raw(framework)
+    allocated = library.allocate(2**20)
+    before = adapter.peak_device_bytes() or 0
+    held = int(allocated.nbytes)
+    rises = []
+    for count in (1, 3):
+        array = library.allocate(count * GIB)
+        del array
+        rises.append((adapter.peak_device_bytes() or 0) - held)
+    result: Result = {"rises": rises, "before": before}
+    if reset := getattr(adapter, "reset_peak", None):
+        reset()
+        result["after_reset"] = adapter.peak_device_bytes()
+    return result
+
+
+def ballast(say: Say) -> Result:
+    """Hold the device's memory but for 300 MB until the parent closes standard input."""
+    library = raw("pytorch")
+    library.allocate(1)
+    held = library.allocate(library.free_bytes() - FREE_BYTES)
+    say("ready")
+    sys.stdin.read()
+    return {"bytes": int(held.nbytes)}
+
+
+def busy(say: Say) -> Result:
+    """Keep the device busy until the parent closes standard input."""
+    step, ended = raw("pytorch").busy_step(), threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    step()
+    threading.Thread(target=wait, daemon=True).start()
+    say("ready")
+    count = 0
+    while not ended.is_set():
+        step()
+        count += 1
+    return {"steps": count}
+
+
+# ---- what frameworks are asked about
+
+
+def profiler(_: Say, *, device: str, side: int) -> Result:
+    """Return what a profiled step of seven additions, three products and one copy comes to."""
+    adapter = opened("pytorch", device)
+    work = raw("pytorch").countable_work(device, side)
+    with tempfile.TemporaryDirectory() as folder:
+        found = adapter.profile(Path(folder), work)
+        traces = len(list(Path(folder).rglob("*")))
+    computing = sum(len(spans) for spans in found.operators.values())
+    return {"counts": dict(found.counts), "computing": computing, "copies": len(found.copies), "traces": traces}
+
+
+def workers(_: Say, *, device: str, hooks: Sequence[str], model: str = "lenet") -> Result:
+    """Return by how much one worker of DistributedDataParallel differs from no worker, in float64, and the limit.
+
+    By hook. The limits are those of the study's own proof.
+    """
+    adapter = opened("pytorch", device, "float64")
+    return {hook: _against_no_worker(adapter, hook, model) for hook in hooks}
+
+
+def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, float]:
+    from experiments.workloads.distributed import proof
+
+    module = models.spec(model)
+    spec, batch = module.probe(np.random.default_rng(0))
+    given = module.initial_weights(spec, np.random.default_rng(1))
+    config = OptimizerConfig("sgd", 0.01 if hook == "none" else proof.RATE)
+    batch = adapter.place(batch)
+    network = adapter.build(model, spec)
+    adapter.load_weights(network, given)
+    optimizer = adapter.optimizer(network, config)
+    moved, before = [], adapter.weights(network)
+    for _ in range(proof.STEPS):
+        adapter.train_step(network, optimizer, batch)
+        after = adapter.weights(network)
+        moved.append(math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after)))
+        before = after
+    alone = proof.Trained(before, np.array(moved))
+    together = frameworks.workers("pytorch").Workers(adapter, 0, [f"127.0.0.1:{_free_port()}"], 60.0, hook)
+    try:
+        together.build(model, spec, given, config)
+        for _ in range(proof.STEPS):
+            together.step(batch)
+        weights = adapter.weights(together.network)
+    finally:
+        together.close()
+    apart = {name: weights[name] - array for name, array in alone.weights.items()}
+    if hook == "none":
+        largest = max(float(np.abs(array).max()) for array in alone.weights.values())
+        error = max(float(np.abs(array).max()) for array in apart.values()) / largest
+        return {"error": error, "limit": proof.EXACT}
+    way = math.sqrt(sum(float(np.square(array).sum()) for array in apart.values()))
+    return {"error": way / float(alone.moved.sum()), "limit": proof.most_lost(hook, 1, alone)}
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def adam_kernels(_: Say, *, device: str, model: str = "resnet18", side: int = 64, rows: int = 4) -> Result:
+    """Return the kernels of one update by `adam-stock` and by PyTorch's Adam as it comes."""
+    from experiments.workloads.grid.measure import drawn_batch
+
+    adapter, module, library = opened("pytorch", device), models.spec(model), raw("pytorch")
+    spec = module.Spec(classes=10)
+    kernels = {}
+    for name in ("adam-stock", "stock"):
+        rng = np.random.default_rng(0)
+        network = adapter.build(model, spec)
+        adapter.load_weights(network, module.initial_weights(spec, rng))
+        batch = adapter.place(drawn_batch(spec, side, rows, rng))
+        ours = adapter.optimizer(network, OptimizerConfig("adam-stock", 1e-3))
+        adapter.train_step(network, ours, batch)  # makes the gradients
+        kernels[name] = library.kernels_of_step(ours if name == "adam-stock" else library.stock_adam(network, 1e-3), device)
+    return {"kernels": kernels, "implementation": adapter.optimizer_implementation(ours)}
+
+
+def plain_loop(_: Say, *, device: str, model: str, side: int, rows: int, classes: int, steps: int, warmup: int) -> Result:
+    """Return the median step of the loop of PyTorch's tutorials; on a GPU by CUDA events around each step."""
+    from experiments.workloads.grid.measure import drawn_batch
+
+    adapter, module, rng = opened("pytorch", device), models.spec(model), np.random.default_rng(0)
+    spec = module.Spec(classes=classes)
+    network = models.load(model, adapter.architecture).build(spec)
+    weights = module.initial_weights(spec, rng)
+    batch = drawn_batch(spec, side, rows, rng)
+    loop = frameworks.loop("pytorch", "plain").Plain(network, weights, batch.inputs[0], batch.targets, device)
+    step = loop.steps(1e-3)
+    seconds = raw("pytorch").event_seconds(step, steps, warmup) if device == "cuda" else list(_timed(step, steps, warmup))
+    return {"step_seconds": float(np.median(seconds))}
+
+
+def _timed(step: Callable[[], object], count: int, warmup: int) -> Iterable[float]:
+    for number in range(warmup + count):
+        began = time.perf_counter()
+        step()
+        if number >= warmup:
+            yield time.perf_counter() - began
+
+
+PROBES: dict[str, Callable[..., Result]] = {
+    function.__name__: function
+    for function in (
+        *(identity, device_of, precision, lstm_type, step_times, free_running, peaks, ballast, busy),
+        *(profiler, workers, adam_kernels, plain_loop),
+    )
+}

@@ -1,0 +1,44 @@
+"""Known work in JAX: chains of products, allocations of a known size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+SIDE = 2_048
+
+
+def chain_step(length: int) -> Callable[[], Any]:
+    """Return a step of so many products one after the other, which has been compiled and run once."""
+    import jax
+    from jax import lax
+    from jax import numpy as jnp
+
+    matrix = jnp.eye(SIDE, dtype=jnp.float32)
+    start = jnp.ones((SIDE, SIDE), jnp.float32)
+
+    def chain(values: Any, factor: Any) -> Any:
+        return lax.fori_loop(0, length, lambda _, product: product @ factor, values)[0, 0]
+
+    compute = jax.jit(chain)
+
+    def step() -> Any:
+        return compute(start, matrix)
+
+    step().block_until_ready()
+    return step
+
+
+def ready_seconds(step: Callable[[], Any]) -> float:
+    """Return how long one step takes until its result is there."""
+    began = time.perf_counter()
+    step().block_until_ready()
+    return time.perf_counter() - began
+
+
+def allocate(size_bytes: int) -> Any:
+    """Return memory of the device."""
+    from jax import numpy as jnp
+
+    return jnp.zeros(size_bytes, jnp.uint8).block_until_ready()
