@@ -16,6 +16,7 @@ from experiments.datasets.files import alone, replace_text
 from models import frameworks, own
 from models.contract import ModelError
 from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
+from tracking import provenance
 from tracking.errors import WrongCall
 
 # What differs where the output of a layer does.

@@ -61,7 +61,7 @@ def _visible_gpu(context: Context) -> Sequence[Figure]:
     figures.append(reported("drivers and cards", "; ".join(provenance.gpus())))
     figures.append(equal("cards of NVML with PyTorch's UUID", len(own), 1))
     sensors = Sensors(device="cuda")
-    if own and (number := re.fullmatch(r"gpu_(\d+)", sensors.gpu)):
+    if own and sensors.gpus and (number := re.fullmatch(r"gpu_(\d+)", sensors.gpus[0])):
         figures.append(equal("NVML index that the sensors read", int(number[1]), int(own[0]["index"])))
     hidden = probe("device_of", {"CUDA_VISIBLE_DEVICES": ""}, framework="pytorch")
     figures.append(equal("device=auto with CUDA_VISIBLE_DEVICES empty", hidden["device"], "cpu"))
@@ -242,17 +242,18 @@ def _energy(context: Context) -> Sequence[Figure]:
     idle, _ = _sampled(None, ENERGY_SECONDS)
     with children.running("busy") as pid:
         busy, sensors = _sampled(pid, ENERGY_SECONDS)
-    missing = [name for name in ("energy", "power_usage_watts") if f"{sensors.gpu}_{name}" in sensors.missing]
-    if missing or not any(sensors.gpu in sample.counters_joules for sample in busy):
+    gpu = sensors.gpus[0] if sensors.gpus else ""
+    missing = [name for name in ("energy", "power_usage_watts") if f"{gpu}_{name}" in sensors.missing]
+    if missing or not any(gpu in sample.counters_joules for sample in busy):
         reason = "; ".join(f"{name}: {text}" for name, text in sensors.missing.items() if name.startswith("gpu")) or "no counter"
         return [*figures, unmeasured("energy counter", reason)]
-    power = f"system/{sensors.gpu}_power_usage_watts"
-    joules = _joules(busy, sensors.gpu)
+    power = f"system/{gpu}_power_usage_watts"
+    joules = _joules(busy, gpu)
     integral = _integral(busy, power)
     figures.append(within("counter over the integral of power", joules / integral, 0.9, 1.1))
     watts = [float(np.mean([sample.values[power] for sample in side])) for side in (idle, busy)]
     figures += [reported("idle, W", watts[0]), reported("busy, W", watts[1]), at_most("idle over busy", watts[0] / watts[1], 0.6)]
-    only = [dataclasses.replace(sample, counters_joules={sensors.gpu: sample.counters_joules[sensors.gpu]}) for sample in busy]
+    only = [dataclasses.replace(sample, counters_joules={gpu: sample.counters_joules[gpu]}) for sample in busy]
     long = summarise(only, _window(only, len(only) - 1), gpus=sensors.gpus, ranges_joules={})
     figures.append(equal("energy of the whole window", "energy/joules" in long.metrics and "available", "available"))
     short = summarise(only, _window(only, 2), gpus=sensors.gpus, ranges_joules={})
