@@ -427,3 +427,11 @@ def test_a_package_that_cannot_be_read_is_reported_even_if_another_one_is_readab
     packages, reason = rapl.find(tmp_path)
     assert packages == [], "the sum of some packages would pass for that of all"
     assert reason.startswith("intel-rapl:0 cannot be read: ")
+
+
+def test_the_share_of_free_memory_is_the_drivers(driver: Driver) -> None:  # noqa: F811
+    free = "from tracking.sensors import nvml; print(nvml.free_share())"
+    driver.answers()
+    assert float(driver.python(free)) == pytest.approx(1 - 2e9 / 2**34)
+    driver.answers(used_bytes=None)
+    assert driver.python(free).split() == ["None"]
