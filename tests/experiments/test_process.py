@@ -31,7 +31,7 @@ def test_what_a_process_says_while_it_is_ended_is_heard(tmp_path: Path, monkeypa
     program = tmp_path / "program"
     program.write_text(LAST_WORDS)
     program.chmod(0o755)
-    monkeypatch.setattr(process.sys, "executable", str(program))  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "executable", str(program))
     paths = (str(tmp_path), "cell", str(tmp_path / "checkpoint"))
     child = Child(CellSpec("run", "none", "none", "toy", "cpu", 1, 0, {}, {}, *paths), tmp_path / "log")
     while not child.listen(1.0):
