@@ -231,8 +231,9 @@ def check_tests(options: list[str]) -> None:
     assert all((ROOT / path).exists() for path in paths)
     sources = "".join(file.read_text() for path in paths for file in [ROOT / path, *(ROOT / path).glob("*.py")] if file.is_file())
     assert values.get("-k", "") in sources
-    assert values.get("-m", "slow") in ("slow", "slow or not slow")
-    assert not paths or "-m" not in values or "mark.slow" in sources
+    marker = values.get("-m", "slow")
+    assert marker in ("slow", "slow or not slow", "gpu")
+    assert not paths or "-m" not in values or f"mark.{marker.split()[0]}" in sources
     assert all(f'"{option.split("=")[0]}"' in own for option in options if option.startswith("--"))
 
 

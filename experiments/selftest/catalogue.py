@@ -223,7 +223,7 @@ def _peaks(context: Context) -> Sequence[Figure]:
 
 
 def _out_of_memory(context: Context) -> Sequence[Figure]:
-    names, figures = context.installed(*FOUR_VARIANTS, "tensorflow")
+    names, figures = context.installed("pytorch", "keras-torch", "keras-jax", "tensorflow")
     for name in names:
         full = _grid(context, name, "vgg16", 224, 4_096, seconds=0.1, phases=("train",))
         figures += [equal(f"{name}, vgg16 of 4,096 images", full.outcome, str(RunOutcome.OUT_OF_MEMORY))]
@@ -254,12 +254,10 @@ def _energy(context: Context) -> Sequence[Figure]:
     watts = [float(np.mean([sample.values[power] for sample in side])) for side in (idle, busy)]
     figures += [reported("idle, W", watts[0]), reported("busy, W", watts[1]), at_most("idle over busy", watts[0] / watts[1], 0.6)]
     only = [dataclasses.replace(sample, counters_joules={gpu: sample.counters_joules[gpu]}) for sample in busy]
-    long = summarise(only, _window(only, len(only) - 1), gpus=sensors.gpus, ranges_joules={})
-    figures.append(equal("energy of the whole window", "energy/joules" in long.metrics and "available", "available"))
-    short = summarise(only, _window(only, 2), gpus=sensors.gpus, ranges_joules={})
-    figures.append(
-        equal("energy of a window with two samples more", "energy" in short.missing and "not available", "not available")
-    )
+    for what, last in (("all samples", len(only) - 1), ("three samples", 2)):
+        found = summarise(only, _window(only, last), gpus=sensors.gpus, ranges_joules={})
+        available = "available" if "energy/joules" in found.metrics else "not available"
+        figures.append(equal(f"energy of {what}", available, "available" if last > 2 else "not available"))
     return figures
 
 

@@ -154,7 +154,7 @@ def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Resul
     adapter = opened(framework, device)
     library, sizes = raw(framework), ("once", "four times")
     if framework == "keras-jax":
-        work = {size: library.chain_step(length) for size, length in zip(sizes, (10, 40), strict=True)}
+        work = {size: library.chain_step(length) for size, length in zip(sizes, (40, 160), strict=True)}
         own = {size: float(np.median([library.ready_seconds(step) for _ in range(steps)])) for size, step in work.items()}
     else:
         cycles = round(0.005 * library.cycles_per_second())

@@ -13,6 +13,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from models.contract import Array, Mark
+from models.layers.pytorch import OneBiasLSTM
 
 SIDE = 4_096  # of a product that cuBLAS computes in one kernel: a smaller one may be split along its sum
 CALIBRATION_CYCLES = 50_000_000
@@ -58,12 +59,17 @@ class _Convolution(nn.Module):  # type: ignore[misc]
 
 
 class _Lstm(nn.Module):  # type: ignore[misc]
+    """The layer of all networks here, its biases zero."""
+
     def __init__(self, kernel: Array, recurrent: Array) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(kernel.shape[0], recurrent.shape[0], batch_first=True, bias=False)
+        self.lstm = OneBiasLSTM(kernel.shape[0], recurrent.shape[0])
         with torch.no_grad():
-            self.lstm.weight_ih_l0.copy_(torch.from_numpy(kernel.T))
-            self.lstm.weight_hh_l0.copy_(torch.from_numpy(recurrent.T))
+            for name, weights in (("weight_ih_l0", kernel.T), ("weight_hh_l0", recurrent.T)):
+                getattr(self.lstm, name).copy_(torch.from_numpy(weights))
+            for name, values in (*self.lstm.named_parameters(), *self.lstm.named_buffers()):
+                if "bias" in name:
+                    values.zero_()
 
     def forward(self, sequences: Tensor) -> Tensor:
         outputs: Tensor = self.lstm(sequences)[0]
@@ -83,11 +89,12 @@ def networks(weights: Mapping[str, tuple[Array, ...]], device: str) -> dict[str,
 def output_types(network: nn.Module, compute: Callable[[], object]) -> list[str]:
     """Return the types of what every LSTM of a network returns while something is computed."""
     types: list[str] = []
-    handles = [
-        module.register_forward_hook(lambda _, __, outputs: types.append(str(outputs[0].dtype).removeprefix("torch.")))
-        for module in network.modules()
-        if isinstance(module, nn.LSTM)
-    ]
+
+    def record(_: nn.Module, __: object, outputs: tuple[Any, object]) -> None:
+        values = outputs[0] if isinstance(outputs[0], Tensor) else outputs[0].data  # of packed sequences
+        types.append(str(values.dtype).removeprefix("torch."))
+
+    handles = [module.register_forward_hook(record) for module in network.modules() if isinstance(module, nn.LSTM)]
     compute()
     for handle in handles:
         handle.remove()
