@@ -123,7 +123,7 @@ def test_energy_against_power(factor: float, expected: str, tmp_path: Path, monk
     """A counter that rises by factor × power; idle 100 W, busy 600 W."""
 
     class Card:
-        gpu, missing = "gpu_0", dict[str, str]()
+        gpus, missing = ("gpu_0",), dict[str, str]()
 
     def sampled(pid: int | None, _: float) -> tuple[list[Sample], Card]:
         watts = 600.0 if pid else 100.0
