@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.campaign import process
 from experiments.campaign.process import Child
 from experiments.cell.contract import CellSpec
 
