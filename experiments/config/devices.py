@@ -15,8 +15,8 @@ from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking import cpus, provenance
 from tracking.errors import WrongCall
-from tracking.sensors import nvml
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 # JAX takes three quarters of a GPU when it starts; then its memory would not be what a cell needs, nor would others fit.
 XLA_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
 # The newer name of the last one: JAX refuses both together.
@@ -126,8 +126,9 @@ def _place(numbers: Collection[int]) -> None:
 
 
 def most_workers(settings: CampaignSettings) -> int:
-    """Return how many workers the largest cell of a campaign has."""
-    return max(getattr(settings, "workers", None) or (1,))
+    """Return how many workers that train together the largest cell of a campaign has."""
+    workers = getattr(settings, "workers", ())  # a number is of those that load data
+    return max(workers) if isinstance(workers, tuple) and workers else 1
 
 
 def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tuple[str, ...]:
@@ -140,6 +141,8 @@ def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tup
     if device != "cuda":
         return ()
     try:
+        from tracking.sensors import nvml  # not where only help is asked for
+
         return tuple(card.uuid for card in nvml.visible(variables))[:workers]
     except Exception:  # NVML has one error class a cause; a framework may see the GPU all the same
         return ()
@@ -153,12 +156,12 @@ def variables_of_cell(device: str, gpus: Sequence[str], own: Collection[str] = (
         own: names of the variables that the cell's treatment sets.
     """
     if device == "cpu":
-        return {nvml.VISIBLE: ""}
+        return {VISIBLE: ""}
     memory: dict[str, str | None] = {**XLA_MEMORY, XLA_FRACTION: None}
     if XLA_FRACTION in own:
         memory = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": None}
     kept = {name: text for name, text in memory.items() if name not in own}
-    placed = {nvml.VISIBLE: ",".join(gpus)} if gpus else {}
+    placed = {VISIBLE: ",".join(gpus)} if gpus else {}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **kept, **placed}
 
 
@@ -185,11 +188,11 @@ def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None
     for name, why in REFUSED.items():
         if variables.get(name, "") not in ("", "0") or (name == "NVIDIA_TF32_OVERRIDE" and variables.get(name)):
             raise WrongCall(f"{name}={variables[name]} is set: {why}")
-    numbered = not variables.get(nvml.VISIBLE, "").startswith(("GPU-", "MIG-"))
+    numbered = not variables.get(VISIBLE, "").startswith(("GPU-", "MIG-"))
     if numbered and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
         raise WrongCall(
             f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; unset it, or name the GPU's UUID "
-            f"in {nvml.VISIBLE} (nvidia-smi -L)"
+            f"in {VISIBLE} (nvidia-smi -L)"
         )
 
 
@@ -208,7 +211,7 @@ def present(device: str) -> str:
     """
     has_gpu = bool(provenance.gpus())
     if device == "cuda" and not has_gpu and not may_have_gpu(os.environ):
-        hidden = f", and {nvml.VISIBLE} is empty" if os.environ.get(nvml.VISIBLE) == "" else ""
+        hidden = f", and {VISIBLE} is empty" if os.environ.get(VISIBLE) == "" else ""
         raise WrongCall(f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; use device=cpu or device=auto")
     return ("cuda" if has_gpu else "cpu") if device == "auto" else device
 
@@ -222,4 +225,4 @@ def to_open(device: str, settings: CampaignSettings) -> str:
 
 def may_have_gpu(variables: Mapping[str, str]) -> bool:
     """Return whether a framework may see a GPU that NVML does not show, as in a container that has CUDA alone."""
-    return variables.get(nvml.VISIBLE) != "" and any(path.exists() for path in DRIVER)
+    return variables.get(VISIBLE) != "" and any(path.exists() for path in DRIVER)
