@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 
 from experiments import studies
+from experiments.campaign.runner import Runner, Setup, Work
+from experiments.cell.contract import Prepared
 from experiments.config import devices, memory
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
+from experiments.planning.treatments import Treatment
 from models import weights
 from models.densenet201.spec import Spec, initial_weights
 from tests import slurm
-from tests.conftest import QUICK, Place
+from tests.conftest import QUICK, ROOT, Place
 from tests.experiments.datasets.folders import picture
 from tests.slurm import Slurm
 from tracking.store import Store
@@ -173,6 +178,44 @@ def test_every_setting_of_a_cell_is_checked() -> None:
     checked = [(name, check) for _, checks in GROUPS.values() for name, check in checks.items()]
     assert of_cells == {name for name, _ in checked}
     assert all(check.first != check.second for _, check in checked)
+
+
+def other(value: Any) -> Any:
+    """Return another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, tuple):
+        return (*value, *value) or ("other",)
+    return value + ("other" if isinstance(value, str) else 1)
+
+
+REPORT = """
+import json, sys
+from experiments.cell.contract import CellSpec
+for line in sys.stdin:
+    print(json.dumps(CellSpec.of(json.loads(line)).settings))
+"""
+
+
+def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> None:
+    """Each setting that only some studies have, as a process reads it from what the runner sends to a cell."""
+    shared = settings_.searchable(studies.load("captioning").Settings)
+    runner = SimpleNamespace(folder=Path(), experiment="", run_id="", ways=(), address="")
+    lines, expected = list[str](), list[tuple[str, str, Any]]()
+    for study in studies.available():
+        module = studies.load(study)
+        settings = settings_.parse(module.Settings, module.PRESETS, {})
+        setup = Setup(study, settings, cast(Prepared, None))
+        for name in sorted(settings_.searchable(module.Settings) - shared):
+            for value in (getattr(settings, name), other(getattr(settings, name))):
+                work = Work(Treatment("own", "toy", settings={name: value}), "cell", "cell", {}, {}, 1)
+                lines.append(json.dumps(asdict(Runner._spec(cast(Runner, runner), setup, work))))
+                expected.append((study, name, json.loads(json.dumps(value))))
+    sent = "\n".join(lines)
+    done = subprocess.run([sys.executable, "-c", REPORT], input=sent, cwd=ROOT, capture_output=True, text=True, check=True)
+    received = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(study, name, cell[name]) for (study, name, _), cell in zip(expected, received, strict=True)] == expected
+    assert len(expected) > 100
 
 
 @pytest.mark.parametrize("group", GROUPS)
