@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from cachetools import TTLCache
+from werkzeug import security
 
 folder = Path(sys.argv[1])
 (folder / "auth.ini").write_text(
@@ -23,6 +24,10 @@ folder = Path(sys.argv[1])
 os.environ["MLFLOW_BACKEND_STORE_URI"] = f"sqlite:///{folder}/store.db"
 os.environ["MLFLOW_AUTH_CONFIG_PATH"] = str(folder / "auth.ini")
 os.environ["MLFLOW_FLASK_SERVER_SECRET_KEY"] = "a key of this test"
+
+# Hundreds of passwords are checked, and none is to be kept safe.
+security.DEFAULT_PBKDF2_ITERATIONS = 1
+security.generate_password_hash.__defaults__ = ("pbkdf2", 16)
 
 from deploy.guard import inside  # noqa: E402
 from deploy.guard.logins import Logins  # noqa: E402

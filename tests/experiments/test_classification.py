@@ -126,6 +126,7 @@ def test_a_logged_classifier_labels_what_clients_send(place: Place) -> None:
     assert right > 0.3  # of ten classes: it has learned something
 
 
+@pytest.mark.slow
 def test_tensorflow_leaves_no_generated_code_in_the_temporary_folder(place: Place, tmp_path: Path) -> None:
     """Neither the gate, nor a cell, nor a server that is killed: autograph wrote a file for each function."""
     environment = {**place.environment, "TMPDIR": str(tmp_path / "temporary")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -49,7 +50,7 @@ sys.meta_path[:] = [Hide() if finder is PathFinder else finder for finder in sys
 def run_values(bare_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of the quick checks where PyTorch is the only framework, from the command."""
     folder = tmp_path_factory.mktemp("selftest")
-    options = ["--device=cpu", "--checks=2,7,10,12,16", "--frameworks=pytorch,keras-torch,tensorflow", f"--output={folder}"]
+    options = ["--device=cpu", "--checks=2,7,10,12", "--frameworks=pytorch,keras-torch,tensorflow", f"--output={folder}"]
     done = subprocess.run(
         [sys.executable, "-m", "experiments", "selftest", *options],
         cwd=ROOT,
@@ -65,8 +66,8 @@ def run_values(bare_environment: dict[str, str], tmp_path_factory: pytest.TempPa
 
 def test_the_command_needs_no_mlflow_and_measures_known_work(run_values: dict[str, Any]) -> None:
     statuses = {check["number"]: check["status"] for check in run_values["checks"]}
-    assert statuses == {2: PASSED, 7: PASSED, 10: SKIPPED, 12: PASSED, 16: PASSED}
-    assert run_values["counts"] == {PASSED: 4, FAILED: 0, SKIPPED: 1}
+    assert statuses == {2: PASSED, 7: PASSED, 10: SKIPPED, 12: PASSED}
+    assert run_values["counts"] == {PASSED: 3, FAILED: 0, SKIPPED: 1}
 
 
 def test_a_framework_that_is_not_installed_is_skipped_with_a_reason(run_values: dict[str, Any]) -> None:
@@ -85,7 +86,7 @@ def test_the_files_have_every_figure_with_its_limit(run_values: dict[str, Any]) 
         for figure in check["figures"]:
             assert figure["holds"] is None or figure["limit"]
             assert f"| {check['number']} | {figure['name']} |" in run_values["markdown"]
-    assert "4 passed, 0 failed, 1 skipped" in run_values["markdown"]
+    assert "3 passed, 0 failed, 1 skipped" in run_values["markdown"]
     assert "host" not in run_values["machine"]  # the files are made to be sent
     assert "selftest.json" in run_values["output"]
 
@@ -191,7 +192,9 @@ def test_the_kit_on_a_gpu_needs_nothing_of_the_other_tests(bare_environment: dic
     )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     if not provenance.gpus():
-        assert "16 skipped" in done.stdout
+        (skipped,) = re.findall(r"(\d+) skipped", done.stdout.splitlines()[-1])
+        assert int(skipped) >= 16
+        assert "passed" not in done.stdout
         assert "no NVIDIA GPU answers" in done.stdout
 
 
