@@ -201,7 +201,9 @@ def test_two_values_stand_in_the_same_blocks_and_are_compared(place: Place, monk
     )
     assert compared.returncode == 3, compared.stderr
     again = json.loads(compared.stdout)["rows"]
-    assert {(row["a"], row["b"], row["n_blocks"]) for row in again if row["n_blocks"]} == {("1", "2", 2)}
+    # A sensor may miss a window of milliseconds; the clock does not.
+    timed = [row for row in again if row["metric"] == "train/step_seconds"]
+    assert [(row["a"], row["b"], row["n_blocks"]) for row in timed] == [("1", "2", 2)]
 
 
 def test_frameworks_times_values_answer_both_questions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
