@@ -48,8 +48,9 @@ def filled(group: Group) -> str:
         inputs = [{"dataset": {**dataset, "name": f"d{index}"}} for index in range(DATA_SETS)]
         post("runs/log-inputs", run_id=run, datasets=inputs)
 
+    make(0)  # MLflow answers 400 where two runs name a new data set at the same moment
     with ThreadPoolExecutor(4) as crowd:
-        list(crowd.map(make, range(RUNS)))
+        list(crowd.map(make, range(1, RUNS)))
     return experiment
 
 
