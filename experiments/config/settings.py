@@ -33,6 +33,7 @@ MAX_RATE = 1_000
 # More than this of all CPUs, used by others, is seen in the times: of two CPUs it is a fifth of one, which a framework with a
 # thread for each waits for at every step, while one that needs a single thread may not notice it.
 OTHERS_LIMIT_PERCENT = 10.0
+NO_OTHERS_LIMIT = 100.0  # others may do what they do
 MAX_BLOCKS = 10_000
 MAX_NODES = 10_000
 DEFAULT_MAX_BLOCKS = 48
