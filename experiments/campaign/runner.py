@@ -125,6 +125,7 @@ class Runner:
         self.called = "the campaign"
         self.ways: tuple[tuple[str, ...], ...] = ()
         self.address = ""
+        self._recorded: Mapping[str, Any] = kept["settings"]
         self.idle = readiness.from_values(kept.get("idle", {}))
         self.warnings: list[str] = []
         self.display = display
@@ -349,11 +350,12 @@ class Runner:
     def _opened(self, setup: Setup, spec: CellSpec, work: Work) -> RunOpened:
         own, prepared = work.treatment.merged(setup.settings), setup.prepared_for(work.treatment)
         logged = logged_settings(setup.settings, work.treatment)
+        unrecorded = settings_.unrecorded(own, self._recorded)  # the first cells' hashes lack them
         common = {
             "campaign": f"run:{self.run}",
             "model": own_models.labelled(getattr(own, "model", "") or setup.module.MODEL),
             "dataset": prepared.dataset.name,
-            "settings_hash": settings_hash(logged, settings_.immaterial(own)),
+            "settings_hash": settings_hash(logged, settings_.immaterial(own) | unrecorded),
             **origin_tags(setup.study, setup.settings, spec.framework),
             **setup.prepared.tags,
             **prepared.tags,
