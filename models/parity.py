@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import models
-from models import own
+from models import frameworks, own
 from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Weights
 from models.frameworks import lean_import, missing, open_framework
 from models.layer_values import first_difference
@@ -228,9 +229,11 @@ def gate(
     at_once: int = 2,
     threads: int = 1,
     progress: Callable[[int, int], None] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """Every side against the first, each in its own process, `at_once` of them; `progress(done, of)` after each.
 
+    environment: of these processes, such as names the GPU that they use; this one's if missing.
     Raises ModelError when a framework is missing or its process fails; a difference is no error but a row that is not `equal`.
     """
     models.spec(asked.model)
@@ -241,7 +244,7 @@ def gate(
     done = count(1)
 
     def computed(side: Side) -> dict[str, Array]:
-        found = _computed(asked, side, threads)
+        found = _computed(asked, side, threads, environment)
         if progress:
             progress(next(done), len(every))
         return found
@@ -266,14 +269,16 @@ def side_of(side: str | Side) -> Side:
     return Side(side) if isinstance(side, str) else side
 
 
-def _computed(asked: ParityRequest, side: Side, threads: int) -> dict[str, Array]:
+def _computed(asked: ParityRequest, side: Side, threads: int, environment: Mapping[str, str] | None) -> dict[str, Array]:
+    variables = environment or frameworks.environment_on(asked.device, os.environ)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "computed.npz"
         command = [side.python or sys.executable, "-m", "models.parity", asked.model, side.framework, str(out)]
         command += ["--own", json.dumps(side.own), "--precision", side.precision, "--device", asked.device]
         command += ["--rules", json.dumps(list(map(asdict, asked.rules))), "--seed", str(asked.seed), "--threads", str(threads)]
         command += ["--full"] if asked.full else []
-        done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+        root = Path(__file__).parents[1]
+        done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
         if done.returncode or not out.is_file():  # code of the user's may end the process as if all were well
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise ModelError(f"parity of {asked.model}: {side} exited with {done.returncode}: {last}")

@@ -16,6 +16,8 @@ BETWEEN_WARNINGS = " · "
 STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 # What others used of all CPUs while a cell was timed.
 OTHERS_CPU = "machine/others_cpu_percent"
+# The share of samples in which others computed on its GPUs meanwhile.
+OTHERS_GPU = "machine/others_gpu_percent"
 # Tag: which network was to be compiled and was not, or not as a whole.
 RAN_EAGERLY = "ran_eagerly"
 VANISHED = "its process ended without a message (killed, or the machine went down)"

@@ -16,11 +16,12 @@ ALONE = {"origin": f"{TAG}.origin"}
 NAMES = frozenset(
     (
         *("cell", "cool_down", "energy_of", "environment", "exported_from", "exported_run_id", "features", "host", "idle"),
-        *("implied", "looks", "optimizer.implementation", "parity.device", "pid", "pid_started", "turns"),
+        *("implied", "keras.use_cudnn", "looks", "optimizer.implementation", "parity.device", "pid"),
+        *("pid_started", "turns"),
         *("trial.intermediate", "trial.params", "trial.values"),
     )
 )
-PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "version.")
+PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "version.", "warmup.")
 
 
 def is_technical(name: str) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.cell.contract import Progress
-from experiments.config import interpreters
+from experiments.config import devices, interpreters
 from experiments.datasets.files import alone, replace_text
 from models import frameworks, own
 from models.contract import ModelError
@@ -40,7 +41,12 @@ def _judged(asked: ParityRequest, sides: Sequence[Side], cache: Path, progress: 
     """What the gate says of every side but the first, and kept for the next who asks."""
     progress("parity", 0, len(sides))
     try:
-        judged = gate(asked, sides, progress=lambda done, of: progress("parity", done, of))
+        judged = gate(
+            asked,
+            sides,
+            progress=lambda done, of: progress("parity", done, of),
+            environment=devices.environment_on(asked.device, os.environ),
+        )
     except ModelError as error:
         raise WrongCall(str(error)) from None
     found = {side: [row for row in judged if row.framework == str(side)] for side in sides[1:]}

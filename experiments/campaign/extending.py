@@ -155,6 +155,7 @@ def advice_of_ended(campaigns: Mapping[str, str], root: Path, blocks: int, strat
         found = asked(meant[0], blocks, CampaignSettings.budget, root)
         folder, kept = _find(meant[0], root)
         settings = settings_.from_values(studies.load(found.study).Settings, kept["settings"])
+        settings = settings_.as_before(settings, kept["settings"])
         lengths = {name: int(text) for name, text in found.given.items() if name in ("blocks", "max_blocks")}
         allowed(replace(settings, **lengths), kept["settings"], folder, kept["run"])
     except WrongCall:

@@ -112,9 +112,13 @@ def _add_own_models(kept: Mapping[str, Sequence[str]]) -> None:
 
 
 def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str]) -> CampaignSettings:
-    """Settings as they were, but for where their folders are now. Raises WrongCall for others than those kept."""
+    """Settings as they were, but for where their folders are now.
+
+    Raises:
+        WrongCall: for others than those kept, and for a newer setting whose value they may not have had.
+    """
     module = studies.load(study)
-    settings: CampaignSettings = settings_.from_values(module.Settings, kept)
+    settings: CampaignSettings = settings_.as_before(settings_.from_values(module.Settings, kept), kept)
     wanted_now = settings_.parse(module.Settings, module.PRESETS, given)
     for name in set(given) - settings_.silent(settings) - _open_ended(settings):
         before, now = getattr(settings, name), getattr(wanted_now, name)

@@ -10,7 +10,6 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ class Child:
         named = self.gpus if len(spec.nodes) < 2 else ()  # other nodes' GPUs have other names
         placed = devices.variables_of_cell(spec.device, named, own)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        environment = _without(inherited, placed) | {"PYTHONPATH": path}
+        environment = devices.changed(inherited, placed) | {"PYTHONPATH": path}
         # what is varied is checked in the cell by what it comes to: a number of a GPU is its UUID there
         spec = dataclasses.replace(spec, environment=own | {k: placed[k] for k in own if k in placed})
         with log.open("wb") as stderr:
@@ -151,7 +150,7 @@ def _inherited(spec: CellSpec) -> dict[str, str]:
     """
     ours = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
     inherited = {name: text for name, text in os.environ.items() if name not in ours}
-    return _without(inherited, spec.environment)
+    return devices.changed(inherited, spec.environment)
 
 
 def _workers(spec: CellSpec) -> int:
@@ -160,12 +159,6 @@ def _workers(spec: CellSpec) -> int:
         return 1
     count = int(spec.settings["worker_count"] or max(spec.settings["workers"]))
     return math.ceil(count / max(1, len(spec.nodes)))
-
-
-def _without(variables: Mapping[str, str], own: Mapping[str, str | None]) -> dict[str, str]:
-    """Return variables with others in their place; None takes one away."""
-    kept = {name: text for name, text in variables.items() if name not in own}
-    return kept | {name: text for name, text in own.items() if text is not None}
 
 
 def _understood(line: str) -> Record | dict[str, Any]:

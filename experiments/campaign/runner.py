@@ -125,6 +125,7 @@ class Runner:
         self.called = "the campaign"
         self.ways: tuple[tuple[str, ...], ...] = ()
         self.address = ""
+        self._recorded: Mapping[str, Any] = kept["settings"]
         self.idle = readiness.from_values(kept.get("idle", {}))
         self.warnings: list[str] = []
         self.display = display
@@ -348,7 +349,7 @@ class Runner:
 
     def _opened(self, setup: Setup, spec: CellSpec, work: Work) -> RunOpened:
         own, prepared = work.treatment.merged(setup.settings), setup.prepared_for(work.treatment)
-        logged = logged_settings(setup.settings, work.treatment)
+        logged = logged_settings(setup.settings, work.treatment, self._recorded)
         common = {
             "campaign": f"run:{self.run}",
             "model": own_models.labelled(getattr(own, "model", "") or setup.module.MODEL),
@@ -519,10 +520,19 @@ def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:
     return devices.sensor_seconds(treatment.merged(settings)) if treatment.sensed else 0.0
 
 
-def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:
-    """Return what the runs of a treatment's cells log of their settings, as text."""
+def logged_settings(
+    campaign: CampaignSettings, treatment: Treatment, recorded: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Return what the runs of a treatment's cells log of their settings, as text.
+
+    Args:
+        recorded: what the campaign's journal has of them. A newer setting is not logged: the first cells, which it
+            must be comparable with, do not have it.
+    """
     settings = treatment.merged(campaign)
     silent = settings_.silent(settings)
+    if recorded is not None:
+        silent |= settings_.unrecorded(settings, recorded)
     texts = {name: text for name, text in settings_.as_text(settings).items() if name not in silent}
     device, threads = devices.resolve(settings.device, settings), threads_of_cells(settings)
     own = {f"{variation.ENVIRONMENT}{name}": text or variation.UNSET for name, text in treatment.environment.items()}

@@ -95,16 +95,24 @@ class Sensing:
             return replace(found, missing={**found.missing, f"{window.prefix}gpu_warm_up": UNSTEADY})
         return replace(found, metrics={**found.metrics, f"{window.prefix}gpu/warm_up_seconds": seconds})
 
-    def others_on_gpu(self, windows: Sequence[Window]) -> str:
-        """Return who else computed on the cell's GPUs while something was timed, and how often; empty if nobody did."""
+    def others_on_gpu(self, windows: Sequence[Window]) -> tuple[float | None, str]:
+        """Return how often others computed on the cell's GPUs while something was timed, and who.
+
+        Returns:
+            Percent of samples, None if the driver does not report it; a text, empty if nobody did.
+        """
         sensors = self._sampler.sensors
         timed = [one.values for one in self._sampler.samples if any(window.holds(one.time_seconds) for window in windows)]
-        counts = [sum(values.get(f"system/{gpu}_{OTHERS}", 0.0) for gpu in sensors.gpus) for values in timed]
-        if not any(counts):
-            return ""
+        keys = [f"system/{gpu}_{OTHERS}" for gpu in sensors.gpus]
+        by_sample = [[values[key] for key in keys if key in values] for values in timed]
+        known = [counts for counts in by_sample if counts]
+        if not known:
+            return None, ""
+        percent = 100 * sum(any(counts) for counts in known) / len(known)
+        if not percent:
+            return 0.0, ""
         names = ", ".join(f"{name} ({pid})" for pid, name in list(sensors.others.items())[:NAMED])
-        percent = 100 * sum(count > 0 for count in counts) / len(counts)
-        return f"others computed on the GPU in {percent:.0f} % of samples: {names}"
+        return percent, f"others computed on the GPU in {percent:.0f} % of samples: {names}"
 
     def follow(self, ranks: Mapping[int, int]) -> None:
         """Samples of these processes, too. ranks: rank -> process id."""

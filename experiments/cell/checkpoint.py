@@ -22,6 +22,7 @@ class TrainingState:
     seconds, ended, starts: of the steps that were timed one by one; windows: of all others. on_device_seconds: of those by the
     device's own clock. held_up: whether anything waited for the device inside of a window. epoch_seconds: of training alone.
     input_seconds: waited for batches, where that is outside of the steps. page_faults: of every epoch.
+    warmups: steps of each start that do not count.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -36,6 +37,7 @@ class TrainingState:
     validation_seconds: float = 0.0
     input_seconds: float = 0.0
     page_faults: list[int] = field(default_factory=list)
+    warmups: list[int] = field(default_factory=list)
     peak_rss_bytes: float = 0.0
 
     @property
@@ -87,7 +89,8 @@ def _state(folder: Path) -> tuple[Any, TrainingState]:
         raise EvenhandError(f"the checkpoint in {folder} cannot be read: {error}; remove it to start this cell again") from None
     if isinstance(kept, dict):
         # checkpoints of earlier versions have no clock times and no windows
-        kept = {"ended": [], "windows": [], "on_device_seconds": [], "held_up": False, "page_faults": [], **kept}
+        newer = {"ended": [], "windows": [], "on_device_seconds": [], "held_up": False, "page_faults": []}
+        kept = {**newer, "warmups": [], **kept}
     kinds = {name: type(value) for name, value in asdict(TrainingState()).items()} | {"settings": dict}
     if not isinstance(kept, dict) or {name: type(value) for name, value in kept.items()} != kinds:
         raise EvenhandError(f"the checkpoint in {folder} is damaged: past.json; remove it to start this cell again")

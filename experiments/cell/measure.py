@@ -16,7 +16,8 @@ from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output, Task
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
-from experiments.cell.timing import Pace, PhaseValues, Stopwatch
+from experiments.cell.timing import EVERY_STEP, Pace, PhaseValues, Stopwatch
+from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.config import memory
 from models.contract import Framework, OptimizerConfig
 from models.frameworks import distributions
@@ -47,6 +48,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
         settings["warmup_steps"],
         tuple(state.starts),
         tuple(state.ended),
+        tuple(state.warmups),
     )
     summary = timing.summarise_training(training, state.total_seconds) | timing.summarise_epochs(
         state, task.steps_per_epoch * task.examples_a_step
@@ -76,8 +78,11 @@ def make_optimizer(spec: CellSpec, framework: Framework, network: Any) -> Any:
 
 
 def record_optimizer(spec: CellSpec, framework: Framework, optimizer: Any, output: Output) -> None:
-    """Record which code it ran, as a tag of the run and so a line of the report; when its steps have been measured."""
-    output.record(Tags(spec.run, {"optimizer.implementation": framework.optimizer_implementation(optimizer)}))
+    """Record which code ran, as tags of the run and so lines of the report; when its steps have been measured."""
+    tags = {"optimizer.implementation": framework.optimizer_implementation(optimizer)}
+    if framework.device == "cuda" and (use_cudnn := framework.versions().get("keras_use_cudnn")):
+        tags["keras.use_cudnn"] = use_cudnn
+    output.record(Tags(spec.run, tags))
 
 
 def as_timed(
@@ -131,15 +136,23 @@ def _train(
     began, already, compiling = clock.now(), state.steps, Compiling(framework)
     pauses: list[tuple[float, float]] = []
     state.starts.append(len(state.seconds))
+    # processes of earlier versions have recorded none
+    state.warmups += [warmup] * (len(state.starts) - len(state.warmups))
+    half = (epochs * task.steps_per_epoch - state.steps) // 2
+    warm_up = of_gpu(framework, output, warmup, max(warmup, half))
     for epoch in range(len(state.by_epoch), epochs):
         if (rate := task.learning_rate(epoch)) is not None:
             framework.set_learning_rate(optimizer, rate)
         peak_memory.restart()
         warming = max(0, state.starts[-1] + warmup - len(state.seconds))
-        pace = timing.pace(spec.settings, warming, windows_first=epoch % 2 == 0)
+        singly = 0 if warm_up else warming
+        pace = timing.pace(spec.settings, singly, windows_first=epoch % 2 == 0)
         losses, seconds = _epoch(
-            task, epoch, epochs, framework, network, optimizer, state, delay, pace, warming, compiling, peaks, output
+            *(task, epoch, epochs, framework, network, optimizer, state, delay, pace, warming),
+            *(compiling, peaks, output, warm_up),
         )
+        if warm_up:
+            state.warmups[-1] = warm_up.steps
         trained, validating = clock.now(), time.perf_counter()
         values = task.validate(framework, network)
         state.validation_seconds += time.perf_counter() - validating
@@ -156,6 +169,8 @@ def _train(
         pauses.append((trained, clock.now()))
     output.window("train", began, clock.now(), (state.steps - already) * task.examples_a_step, pauses=pauses)
     compiling.tell(spec, task.model, output)
+    if warm_up:
+        warm_up.record(spec, "train", output)
     return state
 
 
@@ -173,14 +188,21 @@ def _epoch(
     compiling: Compiling,
     peaks: DevicePeaks,
     output: Output,
+    warm_up: WarmUp | None = None,
 ) -> tuple[list[float], float]:
     last_live = time.monotonic()
     done_before = state.steps
+    is_warming = warm_up is not None and not warm_up.is_over
 
     def on_step(step: int, loss: float, seconds: float) -> None:
-        nonlocal last_live
+        nonlocal last_live, is_warming
         compiling.stepped()
-        if step >= warming:
+        if is_warming and warm_up:
+            warm_up.step()
+            if warm_up.is_over:
+                is_warming = False
+                watch.go_on_with(pace)
+        if not is_warming and step >= warming:
             peaks.end_warmup()
         output.progress(f"epoch {epoch + 1}/{epochs}", step, task.steps_per_epoch)
         if time.monotonic() - last_live >= LIVE_SECONDS:
@@ -189,7 +211,7 @@ def _epoch(
             live = {"live/loss": loss, "live/examples_per_second": rate}  # for the eye alone
             output.metrics({name: float(f"{value:.4g}") for name, value in live.items()}, step=done_before + step)
 
-    watch = Stopwatch(on_step, delay, pace, output.turn)
+    watch = Stopwatch(on_step, delay, EVERY_STEP if is_warming else pace, output.turn)
     feed = timing.Feed(task.training(epoch, framework))
     with compiling.epoch():
         faults, began = memory.page_faults(), time.perf_counter()

@@ -26,6 +26,7 @@ class PhaseValues:
 
     `warmup` steps after each of `starts` (the steps at which a process began: a resumed training has several) are not summarised.
     ended: the clock time at which each step ended, in seconds since 1970; empty where it is not known.
+    warmups: of each start, where they differ.
     """
 
     phase: str
@@ -34,10 +35,13 @@ class PhaseValues:
     warmup: int
     starts: tuple[int, ...] = (0,)
     ended: tuple[float, ...] = ()
+    warmups: tuple[int, ...] = ()
 
     @property
     def is_warmup(self) -> tuple[bool, ...]:
-        warm = {step for start in self.starts for step in range(start, min(start + self.warmup, len(self.seconds)))}
+        counts = self.warmups or (self.warmup,) * len(self.starts)
+        pairs = list(zip(self.starts, counts, strict=True))
+        warm = {step for start, count in pairs for step in range(start, start + count)}
         return tuple(step in warm for step in range(len(self.seconds)))
 
     @property
@@ -139,6 +143,10 @@ class Stopwatch:
         self._on_step(len(self.losses), last, seconds / len(losses))
         self._turn(len(losses))
         self.telling_seconds += time.perf_counter() - told
+
+    def go_on_with(self, pace: Pace) -> None:
+        """Take the clock at another pace from the next step on, such as after a warm-up."""
+        self._pace, self._singly = pace, pace.first
 
     def on_device(self, seconds: Sequence[float]) -> None:
         self.on_device_seconds += seconds

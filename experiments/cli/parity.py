@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,7 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
         raise WrongCall(f"frameworks={settings.frameworks[0]} is one side only; name the reference, then the others")
     sides = [Side(name, python=interpreters.separate(name, settings.pythons)) for name in settings.frameworks]
     device = devices.present(settings.device)
+    environment = devices.environment_on(device, os.environ)
     store = Store()
     store.check()
     began_ms = _now_ms()
@@ -81,7 +83,8 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
         rules = tuple(one for name in settings.optimizer for one in RULES[name])
         asked = ParityRequest(model, rules, settings.full, settings.seed, device)
         try:
-            found += gate(asked, sides, at_once=1 if settings.full else 2)
+            at_once = 1 if settings.full else 2
+            found += gate(asked, sides, at_once=at_once, environment=environment)
         except ModelError as error:
             failed.append(str(error))
     judged = Judged(found, failed)

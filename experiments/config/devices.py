@@ -15,8 +15,8 @@ from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking import cpus, provenance
 from tracking.errors import WrongCall
+from tracking.provenance import VISIBLE
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 # JAX takes three quarters of a GPU when it starts; then its memory would not be what a cell needs, nor would others fit.
 XLA_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
 # The newer name of the last one: JAX refuses both together.
@@ -163,6 +163,22 @@ def variables_of_cell(device: str, gpus: Sequence[str], own: Collection[str] = (
     kept = {name: text for name, text in memory.items() if name not in own}
     placed = {VISIBLE: ",".join(gpus)} if gpus else {}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **kept, **placed}
+
+
+def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that computes on one device, as a cell without workers does.
+
+    Args:
+        variables: those that it would inherit.
+    """
+    placed = variables_of_cell(device, gpus_of_cell(device, 1, variables))
+    return changed(variables, placed)
+
+
+def changed(variables: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return environment variables with others in their place; None takes one away."""
+    kept = {name: text for name, text in variables.items() if name not in changes}
+    return kept | {name: text for name, text in changes.items() if text is not None}
 
 
 def cool_down_seconds(settings: CampaignSettings) -> float:

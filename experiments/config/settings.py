@@ -33,6 +33,7 @@ MAX_RATE = 1_000
 # More than this of all CPUs, used by others, is seen in the times: of two CPUs it is a fifth of one, which a framework with a
 # thread for each waits for at every step, while one that needs a single thread may not notice it.
 OTHERS_LIMIT_PERCENT = 10.0
+NO_OTHERS_LIMIT = 100.0  # others may do what they do
 MAX_BLOCKS = 10_000
 MAX_NODES = 10_000
 DEFAULT_MAX_BLOCKS = 48
@@ -50,15 +51,18 @@ def setting(
     path: bool = False,
     group: str = "settings",
     formerly: str = "",
+    before: Any = None,
     **use: bool,
 ) -> Any:
     """A dataclass field with its one-line help and what it accepts; a number has both `minimum` and `maximum`.
 
     path: the text may name a file or folder, so it has to be one that a file system could hold. group: the subject it stands
-    under in the help. formerly: the name it had before, which still works. use: see `_use`.
+    under in the help. formerly: the name it had before, which still works. before: the value that does what
+    cells did before there was the setting, None if none does; see `as_before`. use: see `_use`.
     """
     accepts = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "path": path}
-    metadata = {"help": help, "group": group, "formerly": formerly, **accepts, **_use(**use)}
+    about = {"help": help, "group": group, "formerly": formerly, "before": before}
+    metadata = {**about, **accepts, **_use(**use)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -188,6 +192,7 @@ class CampaignSettings:
         "step: the device is waited for after every step; free: once a window of window_steps; both: in turns",
         choices=("step", "free", "both"),
         group="clock",
+        before="step",
         searchable=False,
     )
     window_steps: int = setting(
@@ -196,6 +201,7 @@ class CampaignSettings:
         minimum=1,
         maximum=MAX_WINDOW,
         group="clock",
+        before=10,
         searchable=False,
     )
     pairing: str = setting(
@@ -203,6 +209,7 @@ class CampaignSettings:
         "sequential: one cell after the other; interleaved: all cells of a block are alive and take turns",
         choices=("sequential", "interleaved"),
         group="clock",
+        before="sequential",
         searchable=False,
     )
     turn_steps: int = setting(
@@ -211,6 +218,7 @@ class CampaignSettings:
         minimum=1,
         maximum=MAX_STEPS,
         group="clock",
+        before=5,
         searchable=False,
     )
     reserve_cores: int = setting(
@@ -219,12 +227,14 @@ class CampaignSettings:
         minimum=0,
         maximum=1_023,
         group="machine",
+        before=0,
     )
     pin: str = setting(
         "none",
         "auto: cells stay on a fixed set of cores, one thread of each, and the parent on another where there are three",
         choices=("none", "auto"),
         group="machine",
+        before="none",
     )
     executor: str = setting(
         "local",
@@ -301,6 +311,7 @@ class CampaignSettings:
         True,
         "take numbers below 1.2e-38 for 0 on the CPU, in every framework alike; false: compute with them, PyTorch only",
         group="machine",
+        before=False,
     )
     pythons: tuple[str, ...] = setting(
         (),
@@ -314,6 +325,7 @@ class CampaignSettings:
         "freed memory: system: the C library decides, in some processes anew in every step; keep: it stays with the process",
         choices=("system", "keep"),
         group="machine",
+        before="system",
     )
     memory_limit: str = setting("none", "what a cell may allocate on the host, such as 2GiB; none: no limit", group="machine")
     aa: bool = setting(
@@ -614,6 +626,31 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     values = current(kind, values)
     kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
     return kind(**kept)
+
+
+def unrecorded(settings: Any, values: Mapping[str, Any]) -> frozenset[str]:
+    """Return names of the settings that can change a measurement and that recorded values lack."""
+    fields = [field for field in _fields(settings) if field.metadata.get("material", True)]
+    return frozenset(field.name for field in fields if not values.keys() & set(called(field)))
+
+
+def as_before(settings: T, values: Mapping[str, Any]) -> T:
+    """Return settings with which cells do what those did whose recorded values lack newer settings.
+
+    Raises:
+        WrongCall: for a setting of which it is not known what they did.
+    """
+    lacking = unrecorded(settings, values)
+    known: dict[str, Any] = {}
+    for field in _fields(settings):
+        if field.name in lacking:
+            known[field.name] = field.metadata.get("before")
+            if known[field.name] is None:
+                raise WrongCall(
+                    f"resume: the campaign began before there was the setting {field.name}, "
+                    "and what its cells did is not recorded; start anew"
+                )
+    return dataclasses.replace(settings, **known)  # type: ignore[type-var]
 
 
 def suggestion(name: str, names: Collection[str]) -> str:

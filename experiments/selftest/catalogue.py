@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.cell.alone import AloneResult
+from experiments.config import devices
 from experiments.selftest import cells, children
 from experiments.selftest.checks import (
     Check,
@@ -63,7 +65,7 @@ def _visible_gpu(context: Context) -> Sequence[Figure]:
     sensors = Sensors(device="cuda")
     if own and sensors.gpus and (number := re.fullmatch(r"gpu_(\d+)", sensors.gpus[0])):
         figures.append(equal("NVML index that the sensors read", int(number[1]), int(own[0]["index"])))
-    hidden = probe("device_of", {"CUDA_VISIBLE_DEVICES": ""}, framework="pytorch")
+    hidden = probe("device_of", {provenance.VISIBLE: ""}, framework="pytorch")
     figures.append(equal("device=auto with CUDA_VISIBLE_DEVICES empty", hidden["device"], "cpu"))
     return figures
 
@@ -117,7 +119,8 @@ def _contract(context: Context) -> Sequence[Figure]:
             own = Path(folder, name)
             own.mkdir()
             small = ["--checks", ",".join(SMALL_CONTRACT)] if not context.has_gpu else []
-            run_module("models.testing", name, str(own), "--device", context.device, *small)
+            command = ("models.testing", name, str(own), "--device", context.device, *small)
+            run_module(*command, device=context.device)
             outcomes = json.loads((own / "outcomes.json").read_text())
             failed = {check: text.strip().splitlines()[-1] for check, text in outcomes.items() if text}
             figures.append(reported(f"{name}, checks", len(outcomes)))
@@ -166,8 +169,10 @@ def _gate(context: Context) -> Sequence[Figure]:
     if len(names) < 2:
         raise Skip(f"the gate compares two frameworks; here is {names[0]} alone")
     sides = names if context.has_gpu else names[:2]
+    environment = devices.environment_on(context.device, os.environ)
     for model in GATED if context.has_gpu else GATED[:1]:
-        figures += _rows(parity.gate(parity.ParityRequest(model, device=context.device), sides))
+        request = parity.ParityRequest(model, device=context.device)
+        figures += _rows(parity.gate(request, sides, environment=environment))
     return figures
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from experiments.config import devices
 from tracking.errors import EvenhandError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ def probe(name: str, environment: Mapping[str, str] | None = None, **options: An
     try:
         done = subprocess.run(
             _command(name, options),
-            env=_environment(environment or {}),
+            env=_environment(options.get("device", "cuda")) | dict(environment or {}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -57,7 +58,7 @@ def running(name: str, **options: Any) -> Iterator[int]:
     """
     process = subprocess.Popen(
         _command(name, options),
-        env=_environment({}),
+        env=_environment(options.get("device", "cuda")),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -79,15 +80,15 @@ def running(name: str, **options: Any) -> Iterator[int]:
         process.stdout.close()
 
 
-def run_module(*arguments: str, seconds: float = LIMIT_SECONDS) -> None:
-    """Run `python -m …`.
+def run_module(*arguments: str, device: str, seconds: float = LIMIT_SECONDS) -> None:
+    """Run `python -m …` with the environment of a cell on this device.
 
     Raises:
         ProbeError: with its last words.
     """
     done = subprocess.run(
         [sys.executable, "-P", "-m", *arguments],
-        env=_environment({}),
+        env=_environment(device),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -102,9 +103,9 @@ def _command(name: str, options: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-P", "-m", "experiments.selftest", name, json.dumps(options)]
 
 
-def _environment(changes: Mapping[str, str]) -> dict[str, str]:
+def _environment(device: str) -> dict[str, str]:
     paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **changes}
+    return devices.environment_on(device, os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _last_words(text: str) -> str:

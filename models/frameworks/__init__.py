@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -196,6 +196,15 @@ def _variants_of(package: str) -> dict[str, Variant]:
     except (ImportError, AttributeError) as error:
         raise ModelError(f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or uninstall it") from None
     return variants
+
+
+def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that inherits these variables and computes on a device.
+
+    On a GPU JAX takes memory as it needs it, unless they say otherwise: two processes share the GPU.
+    """
+    of_gpu = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if device == "cuda" else {}
+    return {**of_gpu, **variables}
 
 
 def elastic(name: str) -> ModuleType:

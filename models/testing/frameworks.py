@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ import pytest
 
 import models
 from models import parity
-from models.frameworks import missing
+from models.frameworks import environment_on, missing
 from models.testing.framework_checks import CHECKS, SOME
 
 REFERENCE = "pytorch"
@@ -45,7 +46,15 @@ def contract_run(framework: str, names: tuple[str, ...] = (), device: str = "cpu
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "models.testing", framework, folder, *names, "--device", device]
         root = Path(models.__file__).parents[1]
-        done = subprocess.run(command, cwd=root, capture_output=True, encoding="utf-8", errors="replace", timeout=500)
+        done = subprocess.run(
+            command,
+            cwd=root,
+            env=environment_on(device, os.environ),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=500,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         outcomes = {} if names else json.loads(Path(folder, "outcomes.json").read_text())
         with np.load(Path(folder, "cross.npz")) as cross:

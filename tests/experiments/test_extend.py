@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from experiments import studies
-from experiments.campaign import extending, launch
+from experiments.campaign import extending, launch, runner
 from experiments.cli import arguments
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
@@ -28,6 +28,7 @@ from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.planning import plan as plan_
+from experiments.planning.treatments import Treatment
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import LATENCY, frame
 from tests.experiments.test_until_settled import TOYS, KnownCampaign, kept, noise
@@ -67,9 +68,58 @@ def test_what_a_report_advises_can_be_done_and_the_next_report_says_so(place: Pl
 
 
 def test_a_resumption_with_more_blocks_is_the_same() -> None:
-    settings = {"blocks": 6, "until": "fixed"}
+    settings = asdict(replace(studies.load("captioning").Settings(), blocks=6))
     assert launch.same_settings("captioning", settings, {"blocks": "12"}).blocks == 12
     assert launch.same_settings("captioning", settings, {"cache": "x"}).blocks == 6
+
+
+def recorded_without(name: str, root: Path, **given: object) -> Path:
+    """The journal of a campaign that ran before there was a setting."""
+    folder = campaign_folder(root, **given)
+    described = journal.read_campaign(folder)
+    del described["settings"][name]
+    journal.write_campaign(folder, described)
+    return folder
+
+
+class Captured(Exception):
+    """The settings that more blocks would run with."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("flush_denormals", False), ("pin", "none"), ("malloc", "system"), ("timing", "step")]
+)
+def test_more_blocks_do_what_the_first_did_before_there_was_a_setting(
+    name: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_ready(_: str, settings: CampaignSettings, *__: object) -> None:
+        raise Captured(settings)
+
+    monkeypatch.setattr(launch, "make_ready", make_ready)
+    folder = recorded_without(name, tmp_path)
+    asked = extending.asked("last", 4, "none", tmp_path)
+    with pytest.raises(Captured) as captured:
+        launch.resume(asked.study, asked.run_id, asked.given, tmp_path, Display())
+    (settings,) = captured.value.args
+    assert (settings.blocks, getattr(settings, name)) == (10, value)
+    recorded = journal.read_campaign(folder)["settings"]
+    treatment = Treatment("pytorch", "pytorch")
+    logged = [runner.logged_settings(settings, treatment, values) for values in (None, recorded)]
+    assert logged[0].keys() - logged[1].keys() == {name}, "the first cells do not have it, nor their hashes"
+    with pytest.raises(WrongCall, match="flush_denormals was false at the beginning and cannot become true"):
+        launch.same_settings("captioning", {**recorded, "flush_denormals": False}, {"flush_denormals": "true"})
+
+
+def test_a_campaign_without_a_record_of_what_its_cells_did_is_not_extended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded_without("conv_algorithm", tmp_path)
+    assert main(["extend", "last", f"--journal={tmp_path}"]) == WRONG_CALL
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "conv_algorithm" in line
+    assert extending.advice_of_ended({"f00d": "night"}, tmp_path, 4, "") is None, "nor advised"
+    recorded_without("figures", tmp_path / "others")
+    assert extending.advice_of_ended({"f00d": "night"}, tmp_path / "others", 4, "") is not None
 
 
 # ---- what cannot be
@@ -92,7 +142,8 @@ def test_a_resumption_takes_the_journal_before_it_prepares_anything(tmp_path: Pa
 def campaign_folder(root: Path, name: str = "f00d", study: str = "captioning", **given: object) -> Path:
     """The journal of a campaign of two blocks, as one leaves it here and now; given: its settings."""
     records = Journal(root / name)
-    values = asdict(replace(CampaignSettings(), **given))
+    kind = CampaignSettings if study in extending.OTHERS else studies.load(study).Settings
+    values = asdict(replace(kind(), **given))
     kept = {"study": study, "run": "c", "run_id": name, "experiment": "e", "settings": values}
     journal.write_campaign(records.folder, kept)
     tags = {"kind": "campaign", "machine": provenance.fingerprint(), "commit": provenance.commit()}

@@ -116,7 +116,7 @@ GPU = """
 import json, os, time
 from experiments.campaign.neighbours import Neighbours
 from experiments.campaign.sensing import Sensing
-from tracking.records import Tags
+from tracking.records import OTHERS_GPU, Metrics, Tags
 from tracking.sensors import Sensors, Window
 written = []
 with open(os.environ["NVML_ANSWERS"], "a") as file:
@@ -130,15 +130,20 @@ with Sensing("run", Sensors(os.getpid(), "cuda"), 0.05, written.append) as sensi
     neighbours.end()
 neighbours.on_gpu = sensing.others_on_gpu(windows)
 told = [neighbours.log("run", limit, written.append) for limit in (99.9, 100.0)]
-print(json.dumps([told, [one.values.get("disturbed") for one in written if isinstance(one, Tags)]]))
+tags = [one.values.get("disturbed") for one in written if isinstance(one, Tags)]
+points = [point for one in written if isinstance(one, Metrics) for point in one.points]
+logged = [point.value for point in points if point.key == OTHERS_GPU]
+print(json.dumps([told, tags, logged, neighbours.metrics.get(OTHERS_GPU)]))
 """
 
 
 def test_a_cell_beside_another_process_on_its_gpu_is_disturbed(driver: Driver) -> None:  # noqa: F811
     driver.answers()
-    assert json.loads(driver.python(GPU))[0] == ["", ""]
+    told, _, logged, latest = json.loads(driver.python(GPU))
+    assert (told, logged, latest) == (["", ""], [0.0, 0.0], 0.0)
     driver.answers(other_pid=os.getpid())
-    (text, off), tags = json.loads(driver.python(GPU))
+    (text, off), tags, logged, latest = json.loads(driver.python(GPU))
+    assert (logged, latest) == ([100.0, 100.0], 100.0), "what the comparison reads"
     assert text == f"others computed on the GPU in 100 % of samples: {psutil.Process().name()} ({os.getpid()})"
     assert text in tags
     assert off == "", "others_limit_percent=100 lets others do what they do"

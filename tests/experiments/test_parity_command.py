@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,9 +151,11 @@ class RecordingGate:
 
     def __init__(self) -> None:
         self.devices: list[str] = []
+        self.environments: list[Mapping[str, str]] = []
 
-    def __call__(self, request: ParityRequest, sides: list[Side], **_: object) -> list[Row]:
+    def __call__(self, request: ParityRequest, sides: list[Side], environment: Mapping[str, str], **_: object) -> list[Row]:
         self.devices.append(request.device)
+        self.environments.append(environment)
         names = [str(side) for side in sides[1:]]
         return [
             Row(request.model, name, str(sides[0]), quantity, "x", 0.0, 0.0, device=request.device)
@@ -187,6 +190,9 @@ def test_a_campaign_proves_equality_on_the_device_it_measures(
 ) -> None:
     prepared = prove(classification.Settings(device=device, cache=str(tmp_path)))
     assert recording_gate.devices == [expected]
+    (variables,) = recording_gate.environments
+    assert variables.get("XLA_PYTHON_CLIENT_PREALLOCATE") == ("false" if expected == "cuda" else None)
+    assert (variables.get("CUDA_VISIBLE_DEVICES") == "") == (expected == "cpu"), "as its cells"
     assert prepared.tags["parity.device"] == expected
     assert {row["device"] for row in json.loads(prepared.files["parity.json"])} == {expected}
 

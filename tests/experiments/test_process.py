@@ -123,6 +123,27 @@ def test_workers_have_a_gpu_each(start: CellStarter, settings: Mapping[str, Any]
     assert seen["CUDA_VISIBLE_DEVICES"] == ",".join(gpus)
 
 
+ON_DEVICES = """
+import json, os
+from experiments.config import devices
+from experiments.selftest import children
+both = [devices.environment_on(device, os.environ) for device in ("cpu", "cuda")]
+print(json.dumps([*both, *map(children._environment, ("cpu", "cuda"))]))
+"""
+
+
+def test_proofs_and_probes_have_the_device_of_a_cell(driver: Driver, start: CellStarter) -> None:  # noqa: F811
+    variables = {"CUDA_VISIBLE_DEVICES": "2,1"}
+    cells = [start(device, **variables)[0] for device in ("cpu", "cuda")]
+    assert cells[1]["CUDA_VISIBLE_DEVICES"] == UUIDS[2]
+    names = [name for name in cells[1] if name.startswith(("CUDA_", "XLA_"))]
+    assert len(names) == 4
+    expected = [{name: cell.get(name) for name in names} for cell in cells]
+    environments = json.loads(driver.python(ON_DEVICES, **variables))
+    found = [{name: one.get(name) for name in names} for one in environments]
+    assert found == expected * 2
+
+
 def test_nodes_name_their_gpus_themselves(start: CellStarter) -> None:
     """A UUID of the first node is unknown on the second."""
     seen, _, gpus = start("cuda", {"worker_count": 4}, {"nodes": [["srun"], ["srun"]]}, CUDA_VISIBLE_DEVICES="0,1")

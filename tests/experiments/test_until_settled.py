@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments import studies
 from experiments.campaign import extending, launch, looking
 from experiments.campaign.campaign import Campaign, looks_so_far
 from experiments.campaign.looking import Looking
@@ -202,8 +203,9 @@ def test_error_that_is_spent_is_not_spent_again(tmp_path: Path) -> None:
 
 
 def test_only_what_a_campaign_leaves_open_may_be_given_when_it_is_resumed() -> None:
-    settings = {"until": "settled", "max_blocks": 18, "budget": "1h"}
+    begun = studies.load("captioning").Settings()
+    settings = asdict(replace(begun, until="settled", max_blocks=18, budget="1h"))
     resumed = launch.same_settings("captioning", settings, {"max_blocks": "40", "budget": "2h"})
     assert (resumed.max_blocks, resumed.budget, resumed.until) == (40, "2h", "settled")
     with pytest.raises(WrongCall, match="resume: max_blocks was 48 at the beginning and cannot become 40; start anew"):
-        launch.same_settings("captioning", {}, {"max_blocks": "40"})
+        launch.same_settings("captioning", asdict(begun), {"max_blocks": "40"})

@@ -6,11 +6,16 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+from experiments.cell import warm_up
 from experiments.config import devices
+from experiments.selftest import cells
+from tracking.records import RunOutcome, Tags, from_line
 from tracking.sensors import nvml
+from tracking.sensors.windows import STEADY_SECONDS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,3 +59,18 @@ def test_jax_does_not_preallocate() -> None:
     gpus = devices.gpus_of_cell("cuda", 1, os.environ)
     before = nvml.opened(gpus)[0].read({}, None)["memory_usage_megabytes"] * 1e6
     assert float(python(HELD, "cuda", gpus)) - before < MAX_JAX_BYTES
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_a_cell_begins_when_clock_and_temperature_of_its_gpu_are_steady(tmp_path: Path) -> None:
+    sizes = {"models": ("resnet18",), "image_sizes": (64,), "batch_sizes": (32,)}
+    result = cells.run(tmp_path, "grid", "pytorch", "cuda", seconds=2.0, **sizes)
+    assert result.outcome == RunOutcome.OK, result.reason
+    (file,) = tmp_path.rglob(cells.RECORDS)
+    records = map(from_line, file.read_text().splitlines())
+    tags = dict[str, str]()
+    for record in records:
+        tags |= record.values if isinstance(record, Tags) else {}
+    for phase in ("inference", "train"):
+        assert tags[f"warmup.{phase}"] in (warm_up.STEADY, warm_up.LIMIT)
+        assert result.metrics[f"check/{phase}_warmup_seconds"] >= STEADY_SECONDS

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from experiments.cell import measure
 from models.frameworks import missing
 from tests.models.children import run_in
+from tracking.records import Tags
 
 MODELS = ("caption_decoder", "gnmt", "deepspeech2", "tacotron2")
 # Here Keras believes that there is a GPU, and cuDNN's operator is an operator that XLA does not know: a function of Python.
@@ -33,9 +36,11 @@ for model in names:
     spec, batch = models.spec(model).probe(rng, full=False)
     network = adapter.build(model, spec)
     layers = [layer for layer in network._flatten_layers() if hasattr(layer, "use_cudnn")]
+    network([tf.constant(array) for array in batch.inputs])  # without XLA, which takes long
+    asked = len(calls)
     if model == "caption_decoder":  # the quickest to compile
         adapter.train_step(network, adapter.optimizer(network, OptimizerConfig("sgd", 0.1)), batch)
-    found[model] = {"use_cudnn": [layer.use_cudnn for layer in layers], "calls": len(calls)}
+    found[model] = {"use_cudnn": [layer.use_cudnn for layer in layers], "asked": asked, "calls": len(calls)}
 print(json.dumps({"models": found, "version": adapter.versions()["keras_use_cudnn"]}))
 """
 
@@ -51,4 +56,30 @@ def test_only_what_xla_does_not_compile_may_use_cudnn(framework: str, use_cudnn:
     for model in MODELS:
         layers = found["models"][model]["use_cudnn"]
         assert set(layers) == {use_cudnn}, model
+        assert bool(found["models"][model]["asked"]) == (use_cudnn == "auto"), "no layer is left out"
     assert bool(found["models"]["caption_decoder"]["calls"]) == (use_cudnn == "auto"), "Keras asked for cuDNN's operator"
+
+
+class Recording:
+    """Keeps the tags of a cell."""
+
+    def __init__(self) -> None:
+        self.tags: dict[str, str] = {}
+
+    def record(self, record: Tags) -> None:
+        self.tags |= record.values
+
+
+@pytest.mark.parametrize(
+    ("device", "versions", "recorded"),
+    [
+        ("cuda", {"keras_use_cudnn": "False"}, "False"),
+        ("cuda", {}, None),
+        ("cpu", {"keras_use_cudnn": "auto"}, None),
+    ],
+)
+def test_a_cell_on_a_gpu_records_which(device: str, versions: dict[str, str], recorded: str | None) -> None:
+    framework = SimpleNamespace(device=device, versions=lambda: versions, optimizer_implementation=lambda _: "fused")
+    output = Recording()
+    measure.record_optimizer(SimpleNamespace(run="1"), framework, None, output)  # type: ignore[arg-type]
+    assert output.tags.get("keras.use_cudnn") == recorded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import models
 from experiments.campaign import equality
 from models import parity
 from models.contract import ModelError
-from models.parity import ParityRequest
+from models.parity import ParityRequest, Side
 from models.testing import contract_run
 from tests.models.children import run_in
 from tests.models.planted_faults import FAULTS, FRAMEWORK
@@ -198,3 +199,32 @@ def test_the_device_reaches_the_processes_that_compute() -> None:
         parity.gate(ParityRequest("lenet", device="cuda"), ["pytorch", "keras-torch"])
     with pytest.raises(AssertionError, match="torch sees no GPU"):
         contract_run("pytorch", device="cuda")
+
+
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+ECHO = f"""#!{sys.executable}
+import os, sys
+names = "CUDA_VISIBLE_DEVICES", {PREALLOCATE!r}
+sys.exit(",".join(os.environ.get(name, "-") for name in names))
+"""
+
+
+def test_processes_that_compute_have_the_variables_of_their_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text(ECHO)
+    program.chmod(0o755)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    monkeypatch.delenv(PREALLOCATE, raising=False)
+    side = Side("pytorch", python=str(program))
+
+    def seen(device: str, environment: dict[str, str] | None = None) -> str:
+        with pytest.raises(ModelError) as error:
+            parity.gate(ParityRequest("lenet", device=device), [side], environment=environment)
+        return str(error.value).split()[-1]
+
+    assert [seen("cpu"), seen("cuda")] == ["2,1,-", "2,1,false"]
+    assert seen("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-a"}) == "GPU-a,-"
+    monkeypatch.setattr(sys, "executable", str(program))
+    for device, expected in (("cpu", "2,1,-"), ("cuda", "2,1,false")):
+        with pytest.raises(AssertionError, match=f"^{expected}\n"):
+            contract_run("pytorch", device=device)

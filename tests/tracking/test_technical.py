@@ -24,6 +24,7 @@ FOR_PEOPLE = {
 FOR_PROGRAMS = {
     **{"cell": "block-1-toy", "environment": "e1", "host": "box", "pid": "12", "pid_started": "1.50", "idle": "CPU 1 %"},
     **{"looks": "6,8", "turns": "ab", "cool_down": "gpu 60 °C", "energy_of": "gpu", "optimizer.implementation": "fused"},
+    **{"keras.use_cudnn": "False", "warmup.train": "steady"},
     **{f"version.{name}": "2.1" for name in ("torch", "keras", "numpy", "mlflow", "python")},
     **{"machine.governor": "performance", "pinned.cell": "1,2", "train.compilations": "1"},
     "not_available.energy/joules": 'no "counter" (RAPL needs root)',

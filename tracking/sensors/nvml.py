@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+from tracking.provenance import VISIBLE
+
 SHARED_CARD = "MIG shares the card: the driver counts this for all of its instances together"
 
 # What slows a device's clocks down; its idling and what the user set (bits 0, 1, 8) do not count.

@@ -27,7 +27,7 @@ TOLD = (
 )
 UNTOLD_TAGS = (
     *("mlflow.", "not_available.", "origin", "heartbeat", "pid", "cell", "outcome", "warnings", "verdict", "block", "kind"),
-    *("framework", "order_in_block", "status", "disturbed", "repeats", "turns", "weights.digest", "workers."),
+    *("framework", "order_in_block", "status", "disturbed", "repeats", "turns", "weights.digest", "workers.", "warmup."),
 )
 
 

@@ -17,12 +17,20 @@ from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.statistics.estimates import Floats
 from experiments.comparison.verdicts.findings import Finding
 from experiments.config.outcomes import Outcome
-from experiments.config.settings import OTHERS_LIMIT_PERCENT
-from tracking.records import OTHERS_CPU
+from experiments.config.settings import NO_OTHERS_LIMIT, OTHERS_LIMIT_PERCENT
+from tracking.records import OTHERS_CPU, OTHERS_GPU
 
 LIMIT = "params.others_limit_percent"
 # What is learned, and what is held in memory, does not depend on how fast it goes.
 UNMOVED = ("nats", "points", "bytes")
+# Metric -> the load of a side, and what a list of disturbed blocks ends with.
+LOADS = {
+    OTHERS_CPU: ("{:.0f} % of the CPU by others", "others used so much of all CPUs"),
+    OTHERS_GPU: (
+        "others on the GPU in {:.0f} % of samples",
+        "others computed on the GPU in so many of the samples",
+    ),
+}
 
 
 def unsettled(finding: Finding, reason: str) -> Finding:
@@ -41,24 +49,26 @@ def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 
 def flagged(frame: pd.DataFrame) -> tuple[str, ...]:
-    """The blocks with a run that others disturbed beyond its limit and that counts all the same: named, never dropped.
+    """Return lines with the blocks that others disturbed and that count all the same.
 
     frame: the runs that are used, after every disturbed cell was measured again where it could be.
     """
-    if OTHERS_CPU not in frame.columns:
-        return ()
-    percent, limits = environment.numbers(frame, OTHERS_CPU), _limits(frame)
-    beyond = frame.assign(percent=percent)[np.isfinite(percent) & (percent > limits)]
-    if beyond.empty:
-        return ()
-    most: dict[str, float] = {}
     several = frame["stratum"].nunique() > 1
-    for stratum, block, used in zip(beyond["stratum"], beyond["block_label"], beyond["percent"], strict=True):
-        name = f"{block} [{stratum}]" if several else str(block)
-        most[name] = max(used, most.get(name, used))
-    told = [f"{name} ({used:.0f} %)" for name, used in most.items()]
-    more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
-    return (f"Disturbed blocks that count all the same: {', '.join(told[:NAMED])}{more}: others used so much of all CPUs.",)
+    lines = []
+    for metric, (_, told) in LOADS.items():
+        percent, beyond = _excess(frame, metric)
+        most: dict[str, float] = {}
+        loaded = frame.assign(percent=percent)[beyond > 0]
+        columns = (loaded["stratum"], loaded["block_label"], loaded["percent"])
+        for stratum, block, used in zip(*columns, strict=True):
+            name = f"{block} [{stratum}]" if several else str(block)
+            most[name] = max(used, most.get(name, used))
+        blocks = [f"{name} ({used:.0f} %)" for name, used in most.items()]
+        more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
+        if blocks:
+            listed = ", ".join(blocks[:NAMED])
+            lines.append(f"Disturbed blocks that count all the same: {listed}{more}: {told}.")
+    return tuple(lines)
 
 
 def depends(outcome: Outcome) -> bool:
@@ -67,25 +77,36 @@ def depends(outcome: Outcome) -> bool:
 
 
 def reason(*sides: pd.DataFrame) -> str:
-    """Why nothing that was timed may be judged, where the median cell of a side was disturbed; else empty."""
-    found = [percent for side in sides if (percent := _typical(side)) is not None]
-    return f"this machine was busy ({max(found):.0f} % of the CPU by others): not settled" if found else ""
+    """Return why times may not be judged: the median cell of a side was disturbed. Else empty."""
+    loads = []
+    for metric, (text, _) in LOADS.items():
+        percent = [load for side in sides if (load := _typical(side, metric)) is not None]
+        loads += [text.format(max(percent))] if percent else []
+    return f"this machine was busy ({', '.join(loads)}): not settled" if loads else ""
 
 
-def _typical(side: pd.DataFrame) -> float | None:
-    """What others used of all CPUs in the median cell of a side, where that is beyond the limit of the cells; else None.
+def _typical(side: pd.DataFrame, metric: str) -> float | None:
+    """Return the load of the median cell of a side, if that is beyond its limit; else None.
 
     Cells that do not say are passed over: runs of others, and of earlier versions.
     """
-    if OTHERS_CPU not in side.columns:
-        return None
-    percent = environment.numbers(side, OTHERS_CPU)
+    percent, beyond = _excess(side, metric)
     known = np.isfinite(percent)
-    beyond = percent[known] - _limits(side)[known]
-    return float(np.median(percent[known])) if len(beyond) and np.median(beyond) > 0 else None
+    if not known.any() or np.median(beyond[known]) <= 0:
+        return None
+    return float(np.median(percent[known]))
 
 
-def _limits(frame: pd.DataFrame) -> Floats:
-    """The limit that each run was measured with, in percent of all CPUs."""
-    limits = environment.numbers(frame, LIMIT) if LIMIT in frame.columns else np.full(len(frame), np.nan)
-    return np.where(np.isfinite(limits), limits, OTHERS_LIMIT_PERCENT)
+def _excess(frame: pd.DataFrame, metric: str) -> tuple[Floats, Floats]:
+    """Return each run's load in percent, and its excess over the limit; NaN if unknown.
+
+    Of the CPUs others may use as much as the limit. Of a GPU they may use nothing, unless the
+    limit is off.
+    """
+    unknown = np.full(len(frame), np.nan)
+    percent = environment.numbers(frame, metric) if metric in frame.columns else unknown
+    limits = environment.numbers(frame, LIMIT) if LIMIT in frame.columns else unknown
+    limits = np.where(np.isfinite(limits), limits, OTHERS_LIMIT_PERCENT)
+    if metric == OTHERS_GPU:
+        limits = np.where(limits < NO_OTHERS_LIMIT, 0.0, NO_OTHERS_LIMIT)
+    return percent, percent - limits

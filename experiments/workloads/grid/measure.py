@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from experiments.cell.measure import (
 )
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues, Stopwatch
+from experiments.cell.warm_up import WarmUp, of_gpu
 from models.contract import Batch, Framework
 from tracking import clock
 from tracking.errors import EvenhandError
@@ -36,22 +37,50 @@ class Budget:
     """Steps until `seconds` have passed since the first ended, at least and at most so many; the first is not counted.
 
     Time in which the cell waits for its turn does not pass. output: knows how long that was.
+    warm_up: of a GPU, whose steps are not counted either. before: how many are not.
+    pauses: when it was. began: when the budget was made.
     """
 
     output: Output
     seconds: float
     least: int
     most: int
+    warm_up: WarmUp | None = None
     done: int = 0
+    before: int | None = None
     until: float = 0.0
+    pauses: tuple[tuple[float, float], ...] = ()
+    began: float = field(default_factory=clock.now)
 
     def step(self) -> bool:
         """Whether one more is to be made. The first is on its own account: it builds, compiles, allocates."""
-        if self.done == 1:
-            self.until = self._now() + self.seconds
-        wanted = self.done <= self.least or (self.done <= self.most and self._now() < self.until)
+        if self.done and self.before is None and (self.warm_up is None or self.warm_up.is_over):
+            self.before, self.until = self.done, self._now() + self.seconds
+        counted = self.done - (self.before or 0)
+        in_time = counted < self.most and self._now() < self.until
+        wanted = self.before is None or counted < self.least or in_time
         self.done += wanted
         return wanted
+
+    def stepped(self, peaks: DevicePeaks) -> bool:
+        """Count a step to the warm-up. Returns whether that of a GPU ended with it."""
+        ends = False
+        if self.warm_up and not self.warm_up.is_over:
+            self.warm_up.step()
+            ends = self.warm_up.is_over
+        if self.warm_up is None or self.warm_up.is_over:
+            peaks.end_warmup()
+            if ends:
+                self.pauses = ((self.began, clock.now()),)
+        return ends
+
+    @property
+    def warm_up_steps(self) -> int:
+        return self.warm_up.steps if self.warm_up else 0
+
+    def record(self, spec: CellSpec, phase: str) -> None:
+        if self.warm_up:
+            self.warm_up.record(spec, phase, self.output)
 
     def _now(self) -> float:
         return time.perf_counter() - self.output.waited_seconds
@@ -89,22 +118,24 @@ def _infer(
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
     output.begin(PLACES["inference"])
-    budget, seconds, began = budget_of(spec, output), [], clock.now()
+    budget, seconds = budget_of(spec, framework, output), list[float]()
     output.progress(f"inference, batch {rows}", 0, None)
     while budget.step():
         framework.synchronise()
         start = time.perf_counter()
         logits = framework.infer(network, batch.inputs)
         seconds.append(time.perf_counter() - start)
-        peaks.end_warmup()
+        budget.stepped(peaks)
         output.progress(f"inference, batch {rows}", len(seconds), None)
         output.turn()
     if logits.shape != (rows, settings["classes"]):  # the work that is timed is the work that was asked for
         raise EvenhandError(f"inference answered {logits.shape}, should be {(rows, settings['classes'])}")
-    values = values_of(f"inference_batch_{rows}", seconds, rows)
-    output.window("inference", began, clock.now(), rows * len(seconds), "inference/")
-    counted = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
-    summary = timing.summarise_requests(values) | counted
+    values = values_of(f"inference_batch_{rows}", seconds, rows, budget)
+    budget.record(spec, "inference")
+    counted = rows * (len(seconds) - budget.warm_up_steps)
+    output.window("inference", budget.began, clock.now(), counted, "inference/", budget.pauses)
+    checks = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
+    summary = timing.summarise_requests(values) | checks
     output.metrics(summary)
     return [values], summary
 
@@ -117,17 +148,18 @@ def _train(
     peaks.begin_warmup()
     optimizer = make_optimizer(spec, framework, network)
     output.progress(f"training, batch {rows}", 0, None)
-    pace = timing.pace(spec.settings, first=1)
     compiling = Compiling(framework)
 
     def on_step(step: int, *_: float) -> None:
         compiling.stepped()
-        peaks.end_warmup()
+        if budget.stepped(peaks):
+            watch.go_on_with(timing.pace(spec.settings, first=0))
         output.progress(f"training, batch {rows}", step, None)
 
-    watch = Stopwatch(on_step, pace=pace, turn=output.turn)
     output.begin(PLACES["train"])
-    budget, began = budget_of(spec, output), clock.now()
+    budget = budget_of(spec, framework, output)
+    pace = timing.EVERY_STEP if budget.warm_up else timing.pace(spec.settings, first=1)
+    watch = Stopwatch(on_step, pace=pace, turn=output.turn)
     with compiling.epoch():
         framework.train_epoch(network, optimizer, _again(batch, budget), watch)
     if not np.isfinite(watch.losses).all():
@@ -135,8 +167,10 @@ def _train(
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
     compiling.tell(spec, spec.settings["model"], output)
     steps = len(watch.losses)
-    output.window("train", began, clock.now(), rows * steps)
-    values = replace(values_of("train", watch.seconds, rows), ended=tuple(watch.ended))
+    examples = rows * (steps - budget.warm_up_steps)
+    output.window("train", budget.began, clock.now(), examples, pauses=budget.pauses)
+    budget.record(spec, "train")
+    values = replace(values_of("train", watch.seconds, rows, budget), ended=tuple(watch.ended))
     windows = _windows(watch, rows)
     left_out = sum(window.steps for window in watch.windows[: windows.warmup])
     # the device's clock has no time of a window's first step
@@ -159,9 +193,10 @@ def _windows(watch: Stopwatch, rows: int) -> PhaseValues:
     return timing.of_windows(watch.windows, rows, timing.found_warmup(means) - 1)
 
 
-def budget_of(spec: CellSpec, output: Output) -> Budget:
+def budget_of(spec: CellSpec, framework: Framework, output: Output) -> Budget:
     """How long a phase of this cell goes on."""
-    return Budget(output, spec.settings["seconds"], spec.settings["least_steps"], spec.settings["most_steps"])
+    limits = (spec.settings["seconds"], spec.settings["least_steps"], spec.settings["most_steps"])
+    return Budget(output, *limits, warm_up=of_gpu(framework, output, least=1))
 
 
 def _again(batch: Batch, budget: Budget) -> Iterator[Batch]:
@@ -174,6 +209,8 @@ def first_losses(losses: list[float], settings: Mapping[str, Any]) -> dict[str, 
     return {"train/loss": float(np.mean(losses[: settings["least_steps"] + 1]))}
 
 
-def values_of(phase: str, seconds: list[float], rows: int) -> PhaseValues:
-    """Steps or requests of a phase, its warm-up found."""
-    return PhaseValues(phase, tuple(seconds), (rows,) * len(seconds), timing.found_warmup(seconds))
+def values_of(phase: str, seconds: list[float], rows: int, budget: Budget) -> PhaseValues:
+    """Steps or requests of a phase, its warm-up found, on a GPU after the one that was made."""
+    made = budget.warm_up_steps
+    warmup = made + timing.found_warmup(seconds[made:]) if made < len(seconds) else made
+    return PhaseValues(phase, tuple(seconds), (rows,) * len(seconds), warmup)

@@ -30,18 +30,20 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     output.progress(f"training, batch {rows}", 0, None)
     output.begin(PLACES["train"])
-    began, budget, peaks = clock.now(), budget_of(spec, output), DevicePeaks(framework)
+    budget, peaks = budget_of(spec, framework, output), DevicePeaks(framework)
 
     def another() -> bool:
         if budget.done:
             output.turn()
         if budget.done > AHEAD:
-            peaks.end_warmup()
+            budget.stepped(peaks)
         return budget.step()
 
     seconds, losses = trainer.train(settings["learning_rate"], another)
-    output.window("train", began, clock.now(), rows * len(seconds))
-    values = values_of("train", seconds, rows)
+    examples = rows * (len(seconds) - budget.warm_up_steps)
+    output.window("train", budget.began, clock.now(), examples, pauses=budget.pauses)
+    budget.record(spec, "train")
+    values = values_of("train", seconds, rows, budget)
     summary = timing.summarise_training(values, sum(seconds)) | first_losses(losses, settings)
     del summary["train/total_seconds"]  # a budget, not a result
     summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)

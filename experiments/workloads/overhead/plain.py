@@ -17,7 +17,7 @@ from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import memory_peaks, write_run_files
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues
-from experiments.workloads.grid.measure import PLACES, budget_of, drawn_batch, first_losses, values_of
+from experiments.workloads.grid.measure import PLACES, Budget, budget_of, drawn_batch, first_losses, values_of
 from models import frameworks
 from models.contract import Framework
 from tracking import clock
@@ -35,26 +35,32 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _inference, "train": _training}
     peaks = DevicePeaks(framework)
-    found = [phases[phase](loop, spec, peaks, output) for phase in settings["phases"]]
+    found = [phases[phase](loop, framework, spec, peaks, output) for phase in settings["phases"]]
     output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
     summary = {name: value for _, one in found for name, value in one.items()}
     write_run_files(spec, framework, [values for values, _ in found], summary, output)
 
 
-def _inference(loop: Any, spec: CellSpec, peaks: DevicePeaks, output: Output) -> tuple[PhaseValues, dict[str, float]]:
+def _inference(
+    loop: Any, framework: Framework, spec: CellSpec, peaks: DevicePeaks, output: Output
+) -> tuple[PhaseValues, dict[str, float]]:
     rows = spec.settings["batch_size"]
-    seconds, _ = _timed(loop.requests(), spec, peaks, output, "inference", f"inference, batch {rows}")
-    values = values_of(f"inference_batch_{rows}", seconds, rows)
+    told = f"inference, batch {rows}"
+    seconds, _, budget = _timed(loop.requests(), framework, spec, peaks, output, "inference", told)
+    values = values_of(f"inference_batch_{rows}", seconds, rows, budget)
     summary = timing.summarise_requests(values)
     output.metrics(summary)
     return values, summary
 
 
-def _training(loop: Any, spec: CellSpec, peaks: DevicePeaks, output: Output) -> tuple[PhaseValues, dict[str, float]]:
+def _training(
+    loop: Any, framework: Framework, spec: CellSpec, peaks: DevicePeaks, output: Output
+) -> tuple[PhaseValues, dict[str, float]]:
     rows = spec.settings["batch_size"]
     steps = loop.steps(spec.settings["learning_rate"])
-    seconds, losses = _timed(steps, spec, peaks, output, "train", f"training, batch {rows}")
-    values = values_of("train", seconds, rows)
+    told = f"training, batch {rows}"
+    seconds, losses, budget = _timed(steps, framework, spec, peaks, output, "train", told)
+    values = values_of("train", seconds, rows, budget)
     summary = timing.summarise_training(values, sum(seconds)) | first_losses(losses, spec.settings)
     del summary["train/total_seconds"]  # a budget, not a result
     output.metrics(summary, step=len(seconds))
@@ -62,22 +68,30 @@ def _training(loop: Any, spec: CellSpec, peaks: DevicePeaks, output: Output) -> 
 
 
 def _timed(
-    work: Callable[[], Any], spec: CellSpec, peaks: DevicePeaks, output: Output, phase: str, told: str
-) -> tuple[list[float], list[Any]]:
-    """The seconds of each call and what it returned."""
+    work: Callable[[], Any],
+    framework: Framework,
+    spec: CellSpec,
+    peaks: DevicePeaks,
+    output: Output,
+    phase: str,
+    told: str,
+) -> tuple[list[float], list[Any], Budget]:
+    """The seconds of each call, what it returned, and how long they went on."""
     seconds: list[float] = []
     returned = []
     output.progress(told, 0, None)
     output.begin(PLACES[phase])
-    budget, start = budget_of(spec, output), clock.now()
+    budget = budget_of(spec, framework, output)
     peaks.begin_warmup()
     while budget.step():
         began = time.perf_counter()
         found = work()
         seconds.append(time.perf_counter() - began)
-        peaks.end_warmup()
+        budget.stepped(peaks)
         returned.append(found if phase == "train" else None)
         output.turn()
+    budget.record(spec, phase)
     prefix = "" if phase == "train" else "inference/"
-    output.window(phase, start, clock.now(), spec.settings["batch_size"] * len(seconds), prefix)
-    return seconds, returned
+    examples = spec.settings["batch_size"] * (len(seconds) - budget.warm_up_steps)
+    output.window(phase, budget.began, clock.now(), examples, prefix, budget.pauses)
+    return seconds, returned, budget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import cycle, islice
+from itertools import cycle, islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from experiments.cell.measure import (
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
 from experiments.cell.timing import PhaseValues, Stopwatch
+from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.workloads.training_speed import inputs
 from models.contract import Batch, Framework
 from tracking import clock
@@ -49,32 +50,47 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     warmup = settings["steps"] if varying else settings["warmup_steps"]
     total = warmup + settings["steps"]
     compiling = Compiling(framework)
+    warm_up = of_gpu(framework, output, warmup)
 
     def on_step(step: int, *_: float) -> None:
         compiling.stepped()
-        if len(watch.losses) >= warmup:
+        if warm_up and not warm_up.is_over:
+            warm_up.step()
+            if warm_up.is_over:
+                watch.go_on_with(timing.pace(settings, 0))
+        if len(watch.losses) >= warmup and (warm_up is None or warm_up.is_over):
             peaks.end_warmup()
-        output.progress("training", step, total)
+        output.progress("training", step, None if warm_up else total)
 
-    watch = Stopwatch(on_step, pace=timing.pace(settings, warmup), turn=output.turn)
+    pace = timing.EVERY_STEP if warm_up else timing.pace(settings, warmup)
+    watch = Stopwatch(on_step, pace=pace, turn=output.turn)
     output.begin()
     began = clock.now()
     with compiling.epoch():
-        epochs = [_epoch(framework, network, optimizer, part, watch) for part in _parts(batches, settings)]
+        epochs, ended = [], list[float]()
+        for part in _parts(batches, settings, warm_up):
+            epochs.append(_epoch(framework, network, optimizer, part, watch))
+            ended.append(clock.now())
+    least, warmup = warmup, len(watch.losses) - settings["steps"]
+    pauses = [(ended[0], ended[1])] if len(ended) > 2 else []  # how long a GPU needed is no result
+    singly = watch.seconds[:least] + watch.seconds[warmup:]
+    seconds = sum(singly) + sum(one.seconds for one in watch.windows)
     if not np.isfinite(watch.losses).all():
         step = int(np.argmin(np.isfinite(watch.losses)))
         raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
     compiling.tell(spec, model, output)
-    output.window("train", began, clock.now(), rows * total)
+    if warm_up:
+        warm_up.record(spec, "train", output)
+    output.window("train", began, clock.now(), rows * total, pauses=pauses)
     values = PhaseValues("train", tuple(watch.seconds), (rows,) * len(watch.seconds), warmup, ended=tuple(watch.ended))
     windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
     on_device = timing.of_device(watch.on_device_seconds, rows)
-    summary = timing.summarise_training(values, sum(watch.seconds) + sum(one.seconds for one in watch.windows))
+    summary = timing.summarise_training(values, seconds)
     waits = framework.waits_in_step(network)
     summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up, waits=waits)
     summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)
     if varying:
-        summary |= {"train/first_epoch_seconds": epochs[0], "train/epoch_seconds": epochs[1]}
+        summary |= {"train/first_epoch_seconds": epochs[0], "train/epoch_seconds": epochs[-1]}
     output.metrics(summary, step=total)
     record_optimizer(spec, framework, optimizer, output)
     write_run_files(spec, framework, [values, windows, on_device], summary, output)
@@ -83,11 +99,16 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     return network, optimizer, batches
 
 
-def _parts(batches: Sequence[Batch], settings: dict[str, int | str]) -> Iterator[Iterator[Batch]]:
-    """What comes before the timed steps, an epoch of as many where lengths vary; then these."""
+def _parts(batches: Sequence[Batch], settings: dict[str, int | str], warm_up: WarmUp | None) -> Iterator[Iterator[Batch]]:
+    """What comes before the timed steps, an epoch of as many where lengths vary; then these.
+
+    On a GPU the warm-up may need more in between.
+    """
     before = settings["steps"] if settings["lengths"] == "varying" else settings["warmup_steps"]
-    for count in (before, settings["steps"]):
-        yield islice(cycle(batches), int(count))
+    yield islice(cycle(batches), int(before))
+    if warm_up and not warm_up.is_over:
+        yield takewhile(lambda _: not warm_up.is_over, cycle(batches))
+    yield islice(cycle(batches), int(settings["steps"]))
 
 
 def _epoch(framework: Framework, network: object, optimizer: object, batches: Iterator[Batch], watch: Stopwatch) -> float:

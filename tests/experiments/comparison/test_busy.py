@@ -14,16 +14,16 @@ from experiments.comparison.verdicts import batch_sizes, busy, ranking
 from experiments.comparison.verdicts.findings import Comparison, Row
 from experiments.config.outcomes import outcome
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, runs
-from tracking.records import OTHERS_CPU
+from tracking.records import OTHERS_CPU, OTHERS_GPU
 
 FREE, LOADED = 2.0, 37.4
 
 
-def measured(percent: Mapping[str, Sequence[float | None]], **more: object) -> pd.DataFrame:
+def measured(percent: Mapping[str, Sequence[float | None]], metric: str = OTHERS_CPU, **more: object) -> pd.DataFrame:
     """Eight blocks in which tensorflow takes ten times as long; what others used while each of its cells was timed, by level."""
     frame = table(runs(blocks=8, factors={"tensorflow": 10.0}, **more))  # type: ignore[arg-type]
     told = {level: list(values) * (8 // len(values)) for level, values in percent.items()}
-    return frame.assign(**{OTHERS_CPU: [told[run.framework][int(run.block)] for run in frame.itertuples()]})
+    return frame.assign(**{metric: [told[run.framework][int(run.block)] for run in frame.itertuples()]})
 
 
 def row(comparison: Comparison, metric: str) -> Row:
@@ -147,3 +147,31 @@ def test_blocks_that_stay_disturbed_are_named_and_count() -> None:
     assert row(some, STEP).estimate == row(free, STEP).estimate
     lax = measured({"pytorch": [LOADED], "tensorflow": [FREE]}, params={"others_limit_percent": "50.0"})
     assert not [line for line in compare(lax).warnings if "Disturbed blocks" in line]
+
+
+def beside(gpu: Sequence[float | None], **more: object) -> Comparison:
+    """A campaign whose tensorflow cells had company on the GPU in so many percent of samples."""
+    return compare(measured({"pytorch": [0.0], "tensorflow": gpu}, OTHERS_GPU, **more))
+
+
+def test_company_on_the_gpu_that_a_repeat_had_too_is_treated_like_a_busy_cpu() -> None:
+    free, loaded = beside([0.0]), beside([80.0])
+    assert (row(free, STEP).verdict, free.busy) == ("slower", "")
+    text = "this machine was busy (others on the GPU in 80 % of samples): not settled"
+    step = row(loaded, STEP)
+    assert (step.verdict, step.reason, step.p) == ("inconclusive", text, None)
+    assert {one.busy for one in loaded.findings if busy.depends(one.outcome)} == {text}
+    assert row(loaded, LOSS).verdict == "deterministic"
+    assert row(beside([1.0]), STEP).verdict == "inconclusive", "any is too much"
+    off = beside([80.0], params={"others_limit_percent": "100.0"})
+    assert row(off, STEP).verdict == "slower"
+    assert row(beside([None]), STEP).verdict == "slower", "the driver does not say"
+
+
+def test_the_median_cell_decides_on_the_gpu_too_and_disturbed_blocks_are_named() -> None:
+    some = beside([50.0] * 3 + [0.0] * 5)
+    assert row(some, STEP).verdict == "slower"
+    assert row(some, STEP).n_blocks == 8
+    (line,) = (line for line in some.warnings if "Disturbed blocks" in line)
+    assert "0 (50 %), 1 (50 %), 2 (50 %): others computed on the GPU" in line
+    assert row(beside([50.0] * 5 + [0.0] * 3), STEP).verdict == "inconclusive"

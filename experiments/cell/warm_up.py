@@ -1,0 +1,119 @@
+"""Warm-up of a GPU: by time, until its clock and its temperature are steady."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from experiments.cell.contract import CellSpec, Output
+from models.contract import Framework
+from tracking import sensors
+from tracking.records import Tags
+from tracking.sensors import Sample, nvml
+
+# The longest warm-up, and its length where no clock can be read.
+LIMIT_SECONDS, BLIND_SECONDS = 30.0, 5.0
+READ_SECONDS = 0.1
+# Why a warm-up ended.
+STEADY, LIMIT, BLIND, STEPS = "steady", "limit", "no clock", "steps"
+NOT_OVER = "phase ended"
+
+
+def reason_to_end(steps: int, seconds: float, samples: Sequence[Sample], gpus: Sequence[str], *, least: int, most: float) -> str:
+    """Return why a warm-up is over, or an empty text while it goes on.
+
+    Args:
+        seconds: since its first step ended.
+        samples: readings of the GPUs since then.
+        least: steps that it has at least.
+        most: steps that it has at most.
+    """
+    if steps < least:
+        return ""
+    if steps >= most:
+        return STEPS
+    keys = [f"system/{gpu}_clock_megahertz" for gpu in gpus]
+    if not any(key in sample.values for key in keys for sample in samples):
+        return BLIND if seconds >= BLIND_SECONDS else ""
+    if sensors.is_steady(samples, gpus):
+        return STEADY
+    return LIMIT if seconds >= LIMIT_SECONDS else ""
+
+
+class WarmUp:
+    """Steps or requests that do not count, until the GPU is steady.
+
+    The first one is on its own account: it compiles and tries algorithms while the GPU may idle.
+
+    Attributes:
+        steps: how many there were.
+        seconds: how long they took after the first.
+        ended_by: why it is over, or empty.
+    """
+
+    def __init__(
+        self,
+        least: int,
+        most: float = math.inf,
+        *,
+        gpus: Sequence[str],
+        read: Callable[[], dict[str, float]],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.steps, self.seconds, self.ended_by = 0, 0.0, ""
+        self._least, self._most = max(1, least), most
+        self._gpus, self._read, self._now = gpus, read, now
+        self._began = 0.0
+        self._samples: list[Sample] = []
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.ended_by)
+
+    def step(self) -> None:
+        """Count a step, and decide whether it was the last; the clock of the measurement is not running."""
+        if self.is_over:
+            return
+        now = self._now()
+        self.steps += 1
+        self._began = self._began if self.steps > 1 else now
+        self.seconds = now - self._began
+        if not self._samples or now - self._samples[-1].time_seconds >= READ_SECONDS:
+            self._samples.append(Sample(now, self._read(), {}))
+        self.ended_by = reason_to_end(
+            *(self.steps, self.seconds, self._samples, self._gpus),
+            least=self._least,
+            most=self._most,
+        )
+
+    def record(self, spec: CellSpec, phase: str, output: Output) -> None:
+        """Record how long it was, and why it ended."""
+        prefix = f"check/{phase}_warmup"
+        output.metrics({f"{prefix}_steps": self.steps, f"{prefix}_seconds": self.seconds})
+        output.record(Tags(spec.run, {f"warmup.{phase}": self.ended_by or NOT_OVER}))
+
+
+def of_gpu(
+    framework: Framework,
+    output: Output,
+    least: int,
+    most: float = math.inf,
+    now: Callable[[], float] = time.monotonic,
+) -> WarmUp | None:
+    """Return the warm-up of a phase on the GPU that this process sees first; None on the CPU, which counts steps.
+
+    Time in which the cell waits for its turn does not pass.
+    """
+    if framework.device != "cuda":
+        return None
+    try:
+        gpus = nvml.opened()
+    except Exception:  # NVML has an error class for each cause; the GPU works all the same
+        gpus = []
+
+    def read() -> dict[str, float]:
+        return {f"system/{gpu.key}_{name}": value for gpu in gpus for name, value in gpu.read({}, None).items()}
+
+    keys = [gpu.key for gpu in gpus]
+    return WarmUp(least, most, gpus=keys, read=read, now=lambda: now() - output.waited_seconds)
