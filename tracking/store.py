@@ -225,11 +225,9 @@ class Store:
             if experiment is None:
                 return []
             self._places[name] = experiment.experiment_id
-        for tag in (technical.ALONE["origin"], "origin"):  # the second of earlier versions
-            found = self._ask(self._client.search_runs, [self._places[name]], f"tags.`{tag}` = '{origin}'")
-            if mine := [run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user]:
-                return mine
-        return []
+        of_origin = f"tags.`{technical.ALONE['origin']}` = '{origin}'"
+        found = self._ask(self._client.search_runs, [self._places[name]], of_origin)
+        return [run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user]
 
     def apply(self, records: Sequence[Record], folder: Path) -> list[str]:
         """Sends records in order; a second time changes nothing. Returns what the server refused, one line each.

@@ -75,7 +75,7 @@ def reason(*sides: pd.DataFrame) -> str:
 def _typical(side: pd.DataFrame) -> float | None:
     """What others used of all CPUs in the median cell of a side, where that is beyond the limit of the cells; else None.
 
-    Cells that do not say are passed over: runs of others, and of earlier versions.
+    Cells that do not say are passed over: runs of others.
     """
     if OTHERS_CPU not in side.columns:
         return None
