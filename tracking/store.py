@@ -522,7 +522,7 @@ class Store:
             runs = self._ask(
                 self._client.search_runs, places, condition, max_results=size, page_token=token or None, order_by=[order]
             )
-            return [_stored(run) for run in runs], runs.token or ""
+            return [stored_run(run) for run in runs], runs.token or ""
         wanted = {"experiment_ids": places, "filter": condition, "max_results": size, "page_token": token, "order_by": [order]}
         search = "/api/2.0/mlflow/runs/search"
         answer = self._ask(lambda: self._http("POST", search, json=wanted, timeout=PAGE_SECONDS).json())
@@ -599,7 +599,7 @@ class Store:
 
     def run(self, run_id: str) -> StoredRun | None:
         try:
-            return _stored(self._ask(self._client.get_run, run_id))
+            return stored_run(self._ask(self._client.get_run, run_id))
         except Rejected:
             return None
 
@@ -789,7 +789,8 @@ def _is_fresh(run: StoredRun) -> bool:
     return whereabouts.is_fresh(run.tags, run.start_ms / 1_000)
 
 
-def _stored(run: Any) -> StoredRun:
+def stored_run(run: Any) -> StoredRun:
+    """Return a run of MLflow's client with every tag by its own name."""
     info, data = run.info, run.data
     return StoredRun(
         *(info.run_id, info.run_name, info.status, info.start_time, info.end_time),
