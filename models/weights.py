@@ -88,13 +88,6 @@ def digest(weights: Mapping[str, Array]) -> str:
     return total.hexdigest()
 
 
-def save(weights: Mapping[str, Array], path: Path) -> None:
-    """Writes a .safetensors file that `load` can read."""
-    from safetensors.numpy import save_file
-
-    save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, path)
-
-
 def check_file(path: Path) -> Path:
     """The path, if it is a file of a kind that can hold weights. Raises ModelError."""
     if path.suffix not in SUFFIXES:
@@ -115,10 +108,10 @@ def _read(path: Path) -> Weights:
 
 
 def write_safetensors(weights: Mapping[str, Array], path: Path) -> None:
-    """One file of arrays by name, without code. Raises OSError or SafetensorError where it cannot be written."""
+    """Write a file of arrays by name, without code. Raises OSError or SafetensorError where it cannot be written."""
     from safetensors.numpy import save_file
 
-    save_file(dict(weights), path)
+    save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, path)
 
 
 def read_safetensors(path: Path) -> Weights:

@@ -26,7 +26,7 @@ RECORDS = "records.jsonl"
 CAMPAIGN = "campaign.json"
 DELIVERED = "delivered"
 CHECKSUM = "crc32"
-# Every line ends so: the checksum of what stands before it. Lines of older journals do not.
+# Every line ends so: the checksum of what stands before it.
 _CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\Z')
 _CHECKSUM_BYTES = len(b',"crc32":"01234567"}')
 # No text inside of a record holds these bytes: a quote inside of a JSON text is escaped.
@@ -365,7 +365,7 @@ def _ends_a_line(path: Path, offset: int) -> bool:
 
 
 def _trouble(description: Any) -> str:
-    """What is wrong with a campaign's description, if anything is. Older ones have no checksum."""
+    """What is wrong with a campaign's description, if anything is."""
     if not isinstance(description, dict):
         return "it holds no object"
     needed = {"study": str, **({} if description.get("study") == "export" else _NEEDED)}

@@ -225,11 +225,9 @@ class Store:
             if experiment is None:
                 return []
             self._places[name] = experiment.experiment_id
-        for tag in (technical.ALONE["origin"], "origin"):  # the second of earlier versions
-            found = self._ask(self._client.search_runs, [self._places[name]], f"tags.`{tag}` = '{origin}'")
-            if mine := [run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user]:
-                return mine
-        return []
+        of_origin = f"tags.`{technical.ALONE['origin']}` = '{origin}'"
+        found = self._ask(self._client.search_runs, [self._places[name]], of_origin)
+        return [run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user]
 
     def apply(self, records: Sequence[Record], folder: Path) -> list[str]:
         """Sends records in order; a second time changes nothing. Returns what the server refused, one line each.
@@ -524,7 +522,7 @@ class Store:
             runs = self._ask(
                 self._client.search_runs, places, condition, max_results=size, page_token=token or None, order_by=[order]
             )
-            return [_stored(run) for run in runs], runs.token or ""
+            return [stored_run(run) for run in runs], runs.token or ""
         wanted = {"experiment_ids": places, "filter": condition, "max_results": size, "page_token": token, "order_by": [order]}
         search = "/api/2.0/mlflow/runs/search"
         answer = self._ask(lambda: self._http("POST", search, json=wanted, timeout=PAGE_SECONDS).json())
@@ -601,7 +599,7 @@ class Store:
 
     def run(self, run_id: str) -> StoredRun | None:
         try:
-            return _stored(self._ask(self._client.get_run, run_id))
+            return stored_run(self._ask(self._client.get_run, run_id))
         except Rejected:
             return None
 
@@ -791,7 +789,8 @@ def _is_fresh(run: StoredRun) -> bool:
     return whereabouts.is_fresh(run.tags, run.start_ms / 1_000)
 
 
-def _stored(run: Any) -> StoredRun:
+def stored_run(run: Any) -> StoredRun:
+    """Return a run of MLflow's client with every tag by its own name."""
     info, data = run.info, run.data
     return StoredRun(
         *(info.run_id, info.run_name, info.status, info.start_time, info.end_time),

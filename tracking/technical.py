@@ -1,7 +1,4 @@
-"""Which tags the UI shows, and how those that only programs read share one that it does not: JSON in `mlflow.evenhand`.
-
-Runs of earlier versions have every tag alone; whoever reads tags through `unpacked` sees no difference.
-"""
+"""Which tags the UI shows, and how those that only programs read share one that it does not: JSON in `mlflow.evenhand`."""
 
 from __future__ import annotations
 

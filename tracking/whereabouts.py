@@ -50,9 +50,7 @@ def is_alive(tags: Mapping[str, str]) -> bool | None:
         return None
     if status == psutil.STATUS_ZOMBIE:
         return False
-    if STARTED in tags:
-        return abs(created - _seconds(tags[STARTED])) < SAME_SECONDS
-    return created < _seconds(tags.get(HEARTBEAT, "")) + SAME_SECONDS  # written by an earlier version
+    return abs(created - _seconds(tags.get(STARTED, ""))) < SAME_SECONDS
 
 
 def _seconds(text: str) -> float:

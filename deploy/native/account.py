@@ -6,6 +6,7 @@ import grp
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 import time
 from dataclasses import dataclass
@@ -74,15 +75,19 @@ def show(account: Account, path: Path) -> None:
 
 
 def open_for_reading(path: Path) -> None:
-    """Let every user read what root has copied, whatever its umask; only root may write."""
+    """Let every user read what root has copied, whatever its umask; only root may write.
+
+    Files that are linked from elsewhere keep their mode.
+    """
     path.chmod(0o755)
     for parent, folders, files in os.walk(path):
         for name in folders:
             (Path(parent) / name).chmod(0o755)
         for name in files:
             file = Path(parent) / name
-            if not file.is_symlink():
-                file.chmod(0o644 | file.stat().st_mode & 0o111)
+            about = file.lstat()
+            if stat.S_ISREG(about.st_mode) and about.st_nlink == 1:
+                file.chmod(0o644 | about.st_mode & 0o111)
 
 
 def known(name: str) -> Account | None:

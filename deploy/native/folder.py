@@ -116,7 +116,7 @@ class Folder:
             # The server of PostgreSQL runs as another user where this one is root, and must pass through.
             self.path.mkdir(parents=True, exist_ok=True, mode=0o711)
             self.artifacts.mkdir(exist_ok=True, mode=0o700)
-            self._move_sqlite()
+            self.sqlite.parent.mkdir(exist_ok=True, mode=0o700)
             write_private(self.settings_file, json.dumps(asdict(settings), indent=1))
             if kept or not self.secrets_file.exists():
                 write_private(self.secrets_file, json.dumps(asdict(kept or Secrets()), indent=1))
@@ -133,12 +133,6 @@ class Folder:
             if not alone:
                 raise Refused(f"another start, stop or restore is at work in {self.path}; wait for its end")
             yield
-
-    def _move_sqlite(self) -> None:
-        """Moves the SQLite file from where earlier versions kept it, beside the secrets."""
-        self.sqlite.parent.mkdir(exist_ok=True, mode=0o700)
-        for old in self.path.glob("mlflow.db*"):
-            old.replace(self.sqlite.with_name(old.name))
 
     def settings(self) -> Settings:
         """Settings of the server. Raises Refused where none is set up."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -153,24 +154,33 @@ def copy_distribution(distribution: metadata.Distribution, target: Path) -> None
         raise Refused(f"{name} does not list its files; install it with pip in a virtual environment")
     for file in distribution.files:
         if file.parts[0] != ".." and file.suffix not in (".pyc", ".pth") and "tests" not in file.parts:
-            _copy_file(Path(str(distribution.locate_file(file))), target / file)
+            _link_file(Path(str(distribution.locate_file(file))), target / file)
 
 
 def _copy_base(target: Path) -> None:
     """The executable, the standard library, and the shared libraries beside it."""
     prefix, library = Path(sys.base_prefix), Path(os.__file__).parent
-    _copy_file(_executable(), target / "bin" / _executable().name)
+    _link_file(_executable(), target / "bin" / _executable().name)
     for shared in prefix.glob("lib/*.so*"):
-        _copy_file(shared, target / "lib" / shared.name)
-    shutil.copytree(
-        library,
-        target / library.relative_to(prefix),
-        ignore=UNUSED,
-    )
+        _link_file(shared, target / "lib" / shared.name)
+    copied = target / library.relative_to(prefix)
+    shutil.copytree(library, copied, ignore=UNUSED, copy_function=_link_file)
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def _link_file(source: str | Path, target: str | Path) -> None:
+    """Link a file that only root writes and everyone reads, which takes no space; copy others.
+
+    Installers replace files and do not write into them, so that a linked one stays as it was.
+    """
+    source, target = Path(source).resolve(), Path(target)
+    if target.exists():  # two packages list it
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
+    about = source.stat()
+    if about.st_uid == 0 and about.st_mode & 0o026 == 0o004:
+        with suppress(OSError):  # another file system
+            os.link(source, target)
+            return
     shutil.copy(source, target)
 
 

@@ -36,7 +36,7 @@ class Main:
     """The server's main process as it was started: a number alone may by now be another's."""
 
     pid: int
-    started_seconds: float | None  # after the machine's start: setting the clock does not move it
+    started_seconds: float  # after the machine's start: setting the clock does not move it
     command: tuple[str, ...]
 
 
@@ -216,18 +216,15 @@ def _members(folder: Folder) -> list[psutil.Process]:
     if main is None:
         return []
     leader = _process(main.pid)
-    if leader and main.started_seconds is not None and not _is(leader, main):
+    if leader and not _is(leader, main):
         return []
-    surely = leader is not None and main.started_seconds is not None
-    return [one for one in _session(main.pid) if surely or _works_in(one, folder)]
+    return [one for one in _session(main.pid) if leader or _works_in(one, folder)]
 
 
 def _main(folder: Folder) -> Main | None:
-    """The server's main process as the file names it; an earlier version wrote the number alone."""
+    """The server's main process as the file names it."""
     try:
         told = json.loads(folder.pid_file.read_text())
-        if isinstance(told, int):
-            return Main(told, None, ())
         return Main(int(told["pid"]), float(told["started_seconds"]), tuple(told["command"]))
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
@@ -235,7 +232,7 @@ def _main(folder: Folder) -> Main | None:
 
 def _is(process: psutil.Process, main: Main) -> bool:
     try:
-        same = abs(_started_seconds(process) - (main.started_seconds or 0)) < SAME_START_SECONDS
+        same = abs(_started_seconds(process) - main.started_seconds) < SAME_START_SECONDS
         return same and tuple(process.cmdline()) == main.command
     except psutil.ZombieProcess:  # killed, and nobody has waited for it: it has no command, but still its number
         return same

@@ -123,8 +123,9 @@ class Campaign:
         of_data = {id(self.setup.prepared_for(one)): one for one in self.plan.treatments}
         warnings: dict[str, None] = {}
         for one in of_data.values():
-            own = one.merged(self.settings), self.setup.prepared_for(one)
-            warnings |= dict.fromkeys(prepare.after_extraction(*own))
+            prepared = self.setup.prepared_for(one)
+            if "features" in prepared.inputs:
+                warnings |= dict.fromkeys(prepare.after_extraction(one.merged(self.settings), prepared))
         return tuple(warnings)
 
     def block(self, cells: Sequence[Cell]) -> Measured:

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import TextIO
 
 from experiments.cell.contract import DEVICE, NO_DEVICE, CellSpec
@@ -105,7 +106,7 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         framework = opened(spec)
         if spec.device == "auto":  # a check that asks the framework what it sees
             output.record(Tags(spec.run, {DEVICE: framework.device}))
-        stage = importlib.import_module(f"experiments.workloads.{spec.workload}.{spec.stage}")
+        stage = importlib.import_module(_module(spec))
         with _autologging(spec):
             stage.run(spec, framework, output)
         outcome, reason = RunOutcome.OK, ""
@@ -120,6 +121,13 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         traceback.print_exc()
         outcome, reason = _classify(error, memory.size(spec.settings.get("memory_limit", "none")))
     return RunClosed(spec.run, clock.now_ms(), outcome, " ".join(reason.split())[:1_000])
+
+
+def _module(spec: CellSpec) -> str:
+    """Return the name of the module that does a stage; a check without one opens the framework."""
+    name = f"experiments.workloads.{spec.workload}.{spec.stage}"
+    own = spec.stage != "check" or find_spec(name)
+    return name if own else "experiments.workloads.opens"
 
 
 def opened(spec: CellSpec) -> Framework:

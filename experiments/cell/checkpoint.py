@@ -87,10 +87,6 @@ def _state(folder: Path) -> tuple[Any, TrainingState]:
         kept = json.loads((folder / "past.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise EvenhandError(f"the checkpoint in {folder} cannot be read: {error}; remove it to start this cell again") from None
-    if isinstance(kept, dict):
-        # checkpoints of earlier versions have no clock times and no windows
-        newer = {"ended": [], "windows": [], "on_device_seconds": [], "held_up": False, "page_faults": []}
-        kept = {**newer, "warmups": [], **kept}
     kinds = {name: type(value) for name, value in asdict(TrainingState()).items()} | {"settings": dict}
     if not isinstance(kept, dict) or {name: type(value) for name, value in kept.items()} != kinds:
         raise EvenhandError(f"the checkpoint in {folder} is damaged: past.json; remove it to start this cell again")

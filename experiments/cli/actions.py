@@ -47,7 +47,6 @@ def command(name: str, given: Mapping[str, str]) -> int:
     its = {field.name for field in dataclasses.fields(COMMANDS[name].settings)}
     rest = {key: text for key, text in given.items() if key not in its} if of_experiment else {}
     settings = settings_.parse(COMMANDS[name].settings, {}, {key: text for key, text in given.items() if key not in rest})
-    rest = settings_.current(settings_.CampaignSettings, rest)
     work: dict[str, Callable[..., int]] = {
         "admin": _admin,
         "campaigns": _campaigns,
@@ -68,7 +67,7 @@ def command(name: str, given: Mapping[str, str]) -> int:
 def study(name: str, given: Mapping[str, str]) -> int:
     """A campaign of an experiment, new or resumed. Returns its exit code; raises WrongCall, Interrupted."""
     module = studies.load(name)
-    given = own.named(settings_.current(module.Settings, given))
+    given = own.named(given)
     settings = variation.based(settings_.parse(module.Settings, module.PRESETS, given), given)
     if settings.dry_run:
         return _forecast(name, settings)

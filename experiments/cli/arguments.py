@@ -56,7 +56,7 @@ def flags(name: str) -> set[str]:
 
 def of(name: str) -> dict[str, object]:
     """Return the settings of a command or experiment that a caller can set; a search takes those of every experiment too."""
-    return {one: field for kind in _kinds(name) for field in settings.for_users(kind) for one in settings.called(field)}
+    return {field.name: field for kind in _kinds(name) for field in settings.for_users(kind)}
 
 
 def _kinds(name: str) -> list[Any]:

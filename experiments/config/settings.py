@@ -50,18 +50,17 @@ def setting(
     choices: Sequence[str] = (),
     path: bool = False,
     group: str = "settings",
-    formerly: str = "",
     before: Any = None,
     **use: bool,
 ) -> Any:
     """A dataclass field with its one-line help and what it accepts; a number has both `minimum` and `maximum`.
 
     path: the text may name a file or folder, so it has to be one that a file system could hold. group: the subject it stands
-    under in the help. formerly: the name it had before, which still works. before: the value that does what
-    cells did before there was the setting, None if none does; see `as_before`. use: see `_use`.
+    under in the help. before: the value that does what cells did before there was the setting, None if none does; see
+    `as_before`. use: see `_use`.
     """
     accepts = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "path": path}
-    about = {"help": help, "group": group, "formerly": formerly, "before": before}
+    about = {"help": help, "group": group, "before": before}
     metadata = {**about, **accepts, **_use(**use)}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -81,7 +80,7 @@ def per_cell(
         minimum: As in `setting`, like `maximum` and `choices`.
     """
     accepts = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "path": False}
-    about = {"help": "set by the study, cell by cell", "group": SET_BY_STUDY, "formerly": "", "instead": instead}
+    about = {"help": "set by the study, cell by cell", "group": SET_BY_STUDY, "instead": instead}
     return dataclasses.field(default=default, metadata={**about, **accepts, **_use(searchable=False)})
 
 
@@ -97,7 +96,7 @@ def _use(*, material: bool = True, searchable: bool = True, silent: bool = False
 
 def immaterial(settings: Any) -> frozenset[str]:
     """Names of the settings, of a dataclass or of one's value, in which cells may differ and still be pooled."""
-    return frozenset(name for field in _fields(settings) if not field.metadata.get("material", True) for name in called(field))
+    return frozenset(field.name for field in _fields(settings) if not field.metadata.get("material", True))
 
 
 def searchable(settings: Any) -> frozenset[str]:
@@ -278,7 +277,6 @@ class CampaignSettings:
         False,
         "refuse a machine on which others work, instead of warning",
         group="machine",
-        formerly="strict",
         material=False,
         searchable=False,
     )
@@ -434,9 +432,8 @@ def of_group(settings: Any, group: str) -> frozenset[str]:
 def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:
     """Settings from text: defaults, the preset's (where there are any), then what was given. Raises WrongCall, one line."""
     fields = {field.name: field for field in _fields(kind)}
-    given = current(kind, given)
     if "settings" in fields and given.get("settings"):
-        given = {**current(kind, read(Path(_text("settings", given["settings"])))), **given}
+        given = {**read(Path(_text("settings", given["settings"]))), **given}
     for name in given:
         if name not in fields:
             names = [field.name for field in for_users(kind)]
@@ -460,20 +457,6 @@ def why_not_for_users(field: dataclasses.Field[Any]) -> str:
     return f"{field.name} is set by the study, cell by cell; set {' or '.join(field.metadata['instead'])} instead"
 
 
-def called(field: dataclasses.Field[Any]) -> tuple[str, ...]:
-    """A setting's name, and the one it had before if it had one."""
-    return tuple(filter(None, (field.name, field.metadata.get("formerly"))))
-
-
-def current(kind: type[Any], given: Mapping[str, T]) -> dict[str, T]:
-    """Settings by the names they have now. Raises WrongCall for one that is given by both of its names."""
-    now = {field.metadata["formerly"]: field.name for field in _fields(kind) if field.metadata.get("formerly")}
-    for former in set(given) & set(now):
-        if now[former] in given:
-            raise WrongCall(f"{former} is the former name of {now[former]}; give one of them")
-    return {now.get(name, name): value for name, value in given.items()}
-
-
 def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> dict[str, Any]:
     """What the preset asked for sets; nothing where there are no presets. Raises WrongCall for one that is not known."""
     if not presets:
@@ -487,7 +470,7 @@ def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]
 def flags(kind: type[Any]) -> set[str]:
     """Names of the settings that are true or false."""
     types_ = typing.get_type_hints(kind)
-    return {name for field in _fields(kind) if types_[field.name] is bool for name in called(field)}
+    return {field.name for field in _fields(kind) if types_[field.name] is bool}
 
 
 def read(path: Path) -> dict[str, str]:
@@ -623,7 +606,6 @@ def to_text(value: Any) -> str:
 def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     """Settings from JSON values, as the journal keeps them."""
     known = {field.name for field in _fields(kind)}
-    values = current(kind, values)
     kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
     return kind(**kept)
 
@@ -631,7 +613,7 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
 def unrecorded(settings: Any, values: Mapping[str, Any]) -> frozenset[str]:
     """Return names of the settings that can change a measurement and that recorded values lack."""
     fields = [field for field in _fields(settings) if field.metadata.get("material", True)]
-    return frozenset(field.name for field in fields if not values.keys() & set(called(field)))
+    return frozenset(field.name for field in fields if field.name not in values)
 
 
 def as_before(settings: T, values: Mapping[str, Any]) -> T:

@@ -230,7 +230,7 @@ def test_a_cell_has_the_settings_of_its_treatment(
 
 def measured(place: Place, way: str, base: Mapping[str, str], checks: Mapping[str, Check]) -> None:
     """Run a campaign of the first and the second values of all settings; fail for each that a process did not get."""
-    weights.save(DENSENET, place.folder / "densenet.safetensors")
+    weights.write_safetensors(DENSENET, place.folder / "densenet.safetensors")
     files = {"FILE": f"{place.folder}/densenet.safetensors", "FOLDER": str(half_for_training(place.folder / "pictures"))}
     cache = place.cache if base["data"] == "synthetic" else place.folder / "cache"
     first = {**base, "cache": str(cache), "journal": str(place.journal)}

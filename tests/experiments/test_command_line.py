@@ -85,7 +85,7 @@ def test_settings_that_a_study_sets_itself_are_in_their_group() -> None:
 
 
 def test_a_search_takes_the_flags_of_its_experiments() -> None:
-    assert arguments.flags("sweep") >= {"confirm", "aa", "require_idle_machine", "strict", "profile"}
+    assert arguments.flags("sweep") >= {"confirm", "aa", "require_idle_machine", "profile"}
     assert arguments.flags("parity") == {"full"}
 
 

@@ -104,7 +104,8 @@ def test_nothing_is_waited_for_without_a_sensor() -> None:
 
 def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
     with neighbours.busy(2):
-        refused = place.run(strict="true", frameworks="toy", blocks="1", data="synthetic", vocabulary="60", length="8")
+        toy = {"frameworks": "toy", "blocks": "1", "data": "synthetic", "vocabulary": "60", "length": "8"}
+        refused = place.run(require_idle_machine="true", **toy)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
     assert "require_idle_machine=true: the CPU was not free at the start: others used " in refused.stderr
     assert not place.journal.exists() or not list(place.journal.glob("*/campaign.json"))

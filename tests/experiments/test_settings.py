@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -55,19 +54,6 @@ def test_a_mistake_is_one_line_that_says_what_would_be_right(given: dict[str, st
         parse(**given)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_former_name_still_works_in_a_call_a_file_and_a_journal(tmp_path: Path) -> None:
-    file = tmp_path / "settings.json"
-    file.write_text('{"strict": true}')
-    kept = settings_.as_text(parse()) | {"strict": True}
-    del kept["require_idle_machine"]
-    for settings in (parse(strict="true"), parse(settings=str(file)), settings_.from_values(captioning.Settings, kept)):
-        assert settings.require_idle_machine is True
-    assert parse(settings=str(file), require_idle_machine="false").require_idle_machine is False
-    with pytest.raises(WrongCall, match="strict is the former name of require_idle_machine; give one of them"):
-        parse(strict="true", require_idle_machine="true")
-    assert {"strict", "require_idle_machine"} <= settings_.immaterial(captioning.Settings), "runs of before are not set apart"
 
 
 def test_every_setting_becomes_text_and_comes_back() -> None:

@@ -125,7 +125,7 @@ def cached(folder: Path) -> list[Target]:
 
 
 def safetensors(folder: Path) -> list[Target]:
-    weights.save(weights.load("random", "caption_decoder", SIZES), folder / "drawn.safetensors")
+    weights.write_safetensors(weights.load("random", "caption_decoder", SIZES), folder / "drawn.safetensors")
     return Target.whole_and_head(folder / "drawn.safetensors")
 
 

@@ -150,7 +150,7 @@ def published(path: Path, **changed: Array | None) -> str:
     found["cls.predictions.bias"] = np.zeros(11, np.float32)
     found["cls.seq_relationship.weight"] = np.zeros((2, 8), np.float32)
     found |= {name: array for name, array in changed.items() if array is not None}
-    weights.save({name: array for name, array in found.items() if changed.get(name, array) is not None}, path)
+    weights.write_safetensors({name: array for name, array in found.items() if changed.get(name, array) is not None}, path)
     return str(path)
 
 

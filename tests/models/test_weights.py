@@ -43,14 +43,14 @@ def test_digest_sees_names_shapes_and_values_but_not_order() -> None:
 
 def test_files_are_read_back(tmp_path: Path) -> None:
     drawn = weights.load("random", "caption_decoder", SIZES)
-    weights.save(drawn, tmp_path / "drawn.safetensors")
+    weights.write_safetensors(drawn, tmp_path / "drawn.safetensors")
     assert weights.digest(weights.load(str(tmp_path / "drawn.safetensors"), "caption_decoder", SIZES)) == weights.digest(drawn)
 
 
 def publish(drawn: Mapping[str, np.ndarray], path: Path) -> None:
     """A .pth as torchvision publishes it: old names, BatchNorm's counters."""
     between = path.with_suffix(".safetensors")
-    weights.save(drawn, between)
+    weights.write_safetensors(drawn, between)
     script = """
 import re, sys, torch
 from safetensors.torch import load_file
@@ -89,7 +89,7 @@ def test_no_pickle_is_executed(tmp_path: Path) -> None:
 
 def test_a_file_of_another_architecture_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
-    weights.save({"conv1.weight": np.ones((2, 2))}, path)
+    weights.write_safetensors({"conv1.weight": np.ones((2, 2))}, path)
     with pytest.raises(ModelError, match=r"other\.safetensors: not a caption_decoder of these sizes: weights: 'image\.weight'"):
         weights.load(str(path), "caption_decoder", SIZES)
 
@@ -136,7 +136,7 @@ def test_a_type_that_is_not_read_is_named_with_its_array(tmp_path: Path, kind: s
 
 def test_weights_that_are_no_floats_are_refused(tmp_path: Path) -> None:
     drawn = weights.load("random", "caption_decoder", SIZES)
-    weights.save({**drawn, "image.bias": drawn["image.bias"].astype(np.int8)}, tmp_path / "whole.safetensors")
+    weights.write_safetensors({**drawn, "image.bias": drawn["image.bias"].astype(np.int8)}, tmp_path / "whole.safetensors")
     with pytest.raises(ModelError, match=r"'image\.bias' holds int8, the network wants floats; save it as float32"):
         weights.load(str(tmp_path / "whole.safetensors"), "caption_decoder", SIZES)
 

@@ -148,13 +148,11 @@ def test_runs_of_a_vanished_process_are_closed_and_those_of_a_living_one_kept(st
     killed = {
         "dead": {**dead, **silent},
         "dead, its number given to another process": {**dead, **silent, "pid": another, whereabouts.STARTED: "1e9"},
-        "dead, its number given to another process, of an earlier version": {**_without_start(dead), **silent, "pid": another},
         "elsewhere, silent": {**dead, **long_silent, "host": "elsewhere"},
     }
     running = {
         "alive": {**alive, **long_silent},  # its server was away
         "dead, another worker beats": dead,
-        "alive, of an earlier version": _without_start(alive),
         "elsewhere, heard": {**alive, **silent, "host": "elsewhere"},
     }
     for number, (name, tags) in enumerate({**killed, **running}.items()):
@@ -177,10 +175,6 @@ def _of_a_dead_process() -> dict[str, str]:
     told = "import json; from tracking import whereabouts; print(json.dumps(whereabouts.here()))"
     found = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
     return dict(json.loads(found.stdout))
-
-
-def _without_start(tags: dict[str, str]) -> dict[str, str]:
-    return {name: text for name, text in tags.items() if name != whereabouts.STARTED}
 
 
 def test_records_written_while_the_server_is_dead_arrive_in_order_when_it_is_back(

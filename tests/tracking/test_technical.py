@@ -82,21 +82,6 @@ def test_the_heartbeat_goes_when_its_run_ends_well(store: Store, tmp_path: Path)
     assert shown(store, run_id) == ["kind", "outcome"]
 
 
-def test_a_run_of_an_earlier_version_is_found_read_and_gone_on_with(store: Store, tmp_path: Path) -> None:
-    """It has every tag alone; a later record says something else of one of them."""
-    before = {**FOR_PEOPLE, **FOR_PROGRAMS, "origin": "r1"}
-    old = store._client.create_run(store.experiment_id("captioning"), tags=before, run_name="cell").info.run_id
-    assert dict(store.run(old).tags).items() >= before.items()  # type: ignore[union-attr]
-    again = Store(store.uri)
-    opened = RunOpened("r1", 1_000, "captioning", "cell", {"kind": "cell", "pid": "13"})
-    assert again.apply([opened, Tags("r1", {"looks": "6,8,10"})], tmp_path) == []
-    assert again.run_id("r1") == old
-    assert len(list(store.runs("captioning"))) == 1
-    after = store.run(old)
-    assert after
-    assert dict(after.tags).items() >= {**before, "pid": "13", "looks": "6,8,10"}.items()
-
-
 def test_values_of_any_length_and_text_come_back_as_they_went() -> None:
     """Drawn: letters, quotes, characters beyond ASCII, in values from nothing to more than any tag holds; written in turns."""
     rng = random.Random(5)

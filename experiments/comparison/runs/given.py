@@ -75,12 +75,14 @@ def _plain(name: str) -> str:
 
 def _from_each(given: list[Any]) -> pd.DataFrame:
     """Of run ids, MLflow's runs, or records of runs."""
+    from tracking.store import stored_run
+
     found: dict[str, StoredRun] = {}
     for one in given:
         if isinstance(one, str):
             runs: Iterable[StoredRun] = _asked_for(one)
         elif isinstance(one, StoredRun) or hasattr(one, "info"):
-            runs = [_stored(one)]
+            runs = [one if isinstance(one, StoredRun) else stored_run(one)]
         else:
             raise WrongCall(f"compare: {plain.short(repr(one))} is no run; {TAKEN}")
         found |= {run.run_id: run for run in runs}
@@ -98,16 +100,6 @@ def _asked_for(run_id: str) -> Iterator[StoredRun]:
     yield run
     if run.tags.get("kind") == RunKind.CAMPAIGN:
         yield from store.children(run_id, store.experiment_name(run_id))
-
-
-def _stored(run: Any) -> StoredRun:
-    if isinstance(run, StoredRun):
-        return run
-    info, data = run.info, run.data
-    return StoredRun(
-        *(info.run_id, info.run_name, info.status, info.start_time, info.end_time),
-        *(data.params, data.metrics, technical.unpacked(data.tags)),
-    )
 
 
 def _with_names(frame: pd.DataFrame) -> pd.DataFrame:

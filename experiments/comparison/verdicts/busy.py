@@ -88,7 +88,7 @@ def reason(*sides: pd.DataFrame) -> str:
 def _typical(side: pd.DataFrame, metric: str) -> float | None:
     """Return the load of the median cell of a side, if that is beyond its limit; else None.
 
-    Cells that do not say are passed over: runs of others, and of earlier versions.
+    Cells that do not say are passed over: runs of others.
     """
     percent, beyond = _excess(side, metric)
     known = np.isfinite(percent)

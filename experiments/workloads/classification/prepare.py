@@ -42,11 +42,6 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     return Prepared(info, {"data": str(data.folder)}, warnings=_warnings(settings, data), files=files, left_out=left_out)
 
 
-def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
-    """Warnings after the extraction of features: none, this study extracts none."""
-    return ()
-
-
 def _warnings(settings: Settings, data: Labelled) -> tuple[str, ...]:
     warnings = []
     if data.left_out:

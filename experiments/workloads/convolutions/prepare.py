@@ -7,9 +7,6 @@ import dataclasses
 from experiments.cell.contract import DatasetInfo, Prepared, Progress
 from experiments.studies.conv_algorithm import Settings
 from experiments.workloads.training_speed import prepare as training_speed
-from experiments.workloads.training_speed.prepare import after_extraction
-
-__all__ = ["after_extraction", "prepare"]
 
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:

@@ -42,8 +42,3 @@ def after_checks(prepared: Prepared, found: Sequence[Mapping[str, str]]) -> Prep
         tags={**prepared.tags, PROOFS: "within what compression may lose" if lossy else "equal"},
         files={**prepared.files, f"{PROOFS}.json": json.dumps(proofs, indent=1)},
     )
-
-
-def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
-    """Warnings after the extraction of features: none, this study extracts none."""
-    return ()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from experiments.workloads.training_speed.prepare import after_extraction, prepare
+from experiments.workloads.training_speed.prepare import prepare
 
-__all__ = ["after_extraction", "prepare"]
+__all__ = ["prepare"]

@@ -32,8 +32,3 @@ def _check_sizes(name: str, spec: ImageSpec, settings: Settings) -> None:
                 f"batch_sizes={rows}: {name} cannot train on {rows} image of {side} × {side}, its last BatchNorm would see one "
                 f"value a channel; take batches of {spec.least_rows(side)}, larger images, or phases=inference"
             )
-
-
-def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
-    """Warnings after the extraction of features: none, this study extracts none."""
-    return ()

@@ -28,8 +28,3 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
     counts = {f"batch of {rows}": rows for rows in settings.batch_sizes}
     info = DatasetInfo("random-images", f"{settings.seed:08x}", "standard normal, drawn from the seed", counts, {})
     return Prepared(info, {})
-
-
-def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
-    """Warnings after the extraction of features: none, this study extracts none."""
-    return ()

@@ -89,8 +89,3 @@ def _off_tensorflow(settings: Settings) -> list[str]:
     """Frameworks of Keras' layers that cannot take TensorFlow's losses; XLA compiles neither."""
     others = ("tensorflow+xla", "keras-torch", "keras-jax")
     return [name for name in settings.frameworks if name in others]
-
-
-def after_extraction(_: Settings, __: Prepared) -> tuple[str, ...]:
-    """Warnings after the extraction of features: none, this study extracts none."""
-    return ()

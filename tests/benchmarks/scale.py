@@ -1,4 +1,4 @@
-"""`python -m experiments.server.scale`: what a cell costs in campaigns of growing size; prints Markdown.
+"""`python -m tests.benchmarks.scale`: what a cell costs in campaigns of growing size; prints Markdown.
 
 SYNTHETIC campaigns: no cell runs, every value is drawn. Their records go through the real journal, to a real tracking store and
 back, and into the real comparison. Costs are seconds of this machine: what holds elsewhere is how they grow with the size.
@@ -150,7 +150,7 @@ def as_markdown(found: Sequence[Costs]) -> str:
 
 def main(words: list[str] | None = None) -> int:
     """The table on standard output."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.server.scale", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scale", description=__doc__)
     parser.add_argument("--cells", default="100,1000,10000", help="sizes of campaigns")
     parser.add_argument("--store-up-to", type=int, default=300, help="larger campaigns are not sent to a store")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of the sensors in each cell; 0 for the comparison alone")

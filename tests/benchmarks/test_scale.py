@@ -11,8 +11,8 @@ from experiments.campaign import finished
 from experiments.campaign.campaign import ended_cells
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.runs.query import table
-from experiments.server import scale
-from experiments.server.scale import Costs
+from tests.benchmarks import scale
+from tests.benchmarks.scale import Costs
 from tracking.journal import Journal
 from tracking.records import Metrics, RunOutcome
 
@@ -57,4 +57,4 @@ def test_sizes_that_are_none_are_one_line(cells: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         scale.main(["--cells", cells])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("python -m experiments.server.scale: error: ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("python -m tests.benchmarks.scale: error: ")
