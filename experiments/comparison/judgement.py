@@ -13,7 +13,6 @@ import pandas as pd
 from experiments.comparison.report import ablations, remarks, tables, wording, writing
 from experiments.comparison.report import card as cards
 from experiments.comparison.report.card import AnswerCard
-from experiments.comparison.report.painter import Painter
 from experiments.comparison.report.remarks import Measured
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import environment, pairing, raw
@@ -101,13 +100,6 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
 
     steps: fetches what lies behind the metrics, for the few runs that figures show.
     """
-    with Painter(len(runs) if options.figures else 0) as painter:
-        return _answer(spec, runs, folder, options, steps, painter)
-
-
-def _answer(
-    spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: ReportOptions, steps: Steps, painter: Painter
-) -> ComparisonResult:
     with ThreadPoolExecutor(1) as meanwhile:
         fetching = meanwhile.submit(steps_or_why, steps, spec, runs)
         comparison = judged(spec, runs)
@@ -148,7 +140,6 @@ def _answer(
             ],
             with_figures=options.figures,
             link=options.link or tables.nowhere,
-            painter=painter,
         )
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.comparison.report.figures import Figure
-    from experiments.comparison.report.painter import Painter
     from experiments.comparison.runs.raw import RawRun
 
 SCHEMA_VERSION = 1
@@ -64,7 +63,6 @@ def write(
     learning: Sequence[str] = (),
     with_figures: bool = True,
     link: tables.Link = tables.nowhere,
-    painter: Painter | None = None,
 ) -> Path:
     """Writes report.html, report.md, card.md, comparison.csv, comparison.json and, with figures, card.png and figures/.
 
@@ -76,13 +74,13 @@ def write(
     raw: the runs whose steps and sensors are shown, as `raw.fetch` brings them. sections: tables of a study's own.
     limits: how small a difference the runs could tell, and why.
     card: what stands at the top, made here where it is not given. learning: whether the levels learn alike, told before speed.
-    link: run → its page in MLflow, empty where none is known. painter: draws half of the figures, if it is there.
+    link: run → its page in MLflow, empty where none is known.
     """
     from experiments.comparison.report import figures
 
     curves = batch_sizes.curves(comparison, first_batch_size(runs, raw))
     rows = tables.anchors(comparison)
-    drawn = figures.draw(comparison, raw, curves, anchors=rows, painter=painter) if with_figures else []
+    drawn = figures.draw(comparison, raw, curves, anchors=rows) if with_figures else []
     beside = tables.published([_beside(comparison, one, runs) for one in published], published_source)
     above = _above(comparison, [*sections, *tables.precision(limits)])
     below = [*_below(comparison, curves, raw, beside, link), *tables.runs(comparison, rows, link)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -19,7 +18,6 @@ from experiments.comparison import compare
 from experiments.comparison.report import figures, writing
 from experiments.comparison.report.figures import canvas, intervals, runs, steps
 from experiments.comparison.report.figures.tips import Tip
-from experiments.comparison.report.painter import MANY_RUNS, Painter
 from experiments.comparison.verdicts import batch_sizes, papers
 from experiments.comparison.verdicts.findings import Control
 from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP, frame
@@ -37,35 +35,11 @@ def test_without_steps_there_are_the_figures_of_runs():
     assert list(_drawn(frame())) == ["forest", "differences", "blocks", "memory", "order"]
 
 
-@pytest.mark.parametrize("lives", [True, False])
-def test_a_second_process_draws_the_same_figures_and_is_not_needed(lives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.chdir("/")  # not from the working folder
-    comparison = compare(frame(), outcomes=[STEP, RATE])
-    with Painter(MANY_RUNS) as painter:
-        assert painter._process is not None
-        if not lives:
-            painter._process.kill()
-            painter._process.wait()
-        asked: list[tuple[str, ...]] = []
-        monkeypatch.setattr(painter, "ask", lambda scene, names: (asked.append(names), Painter.ask(painter, scene, names)))
-        found = figures.draw(comparison, painter=painter)
-        assert painter.drawn() == []  # all that was asked for has been taken
-    assert painter._process.poll() is not None
-    assert len(asked[0]) == len(found) // 2 > 0
-    assert found == figures.draw(comparison)
-
-
 def test_a_style_that_somebody_else_has_set_does_not_reach_the_figures() -> None:
     """As Optuna's plots do, for the rest of the process."""
     ours = _drawn(frame())
     with style.context("ggplot"):
         assert _drawn(frame()) == ours
-
-
-def test_few_runs_are_drawn_by_one_process() -> None:
-    with Painter(MANY_RUNS - 1) as painter:
-        assert not painter.there
 
 
 def test_with_everything_there_are_all_figures_and_all_are_valid_svg():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from experiments.comparison.report.figures import breakdown, intervals, learning, looks, runs, speedup, steps, tradeoffs
 from experiments.comparison.report.figures.canvas import Drawing, Figure, Scene, colours_of, made
 from experiments.comparison.report.figures.card import picture
-from experiments.comparison.report.painter import Painter
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.batch_sizes import Curve
 from experiments.comparison.verdicts.findings import Comparison
@@ -25,26 +24,13 @@ def draw(
     curves: Sequence[Curve] = (),
     only: str = "",
     anchors: Mapping[str, str] | None = None,
-    painter: Painter | None = None,
 ) -> list[Figure]:
     """Every figure that there is something to show in, or the one of a name.
 
     raw: the runs whose steps and sensors are shown; curves: `batches.curves`. anchors: run → the id of its row in the page.
-    painter: draws half of them, if it is there.
     """
     scene = Scene(comparison, colours_of(comparison.levels), raw, curves, anchors or {})
-    wanted = [drawing for drawing in _drawings(scene) if only in ("", drawing.name)]
-    theirs = {drawing.name for drawing in wanted[1::2]} if painter and painter.there else set()
-    if painter and theirs:
-        painter.ask(scene, sorted(theirs))
-    found = {drawing.name: made(drawing) for drawing in wanted if drawing.name not in theirs}
-    found |= {figure.name: figure for figure in painter.drawn()} if painter and theirs else {}
-    return [found.get(drawing.name) or made(drawing) for drawing in wanted]
-
-
-def of(scene: Scene, names: Collection[str]) -> list[Figure]:
-    """The figures of these names."""
-    return [made(drawing) for drawing in _drawings(scene) if drawing.name in names]
+    return [made(drawing) for drawing in _drawings(scene) if only in ("", drawing.name)]
 
 
 def names(comparison: Comparison, raw: Sequence[RawRun] = (), curves: Sequence[Curve] = ()) -> tuple[str, ...]:
@@ -56,4 +42,4 @@ def _drawings(scene: Scene) -> Iterator[Drawing]:
     return (drawing for maker in MAKERS if (drawing := maker(scene)) is not None)
 
 
-__all__ = ["Figure", "Scene", "draw", "names", "of", "picture"]
+__all__ = ["Figure", "Scene", "draw", "names", "picture"]
