@@ -59,7 +59,7 @@ def cells(folder: Path) -> list[RunOpened]:
 
 def test_a_clock_that_is_set_back_is_named_and_times_go_on(place: Place) -> None:
     """While a cell runs, and once more before a resumption."""
-    given = {**TOYS, "blocks": "2"}
+    given = {**TOYS, "blocks": "1"}
     running = start(place, *place.command("captioning", **given))
 
     def first_cell_is_timed() -> bool:
@@ -72,14 +72,14 @@ def test_a_clock_that_is_set_back_is_named_and_times_go_on(place: Place) -> None
     said, _ = running.communicate(timeout=240)
     assert running.returncode == 3, said
     (folder,) = place.journal.glob("*")
-    _check(place, folder, said, 4)
+    _check(place, folder, said, 2)
 
     (place.folder / "seconds").write_text("7200")
-    options = ["captioning", "--resume=last", "--blocks=3", f"--cache={place.cache}", f"--journal={place.journal}"]
+    options = ["captioning", "--resume=last", "--blocks=2", f"--cache={place.cache}", f"--journal={place.journal}"]
     resumed = start(place, place.command()[0], "-m", "experiments", *options)
     said, _ = resumed.communicate(timeout=240)
     assert resumed.returncode == 3, said
-    _check(place, folder, said, 6)
+    _check(place, folder, said, 4)
 
 
 def _check(place: Place, folder: Path, said: str, count: int) -> None:

@@ -270,6 +270,7 @@ def test_a_campaign_is_extended_and_resumed_with_what_it_varies(place: Place) ->
     assert len(cells(place)) == 4, "nothing was missing"
 
 
+@pytest.mark.slow
 def test_a_campaign_goes_on_until_its_factor_is_settled(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs that a variable sets, 10 ms and 20 ms a step, are told apart at the first look."""
     for name, text in toy_costs(step=0.01).items():

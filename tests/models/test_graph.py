@@ -97,7 +97,9 @@ print(json.dumps([names, outputs.tolist()]))
 """
 
 
-@pytest.mark.parametrize(("framework", "sign"), [("pytorch", "mkldnn"), ("tensorflow", "Mkl")])
+@pytest.mark.parametrize(
+    ("framework", "sign"), [("pytorch", "mkldnn"), pytest.param("tensorflow", "Mkl", marks=pytest.mark.slow)]
+)
 def test_convolutions_are_onednns_or_the_frameworks_own(framework: str, sign: str) -> None:
     """As its profiler, or its rewritten graph, names them; with the same outputs."""
     found = {}

@@ -79,6 +79,7 @@ def test_pytorchs_leaves_are_the_operators_that_were_called() -> None:
     assert not found["uncounted"]
 
 
+@pytest.mark.slow
 def test_what_torch_compile_fuses_is_not_counted() -> None:
     # one kernel: to compile the headers for others too takes as long as the kernel does
     alone = "import torch._inductor.config as inductor\ninductor.cpp_cache_precompile_headers = False\n"
@@ -190,7 +191,7 @@ print(json.dumps([framework.compilations(), framework.graph_breaks()]))
 """
 
 
-@pytest.mark.parametrize("kind", ["", "print", "item", "loop"])
+@pytest.mark.parametrize("kind", ["", "print", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("item", "loop"))])
 def test_graphs_that_python_breaks_are_counted_with_the_reason(kind: str) -> None:
     done = run_in("pytorch+compile", "-c", f"KIND = {kind!r}\n{BROKEN}")
     graphs, breaks = json.loads(done.stdout.splitlines()[-1])

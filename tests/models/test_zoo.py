@@ -82,7 +82,9 @@ def test_models_keep_their_contract(model: str) -> None:
     check_initial_weights(model)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "keras-torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "framework", ["pytorch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("keras-torch", "tensorflow"))]
+)
 def test_networks_have_the_published_sizes(framework: str, tmp_path: Path) -> None:
     wanted = sorted(PUBLISHED.keys() - (LARGE if framework != "tensorflow" else set()))
     run_in(framework, "-c", SIZES, framework, str(tmp_path / "sizes.json"), *wanted)
