@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from experiments.comparison.report import wording
 from experiments.comparison.verdicts import outlook, precision
 from experiments.comparison.verdicts.batch_sizes import Curve
+from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import Comparison, Control, Finding
 from experiments.comparison.verdicts.learning import Agreement
 from experiments.comparison.verdicts.precision import Precision
@@ -119,11 +120,13 @@ def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:
         at = f"in epoch {one.epoch} by {shift.value:+.3f} ({shift.low:+.3f} to {shift.high:+.3f})".replace("-", wording.MINUS)
         furthest = f"furthest {at}" if shift.low < shift.high or shift.value else "identical in every epoch"
         if one.alike is None:
-            plain.append(f"Learning curves, {who}: {one.n_blocks} blocks are too few to say whether they overlap; {furthest}.")
+            few = one.n_blocks < MINIMUM_BLOCKS
+            why = "are too few to say whether they overlap" if few else f"do not show whether they overlap within ±{one.margin:g}"
+            plain.append(f"Learning curves, {who}: {one.n_blocks} blocks {why}; {furthest}.")
         elif one.alike:
             plain.append(
-                f"Learning curves, {who}: they overlap. Over {one.n_epochs} epochs and {one.n_blocks} blocks the {label} "
-                f"nowhere differs by more than ±{one.margin:g} beyond chance; {furthest}."
+                f"Learning curves, {who}: they overlap. In each of {one.n_epochs} epochs the {label} is equivalent "
+                f"within ±{one.margin:g} (TOST, {one.n_blocks} blocks); {furthest}."
             )
         else:
             loud.append(f"LEARNING DIFFERS, {who}: the {label} differs {at}: read the times with that in mind")

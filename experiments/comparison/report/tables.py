@@ -285,9 +285,9 @@ def times_to_accuracy(comparison: Comparison) -> list[Section]:
         "Seconds of training, without validation, until an epoch ended with this accuracy. The median is the time by "
         "which half of all runs had got there, as in the figure. A run that ended without stays among those that have "
         "not (cumulative incidence), in the interval and in the log-rank test too, which is against the first of each "
-        "group. An interval needs six runs, the test six a side."
+        "group, block by block, and corrected over all rows (Holm). An interval needs six runs, the test six blocks."
     )
-    header: Header = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank")
+    header: Header = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank (Holm)")
     rows = [_time_to_accuracy(one) for one in survival.middles(survival.reached(comparison), tested=not comparison.busy)]
     return [Section("Time to accuracy", caption, header, rows)] if rows else []
 
@@ -351,8 +351,8 @@ def memory_limits(comparison: Comparison) -> list[Section]:
 
 def batch_limits(comparison: Comparison, curves: Sequence[Curve]) -> list[Section]:
     caption = (
-        "The limit is the first size whose next one has an equivalent (TOST, ±2 %) or a lower throughput, looked for "
-        "where Page’s test shows that throughput rises with the size at all. Sizes are compared inside blocks."
+        "The limit is the smallest size that is shown to lie within 2 % of the best one, looked for where Page’s test "
+        "shows that throughput rises with the size at all. Sizes are compared inside blocks, each with all others (Holm)."
     )
     rows: list[Line] = [
         (

@@ -67,7 +67,7 @@ def test_ticks_of_ratios_never_overlap(spread: float) -> None:
 
 def test_a_share_of_runs_is_what_the_table_says() -> None:
     """The run that never got there ended before the last that did: Kaplan and Meier's curve would reach 1."""
-    one = Reached("90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, True]))
+    one = Reached("90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, True]), ("1", "2", "3"))
     axes = Figure().add_subplot()
     learning._steps(axes, [one], {"a": "black"}, "90 % accuracy", "")
     line, ended = axes.lines
