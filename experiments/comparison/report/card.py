@@ -123,18 +123,30 @@ def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
 
 
 def _how(unsettled: Sequence[Finding]) -> str:
-    """What would settle the outcome that needs most; empty where nothing is open, or nobody knows."""
-    which = "it" if len(unsettled) == 1 else "all"
-    if hopeless := [one for one in unsettled if outlook.remedies(one)]:
-        stuck = "it" if len(unsettled) == 1 else wording.joined([one.outcome.label for one in hopeless])
+    """What would settle what is open; empty where nothing is, or no prediction is made."""
+
+    def names(findings: Sequence[Finding]) -> str:
+        return "it" if len(unsettled) == 1 else wording.joined(list(dict.fromkeys(one.outcome.label for one in findings)))
+
+    sentences = []
+    if planned := [(blocks, one) for one in unsettled if (blocks := outlook.payable(one))]:
+        blocks, longest = max(planned, key=lambda pair: pair[0])
+        takes = f", {durations.told(blocks * longest.block_seconds)}," if longest.block_seconds else ""
+        each = " each" if len(planned) > 1 else ""
+        sentences.append(
+            f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle {names([one for _, one in planned])} "
+            f"with a predicted probability of {outlook.PREDICTED}{each}."
+        )
+    hopeless = [one for one in unsettled if outlook.remedies(one)]
+    if hopeless:
         ways = list(dict.fromkeys(way for one in hopeless for way in outlook.remedies(one)))
-        return f"More blocks will hardly settle {stuck} on this machine; {wording.joined(ways, 'or')} may help."
-    wanted = [(one, blocks) for one in unsettled if (blocks := outlook.payable(one))]
-    if not wanted or len(wanted) < len(unsettled):
-        return ""
-    one, blocks = max(wanted, key=lambda pair: pair[1])
-    takes = f", {durations.told(blocks * one.block_seconds)}," if one.block_seconds else ""
-    return f"About {blocks:,} more block{'s' * (blocks > 1)}{takes} would settle {which} if the truth is what was seen."
+        sentences.append(
+            f"More blocks are unlikely to settle {names(hopeless)} on this machine; {wording.joined(ways, 'or')} may help."
+        )
+    settled_how = [*(one for _, one in planned), *hopeless]
+    if rest := [one for one in unsettled if one.plan and all(one is not other for other in settled_how)]:
+        sentences.append(f"How many more blocks would settle {names(rest)} cannot be predicted.")
+    return " ".join(sentences)
 
 
 def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:

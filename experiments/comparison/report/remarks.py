@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.comparison.report import wording
 from experiments.comparison.verdicts import outlook, precision
@@ -45,10 +45,14 @@ Measured = Callable[[int, str], Advice | None]
 
 
 def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
-    """How the headline that needs most would be settled, where so many more blocks can be measured."""
-    needed = [(outlook.more_blocks(finding), finding.row.stratum) for finding in wording.headlines(comparison)]
-    wanted, stratum = max(needed, key=lambda one: one[0], default=(0, ""))
-    return measured(wanted, stratum) if wanted else None
+    """How the headline that needs most would be settled, where so many more blocks can be measured, and which ones it is for."""
+    needed = [(outlook.more_blocks(finding), finding) for finding in wording.headlines(comparison)]
+    wanted, longest = max(needed, key=lambda one: one[0], default=(0, None))
+    if not wanted or longest is None:
+        return None
+    advice, stratum = measured(wanted, longest.row.stratum), longest.row.stratum
+    served = [one.outcome.label for blocks, one in needed if blocks and one.row.stratum == stratum]
+    return advice and replace(advice, what=f"{advice.what} (for {wording.joined(list(dict.fromkeys(served)))})")
 
 
 # What a part of the spread is called, and what makes it smaller.

@@ -529,7 +529,7 @@ def at_a_look(finding: Finding, block_seconds: float) -> str:
     wanted = outlook.payable(finding, block_seconds)
     if wanted is None:
         return f"{seen}, margin {margin(finding)}: open{narrow}"
-    more = f"about {wanted:,} more block{'s' * (wanted > 1)}, {durations.told(wanted * block_seconds)}"
+    more = f"at most {wanted:,} more block{'s' * (wanted > 1)}, {durations.told(wanted * block_seconds)}"
     return f"{seen}, margin {margin(finding)}: open{narrow}; {more}"
 
 

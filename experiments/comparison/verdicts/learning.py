@@ -22,8 +22,9 @@ class Agreement:
 
     estimate: mean of b - a over blocks with its interval, widened for the number of epochs (Bonferroni);
     None below three blocks, as is the epoch.
-    alike: True where the curves are shown to stay within the margin in every epoch (equivalence tests, all of which have to
-    succeed), False where in any epoch a difference is shown and the estimate exceeds the margin; None where neither is shown, as below six blocks.
+    alike: True where the curves are shown to stay within the margin (an equivalence test in every epoch, all of which have
+    to succeed), False where in any epoch a difference is shown and the estimate exceeds the margin; None where neither is
+    shown, as below six blocks.
     """
 
     metric: str
