@@ -102,7 +102,7 @@ def _interval(finding: Finding) -> str:
     low, high = finding.row.ci_low, finding.row.ci_high
     if finding.never_varied or low is None or high is None:
         return wording.interval(finding)
-    return f"{wording.number(low)}{wording.DASH}{wording.number(high)}"
+    return wording.DASH.join(map(wording.number, wording.outwards(low, high)))
 
 
 def graphs(
@@ -172,7 +172,8 @@ def _paid_after(one: BreakEven) -> tuple[str, str]:
     """Return the number of steps and its interval."""
     if one.steps is None:
         return wording.NONE, f"none from {wording.blocks(one.blocks)}"
-    return _steps(one.steps.value), f"{_steps(one.steps.low)}{wording.DASH}{_steps(one.steps.high)}"
+    low, high = wording.outwards(one.steps.low, one.steps.high, decimals=0)
+    return _steps(one.steps.value), f"{_steps(low)}{wording.DASH}{_steps(high)}"
 
 
 def nodes(comparison: Comparison, runs: pd.DataFrame) -> list[Section]:

@@ -17,6 +17,7 @@ from experiments.config import durations
 
 # More than that nobody reads in ten seconds; the tables have all.
 MAX_OUTCOMES, MAX_LEVELS = 12, 4
+IN_ONE = "In this campaign"
 _NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
 
 
@@ -76,7 +77,7 @@ def of(
     return AnswerCard(
         title,
         _question(comparison, found),
-        _answer(comparison, found),
+        " ".join(filter(None, (_answer(comparison, found), _quality(comparison)))),
         f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}." if count else "",
         {name: text for name, text in _facts(comparison, limits, span).items() if text},
         [_line(one, comparison, several=several) for one in shown],
@@ -119,7 +120,8 @@ def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
     rest = [one.outcome.label for one in found if all(one is not other for other in first)]
     clauses += [f"not settled: {wording.joined(rest)}"] if rest else []
     sentence = "; ".join(clauses)
-    return " ".join(filter(None, (f"{sentence[:1].upper()}{sentence[1:]}.", _how([one for one in found if not one.judged]))))
+    sentence = f"{IN_ONE} {sentence}" if told and _of_one_campaign(comparison) else f"{sentence[:1].upper()}{sentence[1:]}"
+    return " ".join(filter(None, (f"{sentence}.", _how([one for one in found if not one.judged]))))
 
 
 def _how(unsettled: Sequence[Finding]) -> str:
@@ -137,15 +139,9 @@ def _how(unsettled: Sequence[Finding]) -> str:
             f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle {names([one for _, one in planned])} "
             f"with a predicted probability of {outlook.PREDICTED}{each}."
         )
-    hopeless = [one for one in unsettled if outlook.remedies(one)]
-    if hopeless:
-        ways = list(dict.fromkeys(way for one in hopeless for way in outlook.remedies(one)))
-        sentences.append(
-            f"More blocks are unlikely to settle {names(hopeless)} on this machine; {wording.joined(ways, 'or')} may help."
-        )
-    settled_how = [*(one for _, one in planned), *hopeless]
-    if rest := [one for one in unsettled if one.plan and all(one is not other for other in settled_how)]:
-        sentences.append(f"How many more blocks would settle {names(rest)} cannot be predicted.")
+    if rest := [one for one in unsettled if outlook.remedies(one)]:
+        ways = wording.joined(list(dict.fromkeys(way for one in rest for way in outlook.remedies(one))), "or")
+        sentences.append(f"How many more blocks would settle {names(rest)} cannot be predicted; {ways} may help.")
     return " ".join(sentences)
 
 
@@ -158,7 +154,31 @@ def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
     bases = list(dict.fromkeys(wording.spoken(one.row.a, comparison) for one in group))
     against = f" against {bases[0]}" if len(bases) == 1 else ""
     label = group[0].outcome.label
-    return f"{label[:1].upper()}{label[1:]}{against}: {'; '.join(seen)}."
+    where = f" {IN_ONE.lower()}" if _of_one_campaign(comparison) else ""
+    return f"{label[:1].upper()}{label[1:]}{against}{where}: {'; '.join(seen)}."
+
+
+def _of_one_campaign(comparison: Comparison) -> bool:
+    """Whether a campaign's own effect on a side, which only repetitions show, would be taken for the side's."""
+    return len(comparison.rests_on.get("campaigns", ())) == 1
+
+
+def _quality(comparison: Comparison) -> str:
+    """The differences in quality that are shown though no primary outcome; empty where there is none."""
+    if not comparison.primary:
+        return ""
+    clauses = []
+    for (stratum, *_), group in grouped(comparison.findings).items():
+        ranked = [
+            (one.outcome.headline[1], at, one)
+            for at, one in enumerate(group)
+            if one.outcome.headline and one.outcome.headline[0] == "quality" and not one.primary
+            if one.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN)
+        ]
+        if ranked:
+            clauses.append(wording.clause(min(ranked)[2], comparison) + (f" [{stratum}]" if stratum else ""))
+    rest = [f"{len(clauses) - MAX_LEVELS} more in the report"] if len(clauses) > MAX_LEVELS else []
+    return f"Quality differs (exploratory): {'; '.join([*clauses[:MAX_LEVELS], *rest])}." if clauses else ""
 
 
 def _brief(finding: Finding, comparison: Comparison) -> str:

@@ -121,7 +121,8 @@ def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:
         if shift is None:
             plain.append(f"Learning curves, {who}: {one.n_blocks} blocks are too few to say whether they overlap.")
             continue
-        at = f"in epoch {one.epoch} by {shift.value:+.3f} ({shift.low:+.3f} to {shift.high:+.3f})".replace("-", wording.MINUS)
+        low, high = wording.outwards(shift.low, shift.high, decimals=3)
+        at = f"in epoch {one.epoch} by {shift.value:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", wording.MINUS)
         furthest = f"furthest {at}" if shift.low < shift.high or shift.value else "identical in every epoch"
         if one.alike is None:
             few = one.n_blocks < MINIMUM_BLOCKS

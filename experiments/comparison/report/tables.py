@@ -196,7 +196,7 @@ def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
     found = finding.hodges_lehmann
     if found is None:
         return NONE, NONE
-    bounds = (found.low, found.high)
+    bounds = wording.outwards(found.low, found.high, digits=4)
     known = all(map(math.isfinite, bounds)) and (found.low > 0 or finding.row.kind == "difference")
     return wording.number(found.value, 4), " to ".join(wording.number(one, 4) for one in bounds) if known else NONE
 
@@ -299,7 +299,8 @@ def _time_to_accuracy(one: survival.Middle) -> tuple[str, ...]:
     of, known = one.of, math.isfinite(one.low)
     name = f"{of.percent} %" + (f" [{of.stratum}]" if of.stratum else "")
     got = f"{int(of.reached.sum())} of {len(of.reached)}"
-    interval = f"{one.low:.3g} to {seconds(one.high)}" if known else NONE
+    low, high = wording.outwards(one.low, one.high)
+    interval = f"{low:.3g} to {seconds(high)}" if known else NONE
     return name, of.level, str(len(of.reached)), got, seconds(one.seconds), interval, wording.p_value(one.log_rank_p)
 
 

@@ -88,13 +88,9 @@ def estimated_spreads(df: NDArray[np.int_] | int, values: int = 200) -> Floats:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is predicted of more blocks. blocks: within how many there is a verdict with a probability of `PREDICTED`.
-
-    None where no number up to `most` has it. probability: the greatest of any number up to `most`.
-    """
+    """Within how many more blocks a verdict has the probability `PREDICTED`; None where no number has it."""
 
     blocks: int | None
-    probability: float
 
 
 def blocks_to_settle(mean: float, sd: float, n: int, bound: float, *, most: int, tests: int = 1, alpha: float = ALPHA) -> Plan:
@@ -110,7 +106,7 @@ def blocks_to_settle(mean: float, sd: float, n: int, bound: float, *, most: int,
     """
     more = _MORE[: int(np.searchsorted(_MORE, most, side="right"))]
     if not len(more):
-        return Plan(None, 0.0)
+        return Plan(None)
     total, critical = n + more[:, None], _critical(n, tests, alpha)
     true_sd = sd / _spreads_of_posterior(n - 1)
     error = np.sqrt(((n - 1) * sd**2 + more[:, None] * true_sd**2) / (total - 1) / total)
@@ -119,9 +115,8 @@ def blocks_to_settle(mean: float, sd: float, n: int, bound: float, *, most: int,
     needed, room = np.maximum(bound + beyond, alone), np.maximum(bound - inside, 0.0)
     outside = special.ndtr((mean - needed) / moves) + special.ndtr((-mean - needed) / moves)
     within = special.ndtr((room - mean) / moves) - special.ndtr((-room - mean) / moves)
-    probabilities = (outside + within).mean(axis=1)
-    enough = probabilities >= PREDICTED
-    return Plan(int(more[int(enough.argmax())]) if enough.any() else None, float(probabilities.max()))
+    enough = (outside + within).mean(axis=1) >= PREDICTED
+    return Plan(int(more[int(enough.argmax())]) if enough.any() else None)
 
 
 @lru_cache(maxsize=256)

@@ -18,8 +18,6 @@ OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
 # Estimate and spread of a few blocks foretell no more than about ten times as many. A hundred are a night of cells of minutes,
 # whatever they are many times of; and nobody gives a row more than a day.
 MAX_TIMES, FEW, MAX_SECONDS = 10, 100, 24 * 3_600
-# With a smaller predictive probability of a verdict within so many, other ways are recommended.
-HARDLY = 0.4
 PREDICTED = f"{100 * power.PREDICTED:.0f} %"
 
 
@@ -79,8 +77,8 @@ def _most(finding: Finding) -> int:
 
 
 def remedies(finding: Finding) -> tuple[str, ...]:
-    """What may narrow the interval where more blocks hardly settle it; empty where they may, or nothing is open or known."""
-    if finding.plan is None or finding.plan.probability >= HARDLY:
+    """What may narrow the interval where no number of blocks is predicted to; empty where one is, and where nothing is open."""
+    if finding.plan is None or payable(finding):
         return ()
     alone = finding.took_turns or bool(turns.refused(finding.row.metric))
     quiet = ("an idle machine", *(() if alone else ("pairing=interleaved",))) if busy.depends(finding.outcome) else ()
@@ -105,8 +103,6 @@ def _told(finding: Finding) -> str:
     if blocks:
         cost = f" ({durations.told(blocks * seconds)} of machine time)" if seconds else ""
         return f"at most {blocks:,} more block{'s' * (blocks > 1)} settle it with a predicted probability of {PREDICTED}{cost}"
-    if ways := remedies(finding):
-        *others, last = ways
-        listed = f"{', '.join(others)} or {last}" if others else last
-        return f"too small a difference or too noisy here: more blocks are unlikely to settle it; {listed} may help"
-    return "how many more blocks would settle it cannot be predicted"
+    *others, last = remedies(finding)
+    ways = f"{', '.join(others)} or {last}" if others else last
+    return f"how many more blocks would settle it cannot be predicted; {ways} may help"

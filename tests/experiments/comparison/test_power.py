@@ -12,7 +12,6 @@ from scipy import stats
 
 from experiments.comparison import compare
 from experiments.comparison.statistics import power
-from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.decision import Decision
 from tests.experiments.comparison.campaigns import frame, paired
 
@@ -70,7 +69,7 @@ def test_guards():
     assert power.minimum_detectable(0.0, 6) == 0
     assert power.minimum_for_verdict(MARGIN, 0.0, 6) == MARGIN
     assert power.power_of_t(1e6, 1e-6, 6) == 1
-    assert power.blocks_to_settle(MARGIN, 0.02, 6, MARGIN, most=0) == power.Plan(None, 0.0)
+    assert power.blocks_to_settle(MARGIN, 0.02, 6, MARGIN, most=0) == power.Plan(None)
 
 
 # ---- how many more blocks
@@ -109,14 +108,11 @@ def blocks_needed(mean: float, sd: float, tests: int) -> float:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Plans of open campaigns. wrong: whose number is less than is needed. hopeless, wrongly: where it is within `most`."""
+    """Plans of open campaigns. numbers: share with a number; wrong: share whose number is less than the blocks needed."""
 
-    open: float
     needed: float
     numbers: float
     wrong: float
-    hopeless: float
-    wrongly_hopeless: float
     median: float
 
 
@@ -124,20 +120,15 @@ def predicted(ratio: float, sd: float, n: int, tests: int, plans: int) -> Predic
     """Shares of all plans that are made where campaigns are open after n blocks; None where hardly any is."""
     means, spreads = drawn(math.log(ratio), sd, n, 100 * plans)
     still_open = ~is_settled(means, spreads, n, tests)
-    more = max(1, blocks_needed(math.log(ratio), sd, tests) - n)
-    cases, most = list(zip(means[still_open][:plans], spreads[still_open][:plans], strict=True)), max(100, 10 * n)
+    cases = list(zip(means[still_open][:plans], spreads[still_open][:plans], strict=True))
     if len(cases) < plans / 4:
         return None
-    found = [power.blocks_to_settle(mean, spread, n, MARGIN, most=most, tests=tests) for mean, spread in cases]
-    numbers = np.array([one.blocks or np.inf for one in found])
-    hopeless = np.array([one.probability < outlook.HARDLY for one in found])
-    stated = np.isfinite(numbers)
+    needed, most = max(1, blocks_needed(math.log(ratio), sd, tests) - n), max(100, 10 * n)
+    found = [power.blocks_to_settle(*case, n, MARGIN, most=most, tests=tests).blocks for case in cases]
+    numbers = np.array([blocks for blocks in found if blocks])
     # the number of blocks rises in steps of 6 %
-    wrong = stated & (more > 1.06 * numbers)
-    median = float(np.median(numbers[stated])) if stated.any() else math.nan
-    return Predicted(
-        still_open.mean(), more, stated.mean(), wrong.mean(), hopeless.mean(), hopeless.mean() * (more <= most), median
-    )
+    wrong = float((needed > 1.06 * numbers).sum()) / len(cases)
+    return Predicted(needed, len(numbers) / len(cases), wrong, float(np.median(numbers)) if len(numbers) else math.nan)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +140,6 @@ def test_numbers_of_blocks_that_are_too_small_are_at_most_a_fifth_of_all_plans(r
     found = predicted(ratio, sd, 8, tests, 300)
     assert found is not None
     assert found.wrong <= 0.2 + 3 * 0.023
-    assert found.wrongly_hopeless <= 0.2
     assert found.numbers >= numbers
 
 
