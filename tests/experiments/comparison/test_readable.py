@@ -17,8 +17,8 @@ from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answ
 from experiments.comparison.report import wording
 from experiments.comparison.report.figures import intervals, learning
 from experiments.comparison.report.figures.canvas import STYLE
-from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.survival import Reached
 from experiments.workloads.captioning import samples
 from tests.experiments.comparison.campaigns import LOSS, RATE, RSS, STEP, frame, paired
@@ -112,7 +112,7 @@ def test_ends_of_intervals_are_rounded_outwards(
 def test_a_range_in_words_is_rounded_outwards() -> None:
     """1 / .9412 is 1.0625, and 1.0731 the other way."""
     open_ = replace(_finding(0.9412, 1.005, 1.0731), decision=Decision.OPEN)
-    assert wording._range(open_).split("between ")[1].startswith("1.07× lower and 1.08× higher")
+    assert wording._range(open_).split("between ")[1].startswith("1.07× faster and 1.08× slower")
 
 
 def test_tiny_differences_keep_their_digits() -> None:
