@@ -172,8 +172,7 @@ def _paid_after(one: BreakEven) -> tuple[str, str]:
     """Return the number of steps and its interval."""
     if one.steps is None:
         return wording.NONE, f"none from {wording.blocks(one.blocks)}"
-    low, high = wording.outwards(one.steps.low, one.steps.high, decimals=0)
-    return _steps(one.steps.value), f"{_steps(low)}{wording.DASH}{_steps(high)}"
+    return _steps(one.steps.value), f"{_steps(one.steps.low)}{wording.DASH}{_steps(one.steps.high)}"
 
 
 def nodes(comparison: Comparison, runs: pd.DataFrame) -> list[Section]:
