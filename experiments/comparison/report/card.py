@@ -120,7 +120,8 @@ def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
     rest = [one.outcome.label for one in found if all(one is not other for other in first)]
     clauses += [f"not settled: {wording.joined(rest)}"] if rest else []
     sentence = "; ".join(clauses)
-    sentence = f"{IN_ONE} {sentence}" if told and _of_one_campaign(comparison) else f"{sentence[:1].upper()}{sentence[1:]}"
+    shown = bool(told) or first[0].decision is Decision.SIZE_OPEN
+    sentence = f"{IN_ONE} {sentence}" if shown and _of_one_campaign(comparison) else f"{sentence[:1].upper()}{sentence[1:]}"
     return " ".join(filter(None, (f"{sentence}.", _how([one for one in found if not one.judged]))))
 
 

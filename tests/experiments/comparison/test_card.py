@@ -231,6 +231,9 @@ def test_a_verdict_of_one_campaign_says_so_and_one_of_several_does_not() -> None
     assert "this campaign" not in cards.of(several, "A study").answer
     unsettled = compare(frame(blocks=6, spread=0.1), baseline="pytorch", outcomes=[LATENCY], primary=[LATENCY])
     assert cards.of(unsettled, "A study").answer.startswith("Not settled after 6 blocks")
+    table = paired([1.0] * 8, list(np.exp(OPEN)), LATENCY).assign(campaign="c1")
+    size_open = compare(table, outcomes=[LATENCY], primary=[LATENCY])
+    assert cards.of(size_open, "A study").answer.startswith("In this campaign b answers ")
 
 
 @pytest.mark.parametrize(("hours", "spread"), [(0.25, 0.5), (25.0, 0.06)])
