@@ -86,7 +86,8 @@ def _detectable(found: Forecast) -> Iterator[str]:
 
 
 def _difference(one: Detectable) -> str:
-    value, low, high = (wording.amount(share, one.finding) for share in (one.value, one.low, one.high))
+    ends = wording.outwards(one.low, one.high, digits=2)
+    value, low, high = (wording.amount(share, one.finding) for share in (one.value, *ends))
     known = f"{low} to {high} as the spread is known" if math.isfinite(one.high) else "the spread is hardly known"
     who = f"{wording.named(one.finding)}, {one.finding.row.b} against {one.finding.row.a}"
     return (

@@ -122,10 +122,10 @@ def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, cap
     logged = {file.path for file in mlflow.MlflowClient(store.uri).list_artifacts(comparison.run_id)}
     assert {"report.html", "report.md", "card.md", "card.png", "comparison.csv", "comparison.json", "figures"} <= logged
     answer = comparison.tags["answer"]
-    assert answer.startswith("TensorFlow trains ")
+    assert answer.startswith("In this campaign TensorFlow trains ")
     (row,) = mlflow.MlflowClient(store.uri).search_runs(
         [mlflow.MlflowClient(store.uri).get_experiment_by_name("comparisons").experiment_id],
-        f"metrics.`verdict/{RATE}/high` < 1 and tags.answer LIKE 'TensorFlow%'",
+        f"metrics.`verdict/{RATE}/high` < 1 and tags.answer LIKE '%TensorFlow trains%'",
     )
     assert row.info.run_id == comparison.run_id
     assert row.data.tags["mlflow.note.content"].startswith(f"**{answer.partition(' Read it')[0]}")

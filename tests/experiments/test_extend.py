@@ -30,7 +30,8 @@ from experiments.config.settings import CampaignSettings
 from experiments.planning import plan as plan_
 from experiments.planning.treatments import Treatment
 from tests.conftest import Place
-from tests.experiments.comparison.campaigns import LATENCY, frame
+from tests.experiments.comparison.campaigns import LATENCY, frame, paired
+from tests.experiments.comparison.test_power import OPEN
 from tests.experiments.test_until_settled import TOYS, KnownCampaign, kept, noise
 from tracking import journal, provenance
 from tracking.errors import WrongCall
@@ -325,9 +326,9 @@ def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Pa
 def test_the_card_has_the_command_in_every_format(tmp_path: Path) -> None:
     advice = Advice("20 more blocks", ("extend", "f00d", "--blocks=20"), ("--journal=/a/folder",))
     asked: list[tuple[int, str]] = []
-    spec = ComparisonSpec(baseline="pytorch", outcomes=[LATENCY], primary=(LATENCY,))
+    spec = ComparisonSpec(baseline="a", outcomes=[LATENCY], primary=(LATENCY,))
     options = ReportOptions("A study", figures=False, more_blocks=lambda *what: (asked.append(what), advice)[1])
-    found = answer(spec, frame(blocks=6, spread=0.1), tmp_path, options, lambda _: [])
+    found = answer(spec, paired([1.0] * 8, list(np.exp(OPEN)), LATENCY), tmp_path, options, lambda _: [])
     (one,) = found.comparison.findings
     assert one.plan is not None
     assert asked == [(one.plan.blocks, "")]

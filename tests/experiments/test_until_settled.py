@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -170,8 +171,13 @@ def test_a_close_case_goes_on_and_tells_what_is_left(tmp_path: Path) -> None:
     assert campaign.looks == tuple(at for at in (6, 9, 12, 18) if at <= block)
     assert looks_so_far(tmp_path, "c") == campaign.looks, "as the journal has it"
     assert "margin ±3 %: open; settled at 0." in campaign.said[1]
-    assert " of that width; about " in campaign.said[1]
+    assert campaign.said[1].endswith(" of that width"), "no number of blocks is predicted to settle it"
     assert campaign.said[-1].endswith(": equivalent")
+
+
+def test_a_look_tells_how_many_more_blocks_where_that_is_predicted(tmp_path: Path) -> None:
+    _, _, campaign = stops(tmp_path, noise(0.05, mean=0.09))
+    assert re.search(r"; at most \d+ more blocks?, ", campaign.said[1])
 
 
 def test_a_hopeless_case_ends_with_the_most_blocks(tmp_path: Path) -> None:
@@ -189,7 +195,9 @@ def test_what_a_look_decides_is_what_a_report_says(tmp_path: Path) -> None:
         pass
     look = campaign.looking()
     assert next(at for at in range(1, 19) if look(at, fresh=False)) == block
-    assert campaign.said == [line.replace(line.rpartition(", ")[2], "1 s") if "about" in line else line for line in first.said]
+    assert campaign.said == [
+        line.replace(line.rpartition(", ")[2], "1 s") if "more block" in line else line for line in first.said
+    ]
 
 
 def test_error_that_is_spent_is_not_spent_again(tmp_path: Path) -> None:

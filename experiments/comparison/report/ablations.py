@@ -102,7 +102,7 @@ def _interval(finding: Finding) -> str:
     low, high = finding.row.ci_low, finding.row.ci_high
     if finding.never_varied or low is None or high is None:
         return wording.interval(finding)
-    return f"{wording.number(low)}{wording.DASH}{wording.number(high)}"
+    return wording.DASH.join(map(wording.number, wording.outwards(low, high)))
 
 
 def graphs(

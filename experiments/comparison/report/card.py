@@ -17,6 +17,7 @@ from experiments.config import durations
 
 # More than that nobody reads in ten seconds; the tables have all.
 MAX_OUTCOMES, MAX_LEVELS = 12, 4
+IN_ONE = "In this campaign"
 _NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
 
 
@@ -76,7 +77,7 @@ def of(
     return AnswerCard(
         title,
         _question(comparison, found),
-        _answer(comparison, found),
+        " ".join(filter(None, (_answer(comparison, found), _quality(comparison)))),
         f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}." if count else "",
         {name: text for name, text in _facts(comparison, limits, span).items() if text},
         [_line(one, comparison, several=several) for one in shown],
@@ -119,22 +120,30 @@ def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
     rest = [one.outcome.label for one in found if all(one is not other for other in first)]
     clauses += [f"not settled: {wording.joined(rest)}"] if rest else []
     sentence = "; ".join(clauses)
-    return " ".join(filter(None, (f"{sentence[:1].upper()}{sentence[1:]}.", _how([one for one in found if not one.judged]))))
+    shown = bool(told) or first[0].decision is Decision.SIZE_OPEN
+    sentence = f"{IN_ONE} {sentence}" if shown and _of_one_campaign(comparison) else f"{sentence[:1].upper()}{sentence[1:]}"
+    return " ".join(filter(None, (f"{sentence}.", _how([one for one in found if not one.judged]))))
 
 
 def _how(unsettled: Sequence[Finding]) -> str:
-    """What would settle the outcome that needs most; empty where nothing is open, or nobody knows."""
-    which = "it" if len(unsettled) == 1 else "all"
-    if hopeless := [one for one in unsettled if outlook.remedies(one)]:
-        stuck = "it" if len(unsettled) == 1 else wording.joined([one.outcome.label for one in hopeless])
-        ways = list(dict.fromkeys(way for one in hopeless for way in outlook.remedies(one)))
-        return f"More blocks will hardly settle {stuck} on this machine; {wording.joined(ways, 'or')} may help."
-    wanted = [(one, blocks) for one in unsettled if (blocks := outlook.payable(one))]
-    if not wanted or len(wanted) < len(unsettled):
-        return ""
-    one, blocks = max(wanted, key=lambda pair: pair[1])
-    takes = f", {durations.told(blocks * one.block_seconds)}," if one.block_seconds else ""
-    return f"About {blocks:,} more block{'s' * (blocks > 1)}{takes} would settle {which} if the truth is what was seen."
+    """What would settle what is open; empty where nothing is, or no prediction is made."""
+
+    def names(findings: Sequence[Finding]) -> str:
+        return "it" if len(unsettled) == 1 else wording.joined(list(dict.fromkeys(one.outcome.label for one in findings)))
+
+    sentences = []
+    if planned := [(blocks, one) for one in unsettled if (blocks := outlook.payable(one))]:
+        blocks, longest = max(planned, key=lambda pair: pair[0])
+        takes = f", {durations.told(blocks * longest.block_seconds)}," if longest.block_seconds else ""
+        each = " each" if len(planned) > 1 else ""
+        sentences.append(
+            f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle {names([one for _, one in planned])} "
+            f"with a predicted probability of {outlook.PREDICTED}{each}."
+        )
+    if rest := [one for one in unsettled if outlook.remedies(one)]:
+        ways = wording.joined(list(dict.fromkeys(way for one in rest for way in outlook.remedies(one))), "or")
+        sentences.append(f"How many more blocks would settle {names(rest)} cannot be predicted; {ways} may help.")
+    return " ".join(sentences)
 
 
 def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
@@ -146,7 +155,31 @@ def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
     bases = list(dict.fromkeys(wording.spoken(one.row.a, comparison) for one in group))
     against = f" against {bases[0]}" if len(bases) == 1 else ""
     label = group[0].outcome.label
-    return f"{label[:1].upper()}{label[1:]}{against}: {'; '.join(seen)}."
+    where = f" {IN_ONE.lower()}" if _of_one_campaign(comparison) else ""
+    return f"{label[:1].upper()}{label[1:]}{against}{where}: {'; '.join(seen)}."
+
+
+def _of_one_campaign(comparison: Comparison) -> bool:
+    """Whether a campaign's own effect on a side, which only repetitions show, would be taken for the side's."""
+    return len(comparison.rests_on.get("campaigns", ())) == 1
+
+
+def _quality(comparison: Comparison) -> str:
+    """The differences in quality that are shown though no primary outcome; empty where there is none."""
+    if not comparison.primary:
+        return ""
+    clauses = []
+    for (stratum, *_), group in grouped(comparison.findings).items():
+        ranked = [
+            (one.outcome.headline[1], at, one)
+            for at, one in enumerate(group)
+            if one.outcome.headline and one.outcome.headline[0] == "quality" and not one.primary
+            if one.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN)
+        ]
+        if ranked:
+            clauses.append(wording.clause(min(ranked)[2], comparison) + (f" [{stratum}]" if stratum else ""))
+    rest = [f"{len(clauses) - MAX_LEVELS} more in the report"] if len(clauses) > MAX_LEVELS else []
+    return f"Quality differs (exploratory): {'; '.join([*clauses[:MAX_LEVELS], *rest])}." if clauses else ""
 
 
 def _brief(finding: Finding, comparison: Comparison) -> str:

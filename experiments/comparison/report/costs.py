@@ -43,4 +43,4 @@ def _cells(one: Cost) -> tuple[str | Cell, ...]:
 
 
 def _interval(ratio: Estimate) -> str:
-    return f"{ratio.low:.3f}–{ratio.high:.3f}"
+    return "–".join(f"{end:.3f}" for end in wording.outwards(ratio.low, ratio.high, decimals=3))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.comparison.report import wording
 from experiments.comparison.verdicts import outlook, precision
 from experiments.comparison.verdicts.batch_sizes import Curve
+from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import Comparison, Control, Finding
 from experiments.comparison.verdicts.learning import Agreement
 from experiments.comparison.verdicts.precision import Precision
@@ -44,10 +45,14 @@ Measured = Callable[[int, str], Advice | None]
 
 
 def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
-    """How the headline that needs most would be settled, where so many more blocks can be measured."""
-    needed = [(outlook.more_blocks(finding), finding.row.stratum) for finding in wording.headlines(comparison)]
-    wanted, stratum = max(needed, key=lambda one: one[0], default=(0, ""))
-    return measured(wanted, stratum) if wanted else None
+    """How the headline that needs most would be settled, where so many more blocks can be measured, and which ones it is for."""
+    needed = [(outlook.more_blocks(finding), finding) for finding in wording.headlines(comparison)]
+    wanted, longest = max(needed, key=lambda one: one[0], default=(0, None))
+    if not wanted or longest is None:
+        return None
+    advice, stratum = measured(wanted, longest.row.stratum), longest.row.stratum
+    served = [one.outcome.label for blocks, one in needed if blocks and one.row.stratum == stratum]
+    return advice and replace(advice, what=f"{advice.what} (for {wording.joined(list(dict.fromkeys(served)))})")
 
 
 # What a part of the spread is called, and what makes it smaller.
@@ -116,14 +121,17 @@ def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:
         if shift is None:
             plain.append(f"Learning curves, {who}: {one.n_blocks} blocks are too few to say whether they overlap.")
             continue
-        at = f"in epoch {one.epoch} by {shift.value:+.3f} ({shift.low:+.3f} to {shift.high:+.3f})".replace("-", wording.MINUS)
+        low, high = wording.outwards(shift.low, shift.high, decimals=3)
+        at = f"in epoch {one.epoch} by {shift.value:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", wording.MINUS)
         furthest = f"furthest {at}" if shift.low < shift.high or shift.value else "identical in every epoch"
         if one.alike is None:
-            plain.append(f"Learning curves, {who}: {one.n_blocks} blocks are too few to say whether they overlap; {furthest}.")
+            few = one.n_blocks < MINIMUM_BLOCKS
+            why = "are too few to say whether they overlap" if few else f"do not show whether they overlap within ±{one.margin:g}"
+            plain.append(f"Learning curves, {who}: {one.n_blocks} blocks {why}; {furthest}.")
         elif one.alike:
             plain.append(
-                f"Learning curves, {who}: they overlap. Over {one.n_epochs} epochs and {one.n_blocks} blocks the {label} "
-                f"nowhere differs by more than ±{one.margin:g} beyond chance; {furthest}."
+                f"Learning curves, {who}: they overlap. In each of {one.n_epochs} epochs the {label} is equivalent "
+                f"within ±{one.margin:g} (TOST, {one.n_blocks} blocks); {furthest}."
             )
         else:
             loud.append(f"LEARNING DIFFERS, {who}: the {label} differs {at}: read the times with that in mind")

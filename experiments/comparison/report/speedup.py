@@ -91,4 +91,5 @@ def _percent(share: float) -> str:
 def _interval(share: Estimate) -> str:
     if not abs(share.low) < 10 or not abs(share.high) < 10:  # of one block: unbounded
         return wording.NONE
-    return f"{_percent(share.low)} to {_percent(share.high)}"
+    low, high = wording.outwards(share.low, share.high, decimals=3)
+    return f"{_percent(low)} to {_percent(high)}"

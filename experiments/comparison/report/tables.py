@@ -196,7 +196,7 @@ def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
     found = finding.hodges_lehmann
     if found is None:
         return NONE, NONE
-    bounds = (found.low, found.high)
+    bounds = wording.outwards(found.low, found.high, digits=4)
     known = all(map(math.isfinite, bounds)) and (found.low > 0 or finding.row.kind == "difference")
     return wording.number(found.value, 4), " to ".join(wording.number(one, 4) for one in bounds) if known else NONE
 
@@ -285,9 +285,9 @@ def times_to_accuracy(comparison: Comparison) -> list[Section]:
         "Seconds of training, without validation, until an epoch ended with this accuracy. The median is the time by "
         "which half of all runs had got there, as in the figure. A run that ended without stays among those that have "
         "not (cumulative incidence), in the interval and in the log-rank test too, which is against the first of each "
-        "group. An interval needs six runs, the test six a side."
+        "group, block by block, and corrected over all rows (Holm). An interval needs six runs, the test six blocks."
     )
-    header: Header = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank")
+    header: Header = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank (Holm)")
     rows = [_time_to_accuracy(one) for one in survival.middles(survival.reached(comparison), tested=not comparison.busy)]
     return [Section("Time to accuracy", caption, header, rows)] if rows else []
 
@@ -299,7 +299,8 @@ def _time_to_accuracy(one: survival.Middle) -> tuple[str, ...]:
     of, known = one.of, math.isfinite(one.low)
     name = f"{of.percent} %" + (f" [{of.stratum}]" if of.stratum else "")
     got = f"{int(of.reached.sum())} of {len(of.reached)}"
-    interval = f"{one.low:.3g} to {seconds(one.high)}" if known else NONE
+    low, high = wording.outwards(one.low, one.high)
+    interval = f"{low:.3g} to {seconds(high)}" if known else NONE
     return name, of.level, str(len(of.reached)), got, seconds(one.seconds), interval, wording.p_value(one.log_rank_p)
 
 
@@ -351,8 +352,8 @@ def memory_limits(comparison: Comparison) -> list[Section]:
 
 def batch_limits(comparison: Comparison, curves: Sequence[Curve]) -> list[Section]:
     caption = (
-        "The limit is the first size whose next one has an equivalent (TOST, ±2 %) or a lower throughput, looked for "
-        "where Page’s test shows that throughput rises with the size at all. Sizes are compared inside blocks."
+        "The limit is the smallest size that is shown to lie within 2 % of the best one, looked for where Page’s test "
+        "shows that throughput rises with the size at all. Sizes are compared inside blocks, each with all others (Holm)."
     )
     rows: list[Line] = [
         (

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
 from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.verdicts import outlook
@@ -66,6 +66,20 @@ def logged(estimate: float | None, low: float | None, high: float | None) -> tup
     rules = (Context(LOGGED_DIGITS, rule) for rule in (ROUND_HALF_EVEN, ROUND_FLOOR, ROUND_CEILING))
     values = zip((estimate, low, high), rules, strict=True)
     return tuple(None if value is None else float(rule.create_decimal_from_float(value)) for value, rule in values)
+
+
+def outwards(low: float, high: float, *, digits: int = 3, decimals: int | None = None) -> tuple[float, float]:
+    """Return the ends of an interval, rounded outwards to significant digits or decimals; an infinite end stays."""
+
+    def rounded(value: float, rule: str) -> float:
+        if not math.isfinite(value):
+            return value
+        exact = Decimal(f"{value:.12g}")  # 1.1 stays 1.1, whatever its last bits
+        if decimals is None:
+            return float(Context(digits, rule).plus(exact))
+        return float(exact.quantize(Decimal(1).scaleb(-decimals), rule, Context(60))) + 0.0
+
+    return rounded(low, ROUND_FLOOR), rounded(high, ROUND_CEILING)
 
 
 def quantity(value: float | None, outcome: Outcome) -> str:
@@ -174,8 +188,9 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
     if low == high:
         return "no spread"
     if row.kind == "ratio":
-        return f"{_ratio(low, finding)}{DASH}{_ratio(high, finding)}"
+        return DASH.join(_ratio(end, finding) for end in _ratio_ends(low, high, finding))
     decimals = _decimals(finding)
+    low, high = outwards(low, high, decimals=decimals)
     return f"{_signed(low, decimals)} to {_signed(high, decimals)} {_unit(finding)}".rstrip()
 
 
@@ -185,10 +200,17 @@ def _rounded(value: float) -> str:
 
 
 def _ratio(value: float, finding: Finding) -> str:
+    return _rounded(value) if _is_wide(finding) and math.isfinite(value) else _fixed(value, _decimals(finding))
+
+
+def _is_wide(finding: Finding) -> bool:
     turned = finding.times
-    if turned is not None and turned.low < turned.high and turned.high > WIDE * turned.low and math.isfinite(value):
-        return _rounded(value)
-    return _fixed(value, _decimals(finding))
+    return turned is not None and turned.low < turned.high and turned.high > WIDE * turned.low
+
+
+def _ratio_ends(low: float, high: float, finding: Finding) -> tuple[float, float]:
+    """The ends of an interval of ratios, rounded outwards to the digits that `_ratio` prints."""
+    return outwards(low, high, digits=2) if _is_wide(finding) else outwards(low, high, decimals=_decimals(finding))
 
 
 def _difference(value: float, finding: Finding) -> str:
@@ -358,17 +380,20 @@ def _range(finding: Finding) -> str:
     row, label = finding.row, finding.outcome.label
     if row.kind == "difference":
         return f"{label} of {row.b} differs by {effect_interval(finding)} from that of {row.a}"
-    ends = [_end(value, finding) for value in (row.ci_low, row.ci_high)]
+    ends = _end(row.ci_low, finding, upper=False), _end(row.ci_high, finding, upper=True)
     if label in VERBS:
         return f"{row.b} {VERBS[label]} between {ends[0]} and {ends[1]} than {row.a}"
     return f"{label} of {row.b} is between {ends[0]} and {ends[1]} than that of {row.a}"
 
 
-def _end(value: float | None, finding: Finding) -> str:
-    """One end of an interval in words; an end that is missing is unbounded."""
+def _end(value: float | None, finding: Finding, *, upper: bool) -> str:
+    """One end of an interval of ratios in words, rounded outwards; an end that is missing is unbounded."""
     if value is None:
         return "an unknown amount different"
-    return effect(replace(finding, row=replace(finding.row, estimate=value), pairs=(), decision=Decision.OPEN))
+    times = value if value >= 1 else 1 / value
+    times = _ratio_ends(times, times, finding)[upper is (value >= 1)]
+    estimate = times if value >= 1 else 1 / times
+    return effect(replace(finding, row=replace(finding.row, estimate=estimate), pairs=(), decision=Decision.OPEN))
 
 
 def brief(finding: Finding) -> str:
@@ -529,7 +554,7 @@ def at_a_look(finding: Finding, block_seconds: float) -> str:
     wanted = outlook.payable(finding, block_seconds)
     if wanted is None:
         return f"{seen}, margin {margin(finding)}: open{narrow}"
-    more = f"about {wanted:,} more block{'s' * (wanted > 1)}, {durations.told(wanted * block_seconds)}"
+    more = f"at most {wanted:,} more block{'s' * (wanted > 1)}, {durations.told(wanted * block_seconds)}"
     return f"{seen}, margin {margin(finding)}: open{narrow}; {more}"
 
 

@@ -17,6 +17,8 @@ from experiments.comparison.statistics.estimates import Floats, t_quantile
 from experiments.comparison.statistics.significance import ALPHA
 
 POWER = 0.8
+# Less misleads near the margin: see docs/comparison.md, and tests/benchmarks/test_more_blocks.py, which measures it.
+PREDICTED = 0.9
 MAXIMUM_BLOCKS = 100_000
 # The numbers of further blocks that are tried: every one up to 16, then in steps of 6 %, finer than any of them is known.
 _MORE = np.unique(np.rint(np.geomspace(1, MAXIMUM_BLOCKS, 200))).astype(int)
@@ -86,57 +88,45 @@ def estimated_spreads(df: NDArray[np.int_] | int, values: int = 200) -> Floats:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many more blocks bring the verdict that the estimate points at; None where no payable number does.
-
-    fewest, most: if the true SD is at the lower or upper end of its 80 % interval.
-    """
+    """Within how many more blocks a verdict has the probability `PREDICTED`; None where no number has it."""
 
     blocks: int | None
-    fewest: int | None
-    most: int | None
 
 
-def blocks_to_settle(
-    mean: float, sd: float, n: int, bound: float, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA
-) -> Plan:
-    """How many blocks, beyond the n that showed this mean and SD, bring a verdict with this power if both are the true ones.
+def blocks_to_settle(mean: float, sd: float, n: int, bound: float, *, most: int, tests: int = 1, alpha: float = ALPHA) -> Plan:
+    """Return how many more blocks bring any verdict with a predictive probability of 90 %.
 
-    The verdict is the one that the mean points at: beyond ±bound a difference that stands among `tests` and whose interval lies
-    beyond; inside it equivalence. All blocks count, the n that there are among them.
+    The true mean and SD have their posterior given the n blocks that there are (Jeffreys' prior), so a mean that may lie at the
+    margin gets no number. All blocks count, the n among them. The rule is the t rule of `significance`.
+
+    Args:
+        mean, sd: of the n shifts, on the scale of the test.
+        bound: a verdict is a difference that stands among `tests` and lies beyond ±bound, or equivalence within it.
+        most: no greater number of further blocks is considered.
     """
-    lower, upper = math.sqrt((n - 1) / special.chdtri(n - 1, 0.1)), math.sqrt((n - 1) / special.chdtri(n - 1, 0.9))
-    critical = _critical(n, tests, alpha)
-    plan, fewest, most = (_first(abs(mean), sd * share, n, bound, critical, power) for share in (1.0, lower, upper))
-    return Plan(plan, fewest, most)
+    more = _MORE[: int(np.searchsorted(_MORE, most, side="right"))]
+    if not len(more):
+        return Plan(None)
+    total, critical = n + more[:, None], _critical(n, tests, alpha)
+    true_sd = sd / _spreads_of_posterior(n - 1)
+    error = np.sqrt(((n - 1) * sd**2 + more[:, None] * true_sd**2) / (total - 1) / total)
+    moves = true_sd * np.sqrt(more[:, None] / (n * total))  # SD of the mean of all blocks, given those there are
+    beyond, alone, inside = (quantiles[: len(more), None] * error for quantiles in critical)
+    needed, room = np.maximum(bound + beyond, alone), np.maximum(bound - inside, 0.0)
+    outside = special.ndtr((mean - needed) / moves) + special.ndtr((-mean - needed) / moves)
+    within = special.ndtr((room - mean) / moves) - special.ndtr((-room - mean) / moves)
+    enough = (outside + within).mean(axis=1) >= PREDICTED
+    return Plan(int(more[int(enough.argmax())]) if enough.any() else None)
 
 
-def _first(mean: float, sd: float, n: int, bound: float, critical: _Critical, power: float) -> int | None:
-    error = sd / np.sqrt(n + _MORE)[:, None]
-    if mean > bound:
-        needed = np.maximum(bound + critical.beyond * error, critical.alone * error)
-        chances = special.ndtr((mean - needed) / error)
-    else:
-        room = np.maximum(bound - critical.inside * error, 0.0)
-        chances = special.ndtr((room - mean) / error) - special.ndtr((-room - mean) / error)
-    enough = chances.mean(axis=1) >= power
-    return int(_MORE[int(enough.argmax())]) if enough.any() else None
-
-
-@dataclass(frozen=True)
-class _Critical:
-    """(further blocks, estimated SDs): what the mean must exceed, in true standard errors, for one of a verdict's parts.
-
-    beyond: the margin by its interval; alone: zero, among all tests; inside: the margin from within, for equivalence.
-    """
-
-    beyond: Floats
-    alone: Floats
-    inside: Floats
+@lru_cache(maxsize=256)
+def _spreads_of_posterior(df: int) -> Floats:
+    return estimated_spreads(df, 25)
 
 
 @lru_cache(maxsize=64)
-def _critical(n: int, tests: int, alpha: float) -> _Critical:
+def _critical(n: int, tests: int, alpha: float) -> tuple[Floats, Floats, Floats]:
+    """Quantiles of t by further blocks: of the interval, of the test among all tests, and of equivalence."""
     df = n + _MORE - 1
-    spreads = estimated_spreads(df, 25)
-    chances = (1 - alpha / 2, 1 - alpha / 2 / tests, 1 - alpha)
-    return _Critical(*(special.stdtrit(df, chance)[:, None] * spreads for chance in chances))
+    beyond, alone, inside = (special.stdtrit(df, 1 - tail) for tail in (alpha / 2, alpha / 2 / tests, alpha))
+    return beyond, alone, inside

@@ -87,6 +87,14 @@ def permutation_p(shifts: ArrayLike) -> float | None:
     return float((sums >= abs(found.sum()) * (1 - ROUNDING)).mean())
 
 
+def sign_flip_p(shifts: Floats) -> float:
+    """Return `permutation_p`, or its normal approximation above 15 differences."""
+    exact = permutation_p(shifts)
+    if exact is not None:
+        return exact
+    return _p(2 * special.ndtr(-abs(shifts.sum()) / max(float(np.linalg.norm(shifts)), np.finfo(float).tiny)))
+
+
 @lru_cache(maxsize=EXACT_SIGNS)
 def _signs(n: int) -> Floats:
     """Every choice of n signs, a row each, but for those that turn all signs of another."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.statistics import estimates, significance
-from experiments.comparison.statistics.estimates import Estimate
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, Effect, paired
+from experiments.comparison.statistics.estimates import ROUNDING, Estimate, Floats
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import Comparison
 
 MARGIN = 0.02
@@ -38,7 +38,7 @@ class Point:
 class Curve:
     """One level's `training` or `inference` over batch sizes, ascending.
 
-    limit: the size from which the next brings nothing, None where none is shown. trend_p: Page's test that throughput rises.
+    limit: the smallest size within 2 % of the best, None where none is shown. trend_p: Page's test that throughput rises.
     """
 
     what: str
@@ -130,32 +130,34 @@ def _mean(by_block: Mapping[str, float]) -> Estimate | None:
 
 
 def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
-    """The first size whose next one has an equivalent (TOST, ±2 %) or a lower throughput, if throughput rises at all.
+    """Return the smallest size that is shown to lie within 2 % of the best one, if throughput rises at all.
 
-    rates: size → block → examples per second. Page's trend test comes first, which alone would also accept a curve that rises,
-    then falls; with two sizes there is no trend to test.
+    Every other size is compared with it, block by block, so the best need not be known: a size is within the margin of the
+    best where no other one is faster by the margin (one-sided paired t tests, the greatest p counts). Holm's correction spans
+    the sizes. Page's trend test comes first; with two sizes there is no trend to test.
+
+    Args:
+        rates: size → block → examples per second.
     """
     sizes = sorted(rates)
     blocks = [block for block in rates[sizes[0]] if all(block in rates[size] for size in sizes)]
     if len(blocks) < MINIMUM_BLOCKS:
         return Limit(None, None, f"{len(blocks)} blocks hold every size; a limit needs {MINIMUM_BLOCKS}")
-    table = np.array([[rates[size][block] for size in sizes] for block in blocks])
+    table = np.log([[rates[size][block] for size in sizes] for block in blocks])
     trend = significance.page(table).p if len(sizes) > 2 else None
     if trend is not None and trend >= ALPHA:
         return Limit(trend, None, "throughput is not shown to rise with the batch size")
-    still_open = []
-    for at, (size, larger) in enumerate(itertools.pairwise(sizes)):
-        step = paired(estimates.log_ratios(table[:, at], table[:, at + 1]), float(np.log1p(MARGIN)))
-        if (why := _brings_nothing(step)) is not None:
-            return Limit(trend, size, f"{larger} is {why} ({np.expm1(step.estimate.value):+.1%})")
-        still_open += [f"{size} to {larger}"] if step.decision is Decision.OPEN else []
-    if still_open:
-        return Limit(trend, None, f"no size is shown to bring nothing; open: {', '.join(still_open)}")
-    return Limit(trend, None, f"every size up to {sizes[-1]} brings more")
+    adjusted = significance.holm([_p_within_best(table, at) for at in range(len(sizes))])
+    near = [size for size, p in zip(sizes, adjusted, strict=True) if p is not None and p < ALPHA]
+    if near and near[0] < sizes[-1]:
+        return Limit(trend, near[0], f"no other size is faster by {100 * MARGIN:g} % or more")
+    return Limit(trend, None, f"no size below {sizes[-1]} is shown to be within {100 * MARGIN:g} % of the best")
 
 
-def _brings_nothing(step: Effect) -> str | None:
-    """What a size is against the one before it where it gains nothing: `equivalent` or `slower`."""
-    if step.decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN):
-        return "equivalent"
-    return "slower" if step.different and step.estimate.value < 0 else None
+def _p_within_best(table: Floats, at: int) -> float:
+    """Return the p that some other column's mean exceeds this one's by the margin, on the log scale."""
+    others = np.delete(table, at, axis=1) - table[:, [at]]
+    ps = stats.ttest_1samp(others, np.log1p(MARGIN), alternative="less").pvalue
+    # where the blocks do not vary, the mean alone decides
+    constant = np.ptp(others, axis=0) <= ROUNDING
+    return float(np.where(constant, others.mean(axis=0) >= np.log1p(MARGIN), ps).max())

@@ -22,7 +22,9 @@ class Agreement:
 
     estimate: mean of b - a over blocks with its interval, widened for the number of epochs (Bonferroni);
     None below three blocks, as is the epoch.
-    alike: None below six blocks.
+    alike: True where the curves are shown to stay within the margin (an equivalence test in every epoch, all of which have
+    to succeed), False where in any epoch a difference is shown and the estimate exceeds the margin; None where neither is
+    shown, as below six blocks.
     """
 
     metric: str
@@ -78,5 +80,6 @@ def _agreement(
     effects = [paired(shifts[:, epoch], margin, 1 - ALPHA / epochs) for epoch in range(epochs)]
     apart = [at for at, one in enumerate(effects) if one.decision in _DIFFERENT and abs(one.estimate.value) > margin]
     worst = max(apart or range(epochs), key=lambda at: abs(effects[at].estimate.value))
-    alike = None if len(blocks) < MINIMUM_BLOCKS else not apart
+    equivalent = all(one.equivalent for one in effects)
+    alike = None if len(blocks) < MINIMUM_BLOCKS or not (apart or equivalent) else not apart
     return Agreement(metric, stratum, a, b, len(blocks), epochs, worst + 1, effects[worst].estimate, margin, alike)

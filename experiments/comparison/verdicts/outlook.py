@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.power import Plan
+from experiments.comparison.statistics.sequential import Looks
 from experiments.comparison.verdicts import busy, turns
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Finding
@@ -17,6 +18,7 @@ OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
 # Estimate and spread of a few blocks foretell no more than about ten times as many. A hundred are a night of cells of minutes,
 # whatever they are many times of; and nobody gives a row more than a day.
 MAX_TIMES, FEW, MAX_SECONDS = 10, 100, 24 * 3_600
+PREDICTED = f"{100 * power.PREDICTED:.0f} %"
 
 
 def of_row(finding: Finding, family: Family) -> Finding:
@@ -38,16 +40,19 @@ def of_row(finding: Finding, family: Family) -> Finding:
 
 
 def _plan(finding: Finding, tests: int) -> Plan:
-    """The blocks to the first look that should settle it, or, of a campaign without looks, to a verdict."""
+    """The blocks to the first look that is predicted to settle it, or, of a campaign without looks, to a verdict."""
     shifts, looks = finding.shifts, finding.looks
-    mean, sd, n = float(shifts.mean()), float(shifts.std(ddof=1)), len(shifts)
+    mean, sd, n, most = float(shifts.mean()), float(shifts.std(ddof=1)), len(shifts), _most(finding)
+
+    def predicted(at: Looks) -> Plan:
+        return power.blocks_to_settle(mean, sd, n, finding.row.bound, most=most, tests=tests, alpha=at.level(ALPHA))
+
     last = looks
     for last in looks.ahead():
-        plan = power.blocks_to_settle(mean, sd, n, finding.row.bound, tests=tests, alpha=last.level(ALPHA))
-        more = last.blocks[-1] - looks.blocks[-1]
-        if plan.blocks and plan.blocks <= more:
-            return replace(plan, blocks=more, most=plan.most and max(more, plan.most))
-    return power.blocks_to_settle(mean, sd, n, finding.row.bound, tests=tests, alpha=last.level(ALPHA))
+        plan, more = predicted(last), last.blocks[-1] - looks.blocks[-1]
+        if plan.blocks and plan.blocks <= more <= most:
+            return replace(plan, blocks=more)
+    return predicted(last)
 
 
 def more_blocks(finding: Finding) -> int:
@@ -58,23 +63,22 @@ def more_blocks(finding: Finding) -> int:
 
 
 def payable(finding: Finding, block_seconds: float | None = None) -> int | None:
-    """How many more blocks should settle it, where anybody would run so many; None otherwise.
+    """How many more blocks are predicted to settle it, where a day is enough for them; None otherwise.
 
     block_seconds: how long one takes, where that is known better than from the finding.
     """
     blocks, seconds = finding.plan.blocks if finding.plan else None, block_seconds or finding.block_seconds or 0.0
-    if blocks is None or blocks > _most(finding) or blocks * seconds > MAX_SECONDS:
-        return None
-    return blocks
+    return blocks if blocks and blocks * seconds <= MAX_SECONDS else None
 
 
 def _most(finding: Finding) -> int:
-    return max(FEW, MAX_TIMES * finding.row.n_blocks)
+    blocks = max(FEW, MAX_TIMES * finding.row.n_blocks)
+    return min(blocks, int(MAX_SECONDS / finding.block_seconds)) if finding.block_seconds else blocks
 
 
 def remedies(finding: Finding) -> tuple[str, ...]:
-    """What may narrow the interval where more blocks are no way; empty where they are, and where nothing is open or known."""
-    if finding.plan is None or finding.plan.blocks is None or payable(finding):
+    """What may narrow the interval where no number of blocks is predicted to; empty where one is, and where nothing is open."""
+    if finding.plan is None or payable(finding):
         return ()
     alone = finding.took_turns or bool(turns.refused(finding.row.metric))
     quiet = ("an idle machine", *(() if alone else ("pairing=interleaved",))) if busy.depends(finding.outcome) else ()
@@ -95,17 +99,10 @@ def as_effect(shift: float, kind: str) -> float:
 
 
 def _told(finding: Finding) -> str:
-    plan, seconds = finding.plan, finding.block_seconds
-    assert plan is not None
-    if plan.blocks is None:
-        return "no payable number of blocks would settle it: what was seen lies too near the margin"
-    if not payable(finding):
-        many = f"over {_most(finding):,} more" if plan.blocks > _most(finding) else "over a day of machine time"
-        *others, last = remedies(finding)
-        ways = f"{', '.join(others)} or {last}" if others else last
-        return f"too small a difference or too noisy here to be settled by more blocks: that takes {many}; {ways} may help"
-    blocks = f"about {plan.blocks:,} more block{'s' if plan.blocks > 1 else ''} would settle it if the truth is what was seen"
-    most = "more than can be paid" if plan.most is None else f"{plan.most:,}"
-    spread = f"{plan.fewest:,} to {most}, as the spread is known"
-    cost = f"; {durations.told(plan.blocks * seconds)} of machine time" if seconds else ""
-    return f"{blocks} ({spread}{cost})"
+    blocks, seconds = payable(finding), finding.block_seconds
+    if blocks:
+        cost = f" ({durations.told(blocks * seconds)} of machine time)" if seconds else ""
+        return f"at most {blocks:,} more block{'s' * (blocks > 1)} settle it with a predicted probability of {PREDICTED}{cost}"
+    *others, last = remedies(finding)
+    ways = f"{', '.join(others)} or {last}" if others else last
+    return f"how many more blocks would settle it cannot be predicted; {ways} may help"

@@ -14,20 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.comparison.runs.pairing import natural
-from experiments.comparison.statistics import estimates
+from experiments.comparison.statistics import estimates, significance
 from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import Comparison
 
 
 @dataclass(frozen=True)
 class Reached:
-    """One level's way to one accuracy. seconds: until it was reached, or until training ended without; reached: which of both."""
+    """Times of one level to one accuracy.
+
+    seconds: until it was reached, or until training ended without. reached: which of both. blocks: of every run, in that order.
+    """
 
     percent: str
     stratum: str
     level: str
     seconds: NDArray[np.float64]
     reached: NDArray[np.bool_]
+    blocks: tuple[str, ...]
 
     @property
     def steps(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -61,7 +65,8 @@ def reached(comparison: Comparison) -> list[Reached]:
                 seconds = np.array([one.value for one in runs])
                 there = np.array([one.sequence in arrived for one in runs], bool)
                 if runs:
-                    found.append(Reached(percent, stratum, level, seconds, there))
+                    blocks = tuple(one.block for one in runs)
+                    found.append(Reached(percent, stratum, level, seconds, there, blocks))
     return found
 
 
@@ -72,8 +77,8 @@ class Middle:
     The interval inverts tests on the log-log scale of the same curve (Brookmeyer and Crowley, 1982).
     Below six runs no interval of a median holds it in 95 %, and no test has fewer a side.
 
-    log_rank_p: against the first level of the same threshold and stratum; None for that one, of few
-    runs, or where none got there.
+    log_rank_p: against the first level of the same threshold and stratum, corrected over all thresholds, strata and levels
+    (Holm); None for that one, of few blocks, or where none got there.
     """
 
     of: Reached
@@ -87,30 +92,39 @@ def middles(found: Sequence[Reached], *, tested: bool = True) -> list[Middle]:
     """Median times, in the order of the levels. tested: False gives no p."""
     from statsmodels.duration.survfunc import SurvfuncRight
 
+    firsts = [next(other for other in found if (other.percent, other.stratum) == (one.percent, one.stratum)) for one in found]
+    pairs = zip(firsts, found, strict=True)
+    ps = significance.holm([_log_rank(first, one) if tested and first is not one else None for first, one in pairs])
     told = []
-    for one in found:
+    for one, p in zip(found, ps, strict=True):
         low, high = np.nan, np.inf
         if one.reached.any() and estimates.earned(0.5, len(one.seconds)):
             curve = SurvfuncRight(one.at_risk(float(one.seconds.max())), one.reached.astype(int))
             with np.errstate(all="ignore"):  # where all or none are on their way, the log-log interval has no width
                 low, high = curve.quantile_ci(0.5)
-        against = next(other for other in found if (other.percent, other.stratum) == (one.percent, one.stratum))
-        p = None if against is one or not tested else _log_rank(against, one)
         told.append(Middle(one, one.median, float(low), float(high), p))
     return told
 
 
 def _log_rank(a: Reached, b: Reached) -> float | None:
-    """With those at risk whose training ended without: nothing else is censored, so that this is Gray's test (1988)."""
-    from statsmodels.duration.survfunc import survdiff
+    """Return the p of a log-rank test that swaps the runs of a block, since they share the machine, seed and data.
 
-    if min(len(a.seconds), len(b.seconds)) < MINIMUM_BLOCKS or not (a.reached.any() or b.reached.any()):
+    Runs whose training ended without stay at risk (Gray 1988). The statistic is the sum of log-rank scores of one side,
+    events minus Nelson and Aalen's cumulative hazard, so swapping a block turns the sign of its difference.
+    """
+    both = [block for block in a.blocks if block in b.blocks]
+    if len(both) < MINIMUM_BLOCKS:
         return None
-    groups = np.repeat([0, 1], [len(a.seconds), len(b.seconds)])
-    status, end = np.concatenate([a.reached, b.reached]).astype(int), float(max(a.seconds.max(), b.seconds.max()))
-    with np.errstate(all="ignore"):
-        _, p = survdiff(np.concatenate([a.at_risk(end), b.at_risk(end)]), status, groups)
-    return float(p) if np.isfinite(p) else None
+    end = float(max(a.seconds.max(), b.seconds.max()))
+    rows = [[side.blocks.index(block) for block in both] for side in (a, b)]
+    status = np.concatenate([side.reached[at] for side, at in zip((a, b), rows, strict=True)])
+    times = np.concatenate([side.at_risk(end)[at] for side, at in zip((a, b), rows, strict=True)])
+    if not status.any():
+        return None
+    arrivals, events = np.unique(times[status], return_counts=True)
+    hazard = np.append(0.0, np.cumsum(events / (times[:, None] >= arrivals).sum(axis=0)))
+    scores = status - hazard[np.searchsorted(arrivals, times, side="right")]
+    return significance.sign_flip_p(scores[len(both) :] - scores[: len(both)])
 
 
 def thresholds(found: Sequence[Reached]) -> list[tuple[str, str]]:

@@ -119,7 +119,7 @@ def test_both_estimates_stand_in_the_report_with_their_intervals():
     at = names.index("Hodges-Lehmann")
     assert names[at + 1] == "95 % interval"
     (line,) = section.rows
-    assert line[at : at + 2] == ("1.105", "1.101 to 1.110")
+    assert line[at : at + 2] == ("1.105", "1.100 to 1.110")
 
 
 def test_a_summary_is_not_said_more_boldly_than_its_strata_allow():

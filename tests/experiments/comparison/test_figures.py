@@ -266,7 +266,7 @@ def test_runs_without_a_steady_state_are_counted_and_named(told):
 def test_limits_are_told_with_what_they_rest_on(told):
     for text in told:
         assert "Batch-size limits" in text
-        assert "16 is equivalent" in text
+        assert "no other size is faster by 2 % or more" in text
 
 
 def test_controls_tell_false_alarms_and_whether_the_slow_down_was_found(told):

@@ -17,6 +17,7 @@ from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answ
 from experiments.comparison.report import wording
 from experiments.comparison.report.figures import intervals, learning
 from experiments.comparison.report.figures.canvas import STYLE
+from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.survival import Reached
 from experiments.workloads.captioning import samples
@@ -67,7 +68,7 @@ def test_ticks_of_ratios_never_overlap(spread: float) -> None:
 
 def test_a_share_of_runs_is_what_the_table_says() -> None:
     """The run that never got there ended before the last that did: Kaplan and Meier's curve would reach 1."""
-    one = Reached("90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, True]))
+    one = Reached("90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, True]), ("1", "2", "3"))
     axes = Figure().add_subplot()
     learning._steps(axes, [one], {"a": "black"}, "90 % accuracy", "")
     line, ended = axes.lines
@@ -79,14 +80,39 @@ def test_a_share_of_runs_is_what_the_table_says() -> None:
 @pytest.mark.parametrize(
     ("bounds", "told"),
     [
-        ((0.002853, 1.2, 350.54), "0.0029–350"),
-        ((1.271, 1.342, 1.414), "1.27–1.41"),
+        ((0.002853, 1.2, 350.54), "0.0028–360"),
+        ((1.271, 1.342, 1.414), "1.27–1.42"),
+        ((19.5, 20.1, 20.8), "19–21"),
+        ((1.1, 1.2, 1.3), "1.10–1.30"),
         ((1.3, 1.3, 1.3), "no spread"),
     ],
 )
 def test_digits_follow_the_interval(bounds: tuple[float, float, float], told: str) -> None:
     found = _finding(*bounds)
     assert wording.interval(found) == told
+
+
+@pytest.mark.parametrize(
+    ("ends", "asked", "expected"),
+    [
+        ((19.5, 20.8), {"decimals": 0}, (19, 21)),
+        ((-0.0404, -0.0396), {"decimals": 3}, (-0.041, -0.039)),
+        ((1.1, 1 / (1 / 1.3)), {"decimals": 1}, (1.1, 1.3)),
+        ((0.0012345, 98_765), {"digits": 3}, (0.00123, 98_800)),
+        ((0.0, np.inf), {"digits": 3}, (0, np.inf)),
+        ((-0.4, -0.0001), {"decimals": 0}, (-1, 0)),
+    ],
+)
+def test_ends_of_intervals_are_rounded_outwards(
+    ends: tuple[float, float], asked: dict[str, int], expected: tuple[float, float]
+) -> None:
+    assert wording.outwards(*ends, **asked) == expected
+
+
+def test_a_range_in_words_is_rounded_outwards() -> None:
+    """1 / .9412 is 1.0625, and 1.0731 the other way."""
+    open_ = replace(_finding(0.9412, 1.005, 1.0731), decision=Decision.OPEN)
+    assert wording._range(open_).split("between ")[1].startswith("1.07× faster and 1.08× slower")
 
 
 def test_tiny_differences_keep_their_digits() -> None:

@@ -170,7 +170,7 @@ def test_looks_are_read_from_what_the_runs_were_asked_for() -> None:
 
 def test_what_is_left_ends_with_a_look() -> None:
     shifts = np.random.default_rng(4).normal(0.05, 0.05, 6)
-    finding = judged(frame((shifts - shifts.mean() + 0.06).tolist()))
+    finding = judged(frame((shifts - shifts.mean() + 0.1).tolist()))
     assert finding.plan is not None
     assert finding.plan.blocks is not None
     assert 6 + finding.plan.blocks in LADDER

@@ -74,9 +74,7 @@ def test_equivalence_is_shown_not_assumed():
     assert row(compare(paired(a, a * np.exp(rng.normal(0, 0.005, 10))))).verdict == "equivalent"
     noisy = row(compare(paired(a, a * np.exp(rng.normal(0, 0.2, 10)))))
     assert (noisy.verdict, noisy.equivalent) == ("inconclusive", False)
-    assert "too noisy here to be settled by more blocks: that takes over 100 more;" in noisy.reason
-    less = row(compare(paired(a, a * np.exp(rng.normal(0, 0.06, 10)))))
-    assert "more blocks would settle it" in less.reason
+    assert "how many more blocks would settle it cannot be predicted; longer cells, an idle machine" in noisy.reason
 
 
 def test_a_small_sure_difference_is_within_the_margin():

@@ -49,8 +49,8 @@ def batches(scene: Scene) -> Drawing | None:
             panels.append(partial(_against_size, curves=inside, colours=colours, of_time=True))
         panels.append(partial(_against_size, curves=inside, colours=colours, of_time=False))
     caption = (
-        "Geometric means over runs with 95 % t intervals. A ring marks the detected limit: the first size whose next one has an "
-        f"equivalent (±{wording.percent(MARGIN)}) or a lower throughput. The table below says what each limit rests on."
+        "Geometric means over runs with 95 % t intervals. A ring marks the limit: the smallest size that is shown to lie "
+        f"within {wording.percent(MARGIN)} of the best one. The table below says what each limit rests on."
     )
     named = {level or ALL_RUNS: colour for level, colour in colours.items()}
     return paneled("batches", "Latency and throughput against batch size", caption, named, panels, panel_inches=2.5, a_row=2)
