@@ -218,8 +218,9 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
     with np.errstate(divide="ignore"):  # its I² of strata that agree entirely; ours is 0
         result = combine_effects(found - centre, spread, method_re="iterated", maxiter=2_000)
     error = math.sqrt(max(float(result.var_hksj_re), float(result.var_eff_w_re)))
-    share = 100 * max(0.0, 1 - result.df / float(result.q)) if result.q > 0 else 0.0
-    q_p = _p(special.chdtrc(result.df, result.q))
+    q = max(0.0, float(result.q))  # of strata that agree entirely, rounding leaves a little less than 0
+    share = 100 * max(0.0, 1 - result.df / q) if q > 0 else 0.0
+    q_p = _p(special.chdtrc(result.df, q))
     tau = math.sqrt(float(result.tau2))
     low, high = prediction.interval(found - centre, spread, confidence)
     ahead = centre + low, centre + high

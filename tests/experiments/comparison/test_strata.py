@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
@@ -110,6 +110,7 @@ def test_the_bcg_trials_predict_one_more_by_simulation():
 
 
 @settings(max_examples=100, deadline=None)
+@example([(0.0, 0.09375), (0.0, 0.01171875), (0.0, 0.01171875)], 2.7, 1.0)
 @given(strata, st.floats(-3, 3), st.floats(0.01, 100))
 def test_neither_order_nor_origin_nor_unit_matters(pairs, shift, scale):
     values, variances = np.array(pairs).T
