@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import psutil
 import pytest
 from xdist.remote import Producer
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from tests.slurm import Slurm
     from tracking.records import StoredRun
 
+# The same examples every time: a change is to blame for what fails after it. Others: --hypothesis-profile=default
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.load_profile("repeatable")
 mlflow_defaults.apply()  # tests call the product's functions as its commands do
 gc.set_threshold(20_000, 10, 10)  # what is imported and collected here stays, and tests leave little
 ROOT = Path(__file__).resolve().parent.parent
