@@ -23,7 +23,7 @@ from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, is_constant
-from experiments.comparison.statistics.sequential import FIXED, Looks, schedule
+from experiments.comparison.statistics.sequential import FIXED, Looks, batches, schedule
 from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.decision import NoEstimate
@@ -240,7 +240,7 @@ def _looks(settings: CampaignSettings) -> tuple[Looks, ...]:
     """The first look and all up to the last; or none, where the number of blocks is fixed."""
     if not settings.until_settled:
         return (FIXED,)
-    planned = schedule(settings.blocks, settings.max_blocks)
+    planned = (batches if settings.on_cluster else schedule)(settings.blocks, settings.max_blocks)
     every = Looks(planned, (settings.max_blocks,) * len(planned)).one_by_one()
     return tuple(dict.fromkeys((every[0], every[-1])))
 
