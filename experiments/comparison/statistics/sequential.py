@@ -90,7 +90,7 @@ class Looks:
         """Two-sided level of the test at this look, if that is the error rate of all looks together."""
         if not self.blocks:
             return rate
-        known = np.flatnonzero(_RATES == rate)
+        known = np.flatnonzero(rate == _RATES)
         return float(_states(self).levels[known[0]]) if len(known) else float(_level(self, rate))
 
     def p(self, nominal: ArrayLike) -> Floats:
