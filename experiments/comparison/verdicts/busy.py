@@ -30,7 +30,7 @@ def unsettled(finding: Finding, reason: str) -> Finding:
     if not reason or not finding.row.n_blocks or not depends(finding.outcome):
         return finding
     row = replace(finding.row, p=None, equivalent=None, reason="; ".join(filter(None, (reason, finding.row.reason))))
-    return replace(finding, row=row, signed_rank_p=None, permutation_p=None, tost_p=None, doubts=(), busy=reason)
+    return replace(finding, row=row, signed_rank_p=None, permutation_p=None, tost_p=None, busy=reason)
 
 
 def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
