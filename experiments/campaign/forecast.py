@@ -13,7 +13,7 @@ from pathlib import Path
 from scipy import special
 
 from experiments import studies
-from experiments.campaign import finished, launch
+from experiments.campaign import finished, launch, repeats
 from experiments.campaign.campaign import cells_of
 from experiments.campaign.conclude import question
 from experiments.campaign.runner import logged_settings, settings_hash
@@ -194,6 +194,8 @@ def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
     found.append(f"who else uses the machine{refused}")
     if settings.others_limit_percent < 100:
         found.append(f"others' use of the CPU while a cell is timed: above {settings.others_limit_percent:g} % it runs once more")
+    if repeats.rule_tags(settings):
+        found.append("after the last block: a single one that is unlike the others is measured once more")
     controls = [one.name for one in plan.treatments if one.control]
     return [*found, *([f"controls: {', '.join(controls)}"] if controls else [])]
 

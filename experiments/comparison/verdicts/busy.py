@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from experiments.comparison.runs import environment
-from experiments.comparison.runs.pairing import NAMED
+from experiments.comparison.runs.pairing import NAMED, Exclusion
 from experiments.comparison.statistics.estimates import Floats
 from experiments.comparison.verdicts.findings import Finding
 from experiments.config.outcomes import Outcome
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
-from tracking.records import OTHERS_CPU
+from tracking.records import OTHERS_CPU, RepeatCause
 
 LIMIT = "params.others_limit_percent"
 # What is learned, and what is held in memory, does not depend on how fast it goes.
@@ -30,7 +30,7 @@ def unsettled(finding: Finding, reason: str) -> Finding:
     if not reason or not finding.row.n_blocks or not depends(finding.outcome):
         return finding
     row = replace(finding.row, p=None, equivalent=None, reason="; ".join(filter(None, (reason, finding.row.reason))))
-    return replace(finding, row=row, signed_rank_p=None, permutation_p=None, tost_p=None, doubts=(), busy=reason)
+    return replace(finding, row=row, signed_rank_p=None, permutation_p=None, tost_p=None, busy=reason)
 
 
 def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -59,6 +59,16 @@ def flagged(frame: pd.DataFrame) -> tuple[str, ...]:
     told = [f"{name} ({used:.0f} %)" for name, used in most.items()]
     more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
     return (f"Disturbed blocks that count all the same: {', '.join(told[:NAMED])}{more}: others used so much of all CPUs.",)
+
+
+def repeated(excluded: Iterable[Exclusion]) -> tuple[str, ...]:
+    """Return the sentence on the block that was measured again because it was unlike the others."""
+    blocks = dict.fromkeys(one.block for one in excluded if one.code == RepeatCause.ODD_BLOCK)
+    return tuple(
+        f"Block {block} was unlike all others and was measured again, by the rule that was recorded before the first block. "
+        "Its first runs are listed under “Left out, and why”."
+        for block in blocks
+    )
 
 
 def depends(outcome: Outcome) -> bool:

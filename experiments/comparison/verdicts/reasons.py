@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Estimate
-from experiments.comparison.verdicts import doubts
-from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect
+from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect, Widening
 from experiments.comparison.verdicts.findings import (
     DETERMINISTIC,
     EQUIVALENT,
@@ -86,21 +85,9 @@ def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Findin
         tests, standing = (sum(p is not None and p <= limit for p in adjusted) for limit in (1.0, ALPHA))
         family = Family(name if len(names) > 1 else "", tests, standing)
         for at, p in zip(places, adjusted, strict=True):
-            one, doubted = _weighed(replace(findings[at], row=replace(findings[at].row, p_holm=p)))
-            one = outlook(one, family)
-            if doubted:  # no number of blocks settles what stands in doubt
-                one = replace(one, plan=None, outlook="")
-            found[at] = _worded(one, scope, family)
+            one = replace(findings[at], row=replace(findings[at].row, p_holm=p))
+            found[at] = _worded(outlook(replace(one, decision=_decision(one)), family), scope, family)
     return [found[at] for at in range(len(findings))]
-
-
-def _weighed(finding: Finding) -> tuple[Finding, bool]:
-    """The finding with its decision and what is said beside it, and whether doubts took a verdict away."""
-    decision = _decision(finding)
-    bare = _decision(replace(finding, doubts=())) if finding.doubts else decision
-    if decision in (Decision.NOT_COMPARABLE, Decision.TOO_FEW) or finding.row.p is None:
-        return replace(finding, decision=decision), False
-    return doubts.weighed(finding, decision, bare), decision is not bare and not decision.is_verdict
 
 
 def _decision(finding: Finding) -> Decision:
@@ -114,9 +101,7 @@ def _decision(finding: Finding) -> Decision:
     interval = Estimate(
         row.on_test_scale(row.estimate), row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
     )
-    widest = doubts.hull(interval, *(one.interval for one in finding.doubts))
-    equivalent = bool(row.equivalent) and all(one.within(row.bound) for one in finding.doubts)
-    return Effect(widest, row.bound, different=finding.different, equivalent=equivalent).decision
+    return Effect(interval, row.bound, different=finding.different, equivalent=bool(row.equivalent)).decision
 
 
 def _constant(shift: float, rounding: float, bound: float) -> Decision:
@@ -129,7 +114,7 @@ def _constant(shift: float, rounding: float, bound: float) -> Decision:
 def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
     verdict = finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
-    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, family), finding.outlook, *finding.remarks)))
+    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, family), finding.outlook, widening(row))))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))
 
 
@@ -144,8 +129,6 @@ def _reason(finding: Finding, scope: Scope, family: Family) -> str:
             return scope.equivalence
         case Decision.SIZE_OPEN:
             return f"{finding.way}, but whether by more than the margin is open"
-    if row.p_holm is not None and row.p_holm <= ALPHA:
-        return "the second interval, which the doubt asks for, does not show it"
     if row.p is not None and row.p <= ALPHA:
         among = " ".join(filter(None, (str(family.tests), family.name, scope.tests)))
         return f"p = {row.p:.2g} alone does not stand among the {among} of this report (Holm)"
@@ -158,3 +141,13 @@ def _never_varied(finding: Finding, scope: Scope) -> str:
         return f"the same on both sides {everywhere}: nothing to test"
     size = "more" if finding.decision is Decision.DIFFERENT else "less"
     return f"always different, by the same {everywhere} and by {size} than the margin: it never varied, so there is no interval"
+
+
+def widening(row: Row) -> str:
+    """What autocorrelation or skewness cost the interval; empty where that is not notable."""
+    causes = {
+        Widening.AUTOCORRELATION: f"blocks resemble the block before (autocorrelation about {row.autocorrelation or 0.0:.1f})",
+        Widening.POSSIBLE_AUTOCORRELATION: "so few data do not exclude that blocks resemble the block before",
+        Widening.SKEWNESS: "the differences have a long tail on one side",
+    }
+    return f"interval {row.widening:.1f} times as wide: {causes[Widening(row.widened_by)]}" if row.widened_by else ""

@@ -57,7 +57,8 @@ def test_a_row_tells_the_least_effects_among_the_tests_of_its_report():
     names = [f"m{at}/x_seconds" for at in range(12)]
     alone, among = (compare(table, outcomes=asked).findings[0] for asked in (names[:1], names))
     assert alone.row.minimum_detectable == among.row.minimum_detectable == alone.row.minimum_in_family
-    sd = float(among.shifts.std(ddof=1))
+    assert alone.spread == among.spread
+    sd = among.spread
     for finding, tests in ((alone, 1), (among, 12)):
         told = math.log1p(finding.row.minimum_in_family), math.log1p(finding.row.minimum_for_verdict)
         assert told == pytest.approx(
@@ -129,10 +130,9 @@ def test_the_plan_is_for_this_verdict_among_the_reports_tests():
     alone = compare(table).findings[0]
     among = next(one for one in compare(table.assign(**others)).findings if one.row.metric == "m/x_seconds")
     assert alone.decision in (Decision.OPEN, Decision.SIZE_OPEN)
-    shifts = alone.shifts
-    told = (float(shifts.mean()), float(shifts.std(ddof=1)), 8, MARGIN)
-    assert alone.plan == power.blocks_to_settle(*told)
-    assert among.plan == power.blocks_to_settle(*told, tests=12)
+    mean = float(alone.shifts.mean())
+    assert alone.plan == power.blocks_to_settle(mean, alone.spread, 8, MARGIN)
+    assert among.plan == power.blocks_to_settle(mean, among.spread, 8, MARGIN, tests=12)
     assert f"about {among.plan.blocks} more blocks would settle it if the truth is what was seen" in among.row.reason
     assert f"({among.plan.fewest} to {among.plan.most}, as the spread is known)" in among.row.reason
 
@@ -142,7 +142,7 @@ def test_tests_that_stand_cost_the_others_nothing():
     values = {f"m{at}/x_seconds": np.exp(0.5 * (np.arange(16) >= 8) + rng.normal(0, 0.01, 16)) for at in range(11)}
     table = paired(np.ones(8), np.exp(shifts), "m/x_seconds").assign(**values)
     found = next(one for one in compare(table).findings if one.row.metric == "m/x_seconds")
-    expected, costly = (power.blocks_to_settle(0.12, float(shifts.std(ddof=1)), 8, MARGIN, tests=tests) for tests in (1, 12))
+    expected, costly = (power.blocks_to_settle(0.12, found.spread, 8, MARGIN, tests=tests) for tests in (1, 12))
     assert found.plan == expected
     assert costly != expected
 

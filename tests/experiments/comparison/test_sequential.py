@@ -12,7 +12,7 @@ from scipy import stats
 
 from experiments.comparison import compare
 from experiments.comparison.runs import looks as looks_of
-from experiments.comparison.statistics import sequential, significance
+from experiments.comparison.statistics import autocorrelation, sequential, significance
 from experiments.comparison.statistics.sequential import FIXED, Looks, batches, boundary, schedule
 from experiments.comparison.verdicts.findings import Finding
 from tests.experiments.comparison.campaigns import STEP
@@ -159,24 +159,24 @@ def judged(table: pd.DataFrame) -> Finding:
 def test_a_row_has_the_interval_and_p_of_its_look(blocks: int) -> None:
     shifts = np.random.default_rng(blocks).normal(0.02, 0.03, blocks)
     finding, looks = judged(frame(shifts.tolist())), after(EVERY.index(blocks) + 1)
-    nominal = significance.paired_t(shifts)
-    half = stats.t.isf(looks.level(0.05) / 2, blocks - 1) * stats.sem(shifts)
-    assert nominal is not None
+    mean = autocorrelation.of_series([shifts])[0]
     assert finding.looks == looks
-    assert finding.row.p == pytest.approx(float(looks.p(nominal.p)))
-    assert np.log([finding.row.ci_low, finding.row.ci_high]) == pytest.approx([shifts.mean() - half, shifts.mean() + half])
+    assert finding.row.p == pytest.approx(float(looks.p(mean.p())))
+    interval = np.log([finding.row.ci_low, finding.row.ci_high])
+    expected = list(map(float, mean.interval(looks.confidence)))
+    assert interval == pytest.approx(expected)
     fixed = judged(frame(shifts.tolist(), until="fixed"))
-    assert fixed.row.p == pytest.approx(nominal.p, rel=1e-9)
+    assert fixed.row.p == pytest.approx(float(mean.p()))
     assert fixed.row.ci_low is not None
     assert finding.row.ci_low is not None
     assert finding.row.ci_low < fixed.row.ci_low
 
 
 def test_equivalence_asks_for_the_margin_at_the_level_of_the_look() -> None:
-    """The least SD at which two one-sided t tests at this look's level still lie within the margin decides."""
+    """The least SD at which two one-sided tests at this look's level still lie within the margin decides."""
     looks, bound = after(7), math.log1p(0.03)
     signs = np.tile([1.0, -1.0], 6)
-    limit = bound / (stats.t.isf(looks.level(0.1) / 2, 11) * stats.sem(signs))
+    limit = bound / float(autocorrelation.of_series([signs])[0].interval(1 - looks.level(0.1))[1])
     for sd, equivalent in ((0.999 * limit, True), (1.001 * limit, False)):
         row = judged(frame((sd * signs).tolist())).row
         assert (row.equivalent, row.verdict == "equivalent") == (equivalent, equivalent)
@@ -199,7 +199,7 @@ def test_looks_that_the_runs_name_are_the_looks_there_were() -> None:
 
 
 def test_what_is_left_ends_with_a_look() -> None:
-    shifts = np.random.default_rng(4).normal(0.05, 0.05, 6)
+    shifts = np.random.default_rng(4).normal(0.05, 0.02, 6)
     finding = judged(frame((shifts - shifts.mean() + 0.06).tolist()))
     assert finding.plan is not None
     assert finding.plan.blocks is not None

@@ -28,9 +28,9 @@ def test_promises_hold_in_the_small() -> None:
     assert 6 <= found[0].blocks < 18
 
 
+@pytest.mark.slow
 def test_a_true_difference_takes_fewer_blocks_than_a_fixed_design() -> None:
-    quick = replace(TRUTHS[-1], noise=stopping._noise("run-to-run spread", 0.07))
-    (found,) = calibrate([few(quick)], campaigns=6)
+    (found,) = calibrate([few(truth) for truth in TRUTHS if truth.ratio == 1.2], campaigns=12)
     assert found.settled.value > 0.9
     assert found.fixed is not None
     assert found.blocks < found.fixed
