@@ -173,7 +173,8 @@ def _decimal(value: float | None, form: str = "{:.2f}") -> str:
 def second_opinions(comparison: Comparison) -> Section:
     many = several(comparison)
     names = (
-        *("estimate", "95 % interval", "Hodges-Lehmann", "95 % interval", "p", "p, signed-rank", "p, permutation"),
+        *("estimate", "95 % interval", "Hodges-Lehmann", "95 % interval"),
+        *("p", "p, signed-rank", "p, permutation"),
         *("p, equivalence", "margin", "A12", "Cliff’s delta"),
     )
     header: Header = ("outcome", under(""), *((comparison.factor,) if many else ()), *map(number, names))

@@ -338,8 +338,8 @@ def clause(finding: Finding, comparison: Comparison) -> str:
         case Decision.EQUIVALENT:
             return f"no difference of {amount(row.margin, finding)} or more in {label} (equivalent)"
         case Decision.OPEN:
-            wider = reasons.widening(row)
-            return f"not settled after {blocks(row.n_blocks)}: {_range(told)}{f' ({wider})' if wider else ''}"
+            wider = f" ({cause})" if (cause := reasons.widening(row)) else ""
+            return f"not settled after {blocks(row.n_blocks)}: {_range(told)}{wider}"
         case Decision.TOO_FEW:
             return f"no verdict on {label}: {row.reason}"
         case Decision.SIZE_OPEN:
@@ -508,8 +508,8 @@ def _brief(finding: Finding) -> str:
     if row.estimate is None:
         return f"{label} {row.verdict} ({row.reason})"
     name = VERBS.get(label, label)
-    open_ = "" if finding.judged else f", {row.verdict}"
-    return f"{name} {effect(finding)}" + (f" ({effect_interval(finding)}{open_})" if effect_interval(finding) else open_)
+    verdict, bounds = "" if finding.judged else f", {row.verdict}", effect_interval(finding)
+    return f"{name} {effect(finding)}" + (f" ({bounds}{verdict})" if bounds else verdict)
 
 
 def at_a_look(finding: Finding, block_seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Means of autocorrelated blocks: a confidence distribution each, from evidence that outcomes share.
+"""Means of autocorrelated blocks: their confidence distributions, from evidence that they share.
 
 A mixture of t distributions over AR(1) coefficients. Autocorrelation belongs to a machine at a
 time, so every outcome of a campaign weighs the coefficients with the likelihoods of all others.
@@ -25,7 +25,7 @@ SHARES = np.array([0.0, 0.1, 0.3, 0.6, 1.0])
 PRIOR = np.array([0.68, 0.10, 0.08, 0.07, 0.07])
 # Level of the test of all outcomes together for skewness.
 SKEWNESS_LEVEL = 0.05
-# Skewness in so few blocks is about half of what it is in many (6 to 20, exponential and lognormal).
+# Of 6 to 20 exponential or lognormal shifts the skewness is about half of the true one.
 SKEWNESS_FACTOR = 2.0
 _HALVINGS = 48
 
@@ -164,7 +164,8 @@ class MeanDistribution:
         fits = self.fits
         below = sign * (bound - fits.mean) / fits.error
         mixture = (self.weights * special.stdtr(fits.df[..., None], below)).sum(axis=-1)
-        t, g = sign * (fits.plain_mean - bound) / fits.plain_sd, sign * SKEWNESS_FACTOR * fits.skewness
+        t = sign * (fits.plain_mean - bound) / fits.plain_sd
+        g = sign * SKEWNESS_FACTOR * fits.skewness
         transformed = t + g * t**2 / 3 + g**2 * t**3 / 27 + g / (6 * (fits.df + 1))
         hall = special.stdtr(fits.df, -np.sqrt(fits.df) * transformed)
         return np.asarray(np.where(self.skewed, np.maximum(mixture, hall), mixture))

@@ -26,7 +26,10 @@ class Seen:
 
 
 def of_finding(finding: Finding) -> tuple[Seen, ...]:
-    """Every look that has at least three pairs, the last of which is the row; none where the number of blocks was fixed."""
+    """Every look that has at least three pairs, the last of which is the row.
+
+    None where the number of blocks was fixed.
+    """
     if not finding.looks.blocks or finding.row.p is None:
         return ()
     shifts, blocks = finding.shifts, np.array([int(float(pair.block)) for pair in finding.pairs])
@@ -35,7 +38,8 @@ def of_finding(finding: Finding) -> tuple[Seen, ...]:
         if mean is not None:
             centre = estimates.centre(shifts[blocks <= looks.blocks[-1]])
             both = (mean.interval(1 - looks.level(rate)) for rate in (ALPHA, 2 * ALPHA))
-            found.append(Seen(looks.blocks[-1], *(_estimate(centre, *bounds, finding.row.kind) for bounds in both)))
+            intervals = (_estimate(centre, *bounds, finding.row.kind) for bounds in both)
+            found.append(Seen(looks.blocks[-1], *intervals))
     return tuple(found)
 
 

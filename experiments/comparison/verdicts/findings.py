@@ -40,10 +40,11 @@ class Row:
 
     estimate, ci_low, ci_high: a ratio b / a or a difference b - a (see `kind`) with a 95 % interval, from three blocks on.
     no_estimate: why there is none, a `NoEstimate`; empty where there is one.
-    family: `primary` for outcomes that were declared beforehand, else `exploratory`. p: two-sided, of the distribution that the
-    interval is of; p_holm: adjusted over the rows of the family. autocorrelation: expected AR(1) coefficient of the blocks;
-    autocorrelation_weight: of all coefficients above 0. widening: width of the interval over that of the t interval;
-    widened_by: a `Widening` where that is notable, else empty. effect_size: Vargha and Delaney's A12: of any run of b
+    family: `primary` for outcomes that were declared beforehand, else `exploratory`.
+    p: two-sided, of the interval's distribution; p_holm: adjusted over the rows of the family.
+    autocorrelation: expected AR(1) coefficient; autocorrelation_weight: of all coefficients above 0.
+    widening: width of the interval over that of the t interval; widened_by: a `Widening` where that
+    is notable, else empty. effect_size: Vargha and Delaney's A12: of any run of b
     and any of a, whatever their blocks, how often b has the greater value; probability_within_blocks: of the two of a block.
     margin and the three minimums: relative for a ratio (0.03 is 3 %), in the metric's unit for a difference. The minimums are
     the true effects that four of five such campaigns show: minimum_detectable with this as the only outcome, minimum_in_family
@@ -124,7 +125,7 @@ class Finding:
     """A row with what stands behind it: of one stratum, or, where `across` is given, of all strata together.
 
     decision: what the row's verdict and reason say in words. outlook: what the reason adds to it.
-    means: the distribution of the mean at every look, the last of them now; None where it did not vary.
+    means: the distribution of the mean at every look, now last; None where it did not vary.
     order: which side ran first, and what lay in between.
     a_value, b_value: geometric mean (ratio) or mean (difference) of each side over the paired blocks.
     plan: how many more blocks should settle what is open. block_seconds: how long both runs of a block took, in the middle.
@@ -187,7 +188,7 @@ class Finding:
 
     @property
     def different(self) -> bool:
-        """Whether a difference of any size is shown: the test stands after Holm's correction, or it never varied."""
+        """Whether a difference of any size is shown: by the corrected test, or it never varied."""
         if self.never_varied:
             return not self.identical
         return self.row.p_holm is not None and self.row.p_holm <= ALPHA

@@ -86,7 +86,8 @@ def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Findin
         family = Family(name if len(names) > 1 else "", tests, standing)
         for at, p in zip(places, adjusted, strict=True):
             one = replace(findings[at], row=replace(findings[at].row, p_holm=p))
-            found[at] = _worded(outlook(replace(one, decision=_decision(one)), family), scope, family)
+            one = outlook(replace(one, decision=_decision(one)), family)
+            found[at] = _worded(one, scope, family)
     return [found[at] for at in range(len(findings))]
 
 
@@ -101,7 +102,8 @@ def _decision(finding: Finding) -> Decision:
     interval = Estimate(
         row.on_test_scale(row.estimate), row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
     )
-    return Effect(interval, row.bound, different=finding.different, equivalent=bool(row.equivalent)).decision
+    equivalent = bool(row.equivalent)
+    return Effect(interval, row.bound, different=finding.different, equivalent=equivalent).decision
 
 
 def _constant(shift: float, rounding: float, bound: float) -> Decision:
@@ -114,7 +116,8 @@ def _constant(shift: float, rounding: float, bound: float) -> Decision:
 def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
     verdict = finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
-    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, family), finding.outlook, widening(row))))
+    texts = (row.reason or _reason(finding, scope, family), finding.outlook, widening(row))
+    reason = "; ".join(filter(None, texts))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))
 
 
@@ -145,9 +148,12 @@ def _never_varied(finding: Finding, scope: Scope) -> str:
 
 def widening(row: Row) -> str:
     """What autocorrelation or skewness cost the interval; empty where that is not notable."""
+    if not row.widened_by:
+        return ""
     causes = {
-        Widening.AUTOCORRELATION: f"blocks resemble the block before (autocorrelation about {row.autocorrelation or 0.0:.1f})",
-        Widening.POSSIBLE_AUTOCORRELATION: "so few data do not exclude that blocks resemble the block before",
-        Widening.SKEWNESS: "the differences have a long tail on one side",
+        Widening.AUTOCORRELATION: f"autocorrelation of blocks (about {row.autocorrelation:.1f})",
+        Widening.POSSIBLE_AUTOCORRELATION: "possible autocorrelation of blocks",
+        Widening.SKEWNESS: "a long tail on one side",
     }
-    return f"interval {row.widening:.1f} times as wide: {causes[Widening(row.widened_by)]}" if row.widened_by else ""
+    cause = causes[Widening(row.widened_by)]
+    return f"{cause} makes the interval {row.widening:.1f} times as wide"

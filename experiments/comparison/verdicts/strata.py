@@ -74,8 +74,10 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
 def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
     """Return a summary of strata that differ once: how far they lie apart is chance, and so is any interval of their mean."""
     reason = _busy(usable) or f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
-    row = replace(_blank(group[0].row, usable), reason=reason, no_estimate=NoEstimate.TOO_FEW_STRATA)
-    return Finding(row, group[0].outcome, across=AcrossStrata(*_names(group, usable), None, None, None, None, None))
+    blank, names = _blank(group[0].row, usable), _names(group, usable)
+    row = replace(blank, reason=reason, no_estimate=NoEstimate.TOO_FEW_STRATA)
+    across = AcrossStrata(*names, None, None, None, None, None)
+    return Finding(row, group[0].outcome, across=across)
 
 
 def _blank(row: Row, usable: Sequence[Finding]) -> Row:
@@ -108,7 +110,7 @@ def _names(group: Sequence[Finding], usable: Sequence[Finding]) -> tuple[tuple[s
 
 
 def _variance(finding: Finding, shifts: Floats) -> float:
-    """Return the variance of a stratum's estimate, as its interval has it; 0 where all its blocks agree but for rounding."""
+    """Return the variance of a stratum's estimate, as its interval has it; 0 if blocks agree."""
     return 0.0 if finding.row.minimum_detectable == 0 else finding.spread**2 / len(shifts)
 
 

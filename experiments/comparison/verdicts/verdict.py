@@ -67,8 +67,10 @@ def judge(
     first = declared(primary, [outcome.metric for outcome in wanted], unmeasured)
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
-    kinds = {metric: outcome_of(metric).kind for metric in metrics} | {one.metric: one.kind for one in wanted}
-    values = pd.DataFrame({metric: environment.numbers(runs.frame, metric) for metric in kinds}, runs.frame.index)
+    kinds = {metric: outcome_of(metric).kind for metric in metrics}
+    kinds |= {outcome.metric: outcome.kind for outcome in wanted}
+    numbers = {metric: environment.numbers(runs.frame, metric) for metric in kinds}
+    values = pd.DataFrame(numbers, runs.frame.index)
     asked = _Asked(factor, margin, allowed_to_differ, values, kinds)
     findings: list[Finding] = []
     excluded, orders = list(runs.excluded), list[Order]()
@@ -125,7 +127,7 @@ def _baseline(wanted: str | None, levels: Sequence[str], factor: str) -> str:
 
 
 def _metrics(frame: pd.DataFrame, named: Set[str]) -> list[str]:
-    """Return the metrics that at least one run has. named: columns that the call itself names, which are none."""
+    """Return the metrics that at least one run has. named: columns that the call itself names."""
     others = {*query.FIRST, *pairing.OWN, *named}
     return [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
 
@@ -133,7 +135,7 @@ def _metrics(frame: pd.DataFrame, named: Set[str]) -> list[str]:
 def _outcomes(
     frame: pd.DataFrame, wanted: Iterable[str | Outcome] | None, metrics: Sequence[str]
 ) -> tuple[list[Outcome], tuple[str, ...]]:
-    """Outcomes that at least one run has, in the report's order; and those asked for that none has."""
+    """Outcomes that a run has, in the report's order; and those asked for that none has."""
     if wanted is None:
         return [outcome_of(metric) for metric in sorted(metrics, key=place)], ()
     asked = list(wanted)
@@ -154,7 +156,8 @@ def _is_metric(column: pd.Series, name: str) -> bool:
 class _Asked:
     """What is asked of every pair of levels.
 
-    values: a row a run, all its metrics as numbers, requested or not; kinds: `ratio` or `difference`, of each metric.
+    values: a row a run, all its metrics as numbers, requested or not.
+    kinds: `ratio` or `difference`, of each metric.
     """
 
     factor: str
@@ -215,7 +218,8 @@ def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked:
         if took_turns and (why := turns.refused(one.row.metric)):
             findings.append(_refused(one, why))
             continue
-        found, left_out = _measure(one.row, one.outcome, paired, means.get(one.row.metric, ()), *values)
+        mean = means.get(one.row.metric, ())
+        found, left_out = _measure(one.row, one.outcome, paired, mean, *values)
         found = busy.unsettled(found, disturbed)
         findings.append(replace(found, order=ran, block_seconds=seconds, took_turns=took_turns))
         excluded += left_out
@@ -268,7 +272,7 @@ class _Paired:
 
 
 def _means(paired: _Paired, asked: _Asked) -> dict[str, tuple[MeanDistribution | None, ...]]:
-    """Return the distribution of the mean of every metric at every look; None where it does not vary."""
+    """Return the distribution of every metric's mean at every look; None where it is constant."""
     in_time = np.argsort(paired.sequence, kind="stable")
     sides = [asked.values.loc[side.index].to_numpy()[in_time].T for side in paired.runs]
     found: dict[str, tuple[MeanDistribution | None, ...]] = dict.fromkeys(asked.kinds, ())
@@ -289,16 +293,22 @@ def _means(paired: _Paired, asked: _Asked) -> dict[str, tuple[MeanDistribution |
 
 
 def _varying(a: Floats, b: Floats, kind: str) -> Floats | None:
-    """Return the shifts of at least three blocks; None where there are fewer, no ratio, or where they do not vary."""
+    """Return the shifts of at least three blocks; None if fewer, without a ratio, or constant."""
     if len(a) < MINIMUM_VALUES or (kind == "ratio" and min(a.min(), b.min()) <= 0):
         return None
     ratio = kind == "ratio"
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
-    return None if estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max())) else shifts
+    scale = 1.0 if ratio else float(np.abs([a, b]).max())
+    return None if estimates.is_constant(shifts, scale) else shifts
 
 
 def _measure(
-    row: Row, outcome: Outcome, paired: _Paired, means: tuple[MeanDistribution | None, ...], a: Floats, b: Floats
+    row: Row,
+    outcome: Outcome,
+    paired: _Paired,
+    means: tuple[MeanDistribution | None, ...],
+    a: Floats,
+    b: Floats,
 ) -> tuple[Finding, list[Exclusion]]:
     """Estimates and tests of one outcome over paired runs; the verdict waits for Holm's correction.
 
@@ -423,7 +433,8 @@ def _too_few(blocks: int) -> str:
 
 def _detectable(shifts: Floats, row: Row, had: Looks) -> float:
     spread = float(shifts.std(ddof=1)) * (row.widening or 1.0)
-    return outlook.as_effect(power.minimum_detectable(spread, len(shifts), alpha=had.level(ALPHA)), row.kind)
+    found = power.minimum_detectable(spread, len(shifts), alpha=had.level(ALPHA))
+    return outlook.as_effect(found, row.kind)
 
 
 def _back(estimate: Estimate, ratio: bool) -> Estimate:
