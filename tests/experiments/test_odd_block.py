@@ -6,7 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.comparison.campaigns import frame as campaign_frame
 from tests.experiments.test_until_settled import TOYS
 from tests.faults.test_campaign import records
+from tests.warm import Process
 from tracking.journal import Journal
 from tracking.records import Metrics, Point, RepeatCause, RunClosed, RunOpened, RunOutcome, Tags
 from tracking.store import Store
@@ -168,7 +168,7 @@ def test_the_repeat_is_used_and_the_first_runs_are_listed_with_a_code() -> None:
 # ---- real processes
 
 
-def pause_twin(events: Path, process: subprocess.Popen[str]) -> None:
+def pause_twin(events: Path, process: Process) -> None:
     """Stops each cell of the second toy in its seventh step or later, when it is warm, for its block's time."""
     seen: list[int] = []
     while len(seen) < len(PAUSES) and process.poll() is None:
