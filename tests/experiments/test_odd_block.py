@@ -44,12 +44,12 @@ PAUSES = (0.0, 0.06, 0.03, 1.0, 0.05, 0.02)
 
 
 def test_clean_campaigns_have_an_odd_block_as_often_as_the_level_says() -> None:
-    """Of 4,000 campaigns a share of 2.5 % is known to 0.75 % (three standard errors)."""
+    """Of 4,000 campaigns a share of 5 % is known to 1 % (three standard errors)."""
     rng = np.random.default_rng(0)
     for n in (6, 8, 12):
         drawn = rng.standard_normal((4_000, n))
-        odd = np.mean([outliers.outlier(shifts) is not None for shifts in drawn])
-        assert odd == pytest.approx(outliers.LEVEL, abs=0.0075)
+        odd = np.mean([outliers.outlier(shifts, 0.05) is not None for shifts in drawn])
+        assert odd == pytest.approx(0.05, abs=0.01)
 
 
 def test_the_statistic_is_grubbs() -> None:
@@ -58,9 +58,9 @@ def test_the_statistic_is_grubbs() -> None:
     for _ in range(200):
         shifts = rng.standard_t(2, 8)
         g = np.abs(shifts - shifts.mean()).max() / shifts.std(ddof=1)
-        t2 = stats.t.isf(outliers.LEVEL / 16, 6) ** 2
+        t2 = stats.t.isf(0.1 / 16, 6) ** 2
         critical = 7 / math.sqrt(8) * math.sqrt(t2 / (6 + t2))
-        assert (outliers.outlier(shifts) is not None) == (g > critical)
+        assert (outliers.outlier(shifts, 0.1) is not None) == (g > critical)
 
 
 def test_the_rule_does_not_look_at_which_side_is_better() -> None:
