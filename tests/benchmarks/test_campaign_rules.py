@@ -136,7 +136,7 @@ def test_blocks_that_are_needed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-def test_repeated_blocks() -> None:
+def test_repeats_of_clean_campaigns() -> None:
     """1,000 campaigns each, of 12 outcomes of which one is declared; without the rule / with it."""
     print("\n| noise | blocks | repeated | false difference | any of 12 | wrongly equivalent |")
     missed = []
@@ -162,7 +162,7 @@ def test_repeated_blocks() -> None:
 
 
 @pytest.mark.slow
-def test_one_slow_block() -> None:
+def test_repeats_of_a_slow_block() -> None:
     """1,000 campaigns with a true difference of 10 %: the share with the true verdict."""
     print("\n| noise | SD | blocks | clean | one slow block | with its repetition | size open |")
     for name in ("normal", "t with 3 degrees of freedom", "bimodal"):
