@@ -18,12 +18,14 @@ import pytest
 from scipy import stats
 
 from experiments.campaign import repeats
-from experiments.campaign.campaign import ended_cells
+from experiments.campaign.campaign import Campaign, ended_cells
 from experiments.campaign.repeats import OddBlock, find_odd_block
+from experiments.campaign.runner import Ended
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.comparison.statistics import outliers
 from experiments.config.settings import CampaignSettings
+from experiments.planning.design import Cell
 from tests.conftest import Place, wait_for
 from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.comparison.campaigns import frame as campaign_frame
@@ -149,6 +151,17 @@ def test_an_odd_block_is_owed_until_all_its_cells_are_repeated(tmp_path: Path) -
     assert owed() == set()
     kept.close()
     assert find_odd_block(tmp_path, "c", SPEC) is None, "once"
+
+
+def test_a_block_that_is_owed_a_repeat_is_not_done() -> None:
+    """A cluster is sent it again, as what is missing."""
+    cells = [Cell(level, 4, order) for order, level in enumerate("ab")]
+    ended = Ended(RunOutcome.OK, disturbed="odd block: 12 SDs", cause=RepeatCause.ODD_BLOCK)
+    for last, is_done in ((ended, False), (replace(ended, repeat=True), True)):
+        launched = object.__new__(Campaign)
+        launched._done = {cell.key for cell in cells}
+        launched._disturbed = {cells[1].key: last}
+        assert launched.is_done(cells) is is_done
 
 
 def test_the_repeat_is_used_and_the_first_runs_are_listed_with_a_code() -> None:
