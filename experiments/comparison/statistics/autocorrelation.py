@@ -27,7 +27,7 @@ PRIOR = np.array([0.68, 0.10, 0.08, 0.07, 0.07])
 SKEWNESS_LEVEL = 0.05
 # Of 6 to 20 exponential or lognormal shifts the skewness is about half of the true one.
 SKEWNESS_FACTOR = 2.0
-_HALVINGS = 48
+_STEPS = 64
 
 
 @dataclass(frozen=True)
@@ -173,21 +173,28 @@ class MeanDistribution:
     def _quantile(self, tail: float, sign: float) -> Floats:
         fits = self.fits
         t = special.stdtrit(fits.df, tail)
-        single = sign * fits.mean + t[..., None] * fits.error
+        means, df = sign * fits.mean, fits.df[..., None]
+        single = means + t[..., None] * fits.error
         low, high = single.min(axis=-1), single.max(axis=-1)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            below = (middle[..., None] - sign * fits.mean) / fits.error
-            chances = special.stdtr(fits.df[..., None], below)
-            is_low = (self.weights * chances).sum(axis=-1) <= tail
-            low, high = np.where(is_low, middle, low), np.where(is_low, high, middle)
+        middle = (self.weights * single).sum(axis=-1)
+        height = 1 / (np.sqrt(df) * special.beta(0.5, df / 2))
+        for _ in range(_STEPS):  # Newton's, kept inside the bracket by halving it
+            z = (middle[..., None] - means) / fits.error
+            missing = tail - (self.weights * special.stdtr(df, z)).sum(axis=-1)
+            low, high = np.where(missing >= 0, middle, low), np.where(missing >= 0, high, middle)
+            density = height * (1 + z**2 / df) ** (-(df + 1) / 2) / fits.error
+            ahead = middle + missing / (self.weights * density).sum(axis=-1)
+            is_inside = (ahead >= low) & (ahead <= high)
+            before, middle = middle, np.where(is_inside, ahead, (low + high) / 2)
+            if (np.abs(middle - before) <= 1e-14 * fits.error[..., 0]).all():
+                break
         g = sign * SKEWNESS_FACTOR * fits.skewness
         flat = np.abs(g) < 1e-9
         safe = np.where(flat, 1.0, g)
         value = -t / np.sqrt(fits.df)
         turned = 3 / safe * (np.cbrt(1 + safe * (value - safe / (6 * (fits.df + 1)))) - 1)
         hall = sign * fits.plain_mean - fits.plain_sd * np.where(flat, value, turned)
-        return np.asarray(sign * np.where(self.skewed, np.minimum(low, hall), low))
+        return np.asarray(sign * np.where(self.skewed, np.minimum(middle, hall), middle))
 
 
 def distributions(fits: Fits) -> MeanDistribution:
