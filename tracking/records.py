@@ -37,6 +37,13 @@ class RunKind(StrEnum):
     PARITY = "parity"
 
 
+class RepeatCause(StrEnum):
+    """Code of the reason for which a cell that ended well is measured once more."""
+
+    BUSY_MACHINE = "busy_machine"
+    ODD_BLOCK = "odd_block"
+
+
 class RunOutcome(StrEnum):
     """Tag `outcome`: how a run ended; everything but `ok` comes with `outcome_reason`."""
 

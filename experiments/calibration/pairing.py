@@ -151,10 +151,11 @@ def _read(folder: Path) -> Campaign:
 
 
 def _log_ratio(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, int]:
-    """Mean and SD of the paired log-ratio of `METRIC`, from its estimate and its t interval; and its blocks."""
+    """Return mean and SD of the paired log-ratio of `METRIC`, and its blocks, from its row."""
     row = next(one for one in rows if one["metric"] == METRIC)
     n = int(row["n_blocks"])
-    spread = math.log(row["ci_high"] / row["ci_low"]) / 2 * math.sqrt(n) / t_quantile(1 - ALPHA / 2, n - 1)
+    half = math.log(row["ci_high"] / row["ci_low"]) / 2 / row["widening"]
+    spread = half * math.sqrt(n) / t_quantile(1 - ALPHA / 2, n - 1)
     return math.log(row["estimate"]), spread, n
 
 

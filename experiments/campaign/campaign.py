@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from experiments.campaign.repeats import ODD_BLOCK, REASON, OddBlock
 from experiments.campaign.runner import Ended, Runner, Setup, Work
 from experiments.cell.contract import Job
 from experiments.config import devices
@@ -26,7 +27,7 @@ from experiments.planning.treatments import Treatment
 from tracking import journal
 from tracking.errors import EvenhandError
 from tracking.journal import Journal
-from tracking.records import RunClosed, RunKind, RunOpened, RunOutcome, Tags
+from tracking.records import RepeatCause, RunClosed, RunKind, RunOpened, RunOutcome, Tags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +70,16 @@ class Campaign:
 
     # ---- the whole
 
-    def run(self, enough: Callable[[int, bool], bool], executor: Executor) -> bool:
+    def run(
+        self,
+        enough: Callable[[int, bool], bool],
+        executor: Executor,
+        find_odd_block: Callable[[], OddBlock | None] = lambda: None,
+    ) -> bool:
         """What comes before the blocks, then every cell that is not there yet. True if all ended well.
 
         enough: whether a block was the last, from its number and whether any of its cells was run now.
+        find_odd_block: called after the last block; what it returns is measured once more as a whole.
         """
         with self.runner.signals():
             self.runner.check_stop()
@@ -93,6 +100,12 @@ class Campaign:
                     results.append(measured.well)
                     if enough(measured.block, measured.fresh):
                         break
+            if odd := find_odd_block():
+                self.runner.write(Tags(self.runner.run, odd.tags))  # one record: from here on it is owed, after a kill too
+                self.ended = ended_cells(self.runner.folder)
+                self.recall(cells, self.ended)
+                with closing(executor.blocks([cells for cells in blocks if cells[0].block == odd.number])) as repeated:
+                    results += [measured.well for measured in repeated]
         return all(results)
 
     def recall(self, cells: Sequence[Cell], ended: Mapping[str, Ended]) -> None:
@@ -111,8 +124,13 @@ class Campaign:
         return outcome in (RunOutcome.OK, RunOutcome.NOT_EQUAL) or too_large
 
     def is_done(self, cells: Iterable[Cell]) -> bool:
-        """Whether none of these cells is still to be run."""
-        return {cell.key for cell in cells} <= self._done
+        """Whether none of these cells is still to be run, or to be run once more."""
+        return all(cell.key in self._done and not self._is_owed(cell) for cell in cells)
+
+    def _is_owed(self, cell: Cell) -> bool:
+        """Whether a cell that ended well is to be run once more."""
+        end = self._disturbed.get(cell.key)
+        return end is not None and not end.repeat
 
     def extract(self, job: Job) -> bool:
         """A piece of work that cells need, in a process of its own."""
@@ -143,13 +161,13 @@ class Campaign:
             whole: Treatment | None = self.treatments[cell.treatment]
             while whole:
                 part = dataclasses.replace(cell, treatment=whole.name, order_in_block=len(cells) + len(parts))
-                if (end := self._disturbed.get(part.key)) and not end.repeat:
+                if self._is_owed(part):
                     parts[part] = whole
                 whole = self._frontier.alone(whole)
         for part, treatment in parts.items():
-            why = self._disturbed[part.key].disturbed
-            self._display.expect_more(1, f"{part.treatment} · block {part.block} runs once more: {why}")
-            results.append(self._try(part, treatment, repeats=why))
+            first = self._disturbed[part.key]
+            self._display.expect_more(1, f"{part.treatment} · block {part.block} runs once more: {first.disturbed}")
+            results.append(self._try(part, treatment, repeats=first))
         return results
 
     # ---- cells that take turns
@@ -170,16 +188,15 @@ class Campaign:
         groups = self._groups(cells)
         results = [self._together(group) for group in groups if not {cell.key for cell in group} <= self._done]
         for group in groups:
-            disturbed = {cell.key: end for cell in group if (end := self._disturbed.get(cell.key)) and not end.repeat}
-            if disturbed:
-                why = next(iter(disturbed.values())).disturbed
-                self._display.expect_more(len(group), f"block {group[0].block} runs once more: {why}")
+            if owed := [cell for cell in group if self._is_owed(cell)]:
+                first = self._disturbed[owed[0].key]
+                self._display.expect_more(len(group), f"block {group[0].block} runs once more: {first.disturbed}")
                 again = [dataclasses.replace(cell, order_in_block=len(cells) + cell.order_in_block) for cell in group]
-                results.append(self._together(again, repeats=why))
+                results.append(self._together(again, repeats=first))
         return results
 
-    def _together(self, group: list[Cell], repeats: str = "") -> bool:
-        """repeats: why cells that ended well are run once more."""
+    def _together(self, group: list[Cell], repeats: Ended | None = None) -> bool:
+        """repeats: how a cell ended because of which cells that ended well are run once more."""
         refused = [cell for cell in group if cell.treatment in self.prepared.refused]
         for cell in refused if not repeats else ():
             self._try(cell, self.treatments[cell.treatment])
@@ -210,8 +227,8 @@ class Campaign:
                 well = self._try(part, alone) and well
         return well
 
-    def _try(self, cell: Cell, treatment: Treatment, repeats: str = "") -> bool:
-        """repeats: why a cell that ended well is run once more."""
+    def _try(self, cell: Cell, treatment: Treatment, repeats: Ended | None = None) -> bool:
+        """repeats: how a cell that is run once more ended."""
         work = self._work(cell, treatment, _repeating(repeats))
         if different := self.prepared.refused.get(treatment.name):
             self.runner.leave_out(self.setup, work, RunOutcome.NOT_EQUAL, different)
@@ -284,8 +301,8 @@ def extract(runner: Runner, setup: Setup, job: Job) -> bool:
     return runner.measure(setup, work).outcome == RunOutcome.OK
 
 
-def _repeating(why: str) -> dict[str, str]:
-    return {"repeats": why} if why else {}
+def _repeating(first: Ended | None) -> dict[str, str]:
+    return {"repeats": first.disturbed, "repeats.cause": first.cause} if first else {}
 
 
 def _listed(looks: Iterable[int]) -> str:
@@ -304,6 +321,13 @@ def looks_so_far(folder: Path, campaign: str) -> tuple[int, ...]:
     return tuple(map(int, found[-1].split(","))) if found else ()
 
 
+def _owed(key: str, end: Ended, odd: Mapping[str, str]) -> tuple[str, Ended]:
+    """Return how a cell ended; in the odd block of a campaign with these tags it is to be run once more."""
+    if key.startswith(f"block-{int(odd[ODD_BLOCK]):03d}-"):
+        end = dataclasses.replace(end, disturbed=odd[REASON], cause=RepeatCause.ODD_BLOCK, repeat=False)
+    return key, end
+
+
 def ended_cells(folder: Path) -> dict[str, Ended]:
     """Key of every cell that has a closed run in the journal -> how the last ended, or the last that ended well."""
     opened: dict[str, RunOpened] = {}
@@ -314,6 +338,8 @@ def ended_cells(folder: Path) -> dict[str, Ended]:
             opened[record.run] = record
         elif isinstance(record, Tags):
             tags.setdefault(record.run, {}).update(record.values)
+            if ODD_BLOCK in record.values:
+                ends = [_owed(key, end, record.values) for key, end in ends]
         elif isinstance(record, RunClosed) and record.outcome in set(RunOutcome):
             first = opened[record.run].tags if record.run in opened else {}
             told = tags.get(record.run, {})

@@ -7,7 +7,7 @@ from functools import partial
 from types import ModuleType
 
 from experiments import studies
-from experiments.campaign import executors, extending, finished
+from experiments.campaign import executors, extending, finished, repeats
 from experiments.campaign.campaign import Campaign
 from experiments.campaign.looking import Looking
 from experiments.campaign.opening import announce
@@ -53,7 +53,8 @@ def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusi
     try:
         asked = question(campaign.settings, campaign.plan, campaign.setup.module)
         looking = Looking(campaign, asked, last_block)
-        all_ok = campaign.run(looking, executors.of(campaign))
+        find_odd_block = partial(repeats.find_odd_block, runner.folder, runner.run, asked)
+        all_ok = campaign.run(looking, executors.of(campaign), find_odd_block)
         return conclude(campaign, progress, all_ok=all_ok, stopped=looking.stopped)
     except Interrupted as error:
         runner.close(RunOutcome.INTERRUPTED, str(error))

@@ -13,7 +13,7 @@ from pathlib import Path
 from scipy import special
 
 from experiments import studies
-from experiments.campaign import finished, launch
+from experiments.campaign import finished, launch, repeats
 from experiments.campaign.campaign import cells_of
 from experiments.campaign.conclude import question
 from experiments.campaign.runner import logged_settings, settings_hash
@@ -23,7 +23,7 @@ from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, is_constant
-from experiments.comparison.statistics.sequential import FIXED, Looks, schedule
+from experiments.comparison.statistics.sequential import FIXED, Looks, batches, schedule
 from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.decision import NoEstimate
@@ -194,6 +194,8 @@ def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
     found.append(f"who else uses the machine{refused}")
     if settings.others_limit_percent < 100:
         found.append(f"others' use of the CPU while a cell is timed: above {settings.others_limit_percent:g} % it runs once more")
+    if repeats.rule_tags(settings):
+        found.append("after the last block: a single one that is unlike the others is measured once more")
     controls = [one.name for one in plan.treatments if one.control]
     return [*found, *([f"controls: {', '.join(controls)}"] if controls else [])]
 
@@ -240,7 +242,7 @@ def _looks(settings: CampaignSettings) -> tuple[Looks, ...]:
     """The first look and all up to the last; or none, where the number of blocks is fixed."""
     if not settings.until_settled:
         return (FIXED,)
-    planned = schedule(settings.blocks, settings.max_blocks)
+    planned = (batches if settings.on_cluster else schedule)(settings.blocks, settings.max_blocks)
     every = Looks(planned, (settings.max_blocks,) * len(planned)).one_by_one()
     return tuple(dict.fromkeys((every[0], every[-1])))
 

@@ -16,7 +16,7 @@ from experiments.campaign.runner import Ended, now_ms
 from experiments.campaign.share import Share
 from experiments.campaign.slurm import Sent
 from experiments.cell.contract import Job
-from experiments.comparison.statistics.sequential import schedule
+from experiments.comparison.statistics.sequential import batches
 from experiments.config.stopping import STOP
 from experiments.planning.design import Cell
 from tracking import journal
@@ -97,7 +97,7 @@ class Jobs:
     def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[Measured]:
         """See `Executor`. What is to be looked at before there are more blocks is sent by itself."""
         settings = self._settings
-        looks = schedule(settings.blocks, settings.max_blocks) if settings.until_settled else ()
+        looks = batches(settings.blocks, settings.max_blocks) if settings.until_settled else ()
         waiting: list[Sequence[Cell]] = []
         for block in blocks:
             waiting.append(block)

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from experiments import studies
-from experiments.campaign import equality, executors, extending, looking, readiness
+from experiments.campaign import equality, executors, extending, looking, readiness, repeats
 from experiments.campaign.campaign import Campaign, looks_tag
 from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
 from experiments.campaign.preflight import Opened, on_a_common_device
@@ -61,7 +61,7 @@ def start(study: str, settings: CampaignSettings, display: Display, plan: Plan |
         display.say(f"! {alone}", style="bold yellow")
     ready = make_ready(study, settings, display, plan)
     kept = {"plan": plan_.to_values(plan)} if plan else {}
-    tags = {**ready.plan.tags, "kind": RunKind.CAMPAIGN}
+    tags = {**ready.plan.tags, "kind": RunKind.CAMPAIGN, **repeats.rule_tags(settings)}
     title = f"{study} {settings.preset}" + (f" · {ready.plan.title}" if plan else "")
     opening = Opening(" · ".join([title, *_told_apart(study, settings)]), tags, within)
     records = open_parent(ready, opening, kept)

@@ -17,7 +17,7 @@ from experiments.campaign.runner import now_ms
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
-from experiments.comparison.statistics.sequential import schedule
+from experiments.comparison.statistics.sequential import batches, schedule
 from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.config import durations
@@ -71,7 +71,8 @@ class Looking:
         now = time.monotonic()
         self._seconds += [now - self._last] if fresh else []
         self._last = now
-        planned = block in schedule(settings.blocks, settings.max_blocks)
+        looks = (batches if settings.on_cluster else schedule)(settings.blocks, settings.max_blocks)
+        planned = block in looks
         over = fresh and now - self._began + self._a_block > durations.seconds("budget", settings.budget)
         if planned or over or block == self.last_block or block in self.campaign.looks:
             self._look(block, fresh=fresh, over=over)

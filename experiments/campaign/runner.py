@@ -42,6 +42,7 @@ from tracking.records import (
     Metrics,
     Point,
     Record,
+    RepeatCause,
     RunClosed,
     RunKind,
     RunOpened,
@@ -93,7 +94,8 @@ class Work:
 class Ended:
     """How a cell ended. phase: where it ran out of memory, or empty. metrics: their latest values.
 
-    disturbed: what others used of the machine, where it was more than the settings allow. repeat: whether it repeats such a cell.
+    disturbed: why it is to be run once more, though it ended well; empty where it is not. cause: code of that reason. repeat:
+    whether it is such a repetition.
     machine: the fingerprint of the one it ran on, where that was read back.
     """
 
@@ -104,6 +106,7 @@ class Ended:
     disturbed: str = ""
     repeat: bool = False
     machine: str = ""
+    cause: RepeatCause = RepeatCause.BUSY_MACHINE
 
 
 class Runner:

@@ -289,6 +289,13 @@ class CampaignSettings:
         material=False,
         searchable=False,
     )
+    repeat_odd_block: bool = setting(
+        True,
+        "measure a single block that is unlike all others once more after the last block; with until=fixed",
+        group="design",
+        material=False,
+        searchable=False,
+    )
     cool_down_seconds: float = setting(
         120.0,
         "longest wait before a cell on the CPU until the temperature of the start is reached, where a sensor exists; 0: none",

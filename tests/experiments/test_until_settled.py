@@ -47,7 +47,7 @@ def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place,
     assert done.returncode == 0, done.stdout + done.stderr
     # at the first look, unless whatever else the machine does hides a difference as large as this
     last = int(done.stdout.partition("Stopped after ")[2].partition(" ")[0])
-    assert last in (6, 9, 12)
+    assert 6 <= last <= 12
     assert f"look after {last} of at most 12 blocks: 1 of 1 settled" in done.stdout
     assert f"Stopped after {last} blocks: settled." in done.stdout
     assert journal.read_campaign(folder)["settings"]["max_blocks"] == 12
@@ -57,7 +57,7 @@ def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place,
     campaign = Store(place.uri).run(folder.name)
     assert campaign is not None
     assert {run.tags["block"] for run in cells} == set(map(str, range(1, last + 1)))
-    looks = [*(one["blocks"] for one in early), *(at for at in (6, 9, 12) if at <= last)]
+    looks = [*(one["blocks"] for one in early), *range(6, last + 1)]
     assert " slower than toy" in campaign.tags["answer"]
     assert campaign.tags["mlflow.note.content"].startswith("**")
     (ratio,) = (value for key, value in campaign.metrics.items() if key.startswith("verdict/") and key.endswith("/ratio"))
@@ -168,7 +168,7 @@ def test_a_close_case_goes_on_and_tells_what_is_left(tmp_path: Path) -> None:
     block, look, campaign = stops(tmp_path, noise(0.035))
     assert 6 < block < 18
     assert look.stopped.endswith("settled.")
-    assert campaign.looks == tuple(at for at in (6, 9, 12, 18) if at <= block)
+    assert campaign.looks == tuple(range(6, block + 1))
     assert looks_so_far(tmp_path, "c") == campaign.looks, "as the journal has it"
     assert "margin ±3 %: open; settled at 0." in campaign.said[1]
     assert campaign.said[1].endswith(" of that width"), "no number of blocks is predicted to settle it"
@@ -182,7 +182,7 @@ def test_a_look_tells_how_many_more_blocks_where_that_is_predicted(tmp_path: Pat
 
 def test_a_hopeless_case_ends_with_the_most_blocks(tmp_path: Path) -> None:
     block, look, campaign = stops(tmp_path, noise(0.2))
-    assert (block, campaign.looks) == (18, (6, 9, 12, 18))
+    assert (block, campaign.looks) == (18, tuple(range(6, 19)))
     assert look.stopped == "Stopped after 18 blocks, the most allowed: not settled."
 
 

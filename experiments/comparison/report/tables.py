@@ -173,8 +173,9 @@ def _decimal(value: float | None, form: str = "{:.2f}") -> str:
 def second_opinions(comparison: Comparison) -> Section:
     many = several(comparison)
     names = (
-        *("estimate", "95 % interval", "Hodges-Lehmann", "95 % interval", "p, paired t", "p, signed-rank", "p, permutation"),
-        *("p, equivalence (TOST)", "margin", "A12", "Cliff’s delta"),
+        *("estimate", "95 % interval", "Hodges-Lehmann", "95 % interval"),
+        *("p", "p, signed-rank", "p, permutation"),
+        *("p, equivalence", "margin", "A12", "Cliff’s delta"),
     )
     header: Header = ("outcome", under(""), *((comparison.factor,) if many else ()), *map(number, names))
     rows: list[Line] = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
 from experiments.comparison.runs.pairing import NAMED
-from experiments.comparison.verdicts import outlook
+from experiments.comparison.verdicts import outlook, reasons
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.config import durations
@@ -244,13 +244,9 @@ def blocks(count: int) -> str:
 
 def sentence(finding: Finding) -> str:
     """One finding, said of b against the baseline a, with what is to be said beside it."""
-    return " ".join([_sentence(finding), *_remarks(finding)])
-
-
-def _remarks(finding: Finding) -> list[str]:
-    """What stands beside a verdict; a reason that is quoted holds it already."""
     quoted = finding.decision in (Decision.OPEN, Decision.TOO_FEW)
-    return [] if quoted else [f"{_capital(remark)}." for remark in finding.remarks]
+    wider = "" if quoted else _capital(reasons.widening(finding.row))
+    return f"{_sentence(finding)} {wider}." if wider else _sentence(finding)
 
 
 def _sentence(finding: Finding) -> str:
@@ -356,23 +352,23 @@ def clause(finding: Finding, comparison: Comparison) -> str:
     """A finding as a person says it, without figures that need explaining and without a full stop."""
     row, label = finding.row, finding.outcome.label
     told = replace(finding, row=replace(row, a=spoken(row.a, comparison), b=spoken(row.b, comparison)))
-    doubt = " (in doubt)" if any(one.said for one in finding.doubts) else ""
     match finding.decision:
         case Decision.NOT_COMPARABLE:
             return f"{label} is not comparable"
         case Decision.IDENTICAL:
             return f"{label} is identical"
         case Decision.EQUIVALENT:
-            return f"no difference of {amount(row.margin, finding)} or more in {label} (equivalent){doubt}"
+            return f"no difference of {amount(row.margin, finding)} or more in {label} (equivalent)"
         case Decision.OPEN:
-            return f"not settled after {blocks(row.n_blocks)}: {_range(told)}"
+            wider = f" ({cause})" if (cause := reasons.widening(row)) else ""
+            return f"not settled after {blocks(row.n_blocks)}: {_range(told)}{wider}"
         case Decision.TOO_FEW:
             return f"no verdict on {label}: {row.reason}"
         case Decision.SIZE_OPEN:
             return f"{_than(told)}, but whether by more than {amount(row.margin, finding)} is not settled"
         case Decision.WITHIN_MARGIN | Decision.CONSTANT:
-            return f"{_than(told)}, less than the margin of {amount(row.margin, finding)}{doubt}"
-    return f"{_than(told)}{doubt}"
+            return f"{_than(told)}, less than the margin of {amount(row.margin, finding)}"
+    return _than(told)
 
 
 def _range(finding: Finding) -> str:
@@ -482,7 +478,7 @@ def summary_sentence(summary: Finding) -> str:
             seen = f"{label}: no verdict, {summary.row.reason}; seen: {than} ({basis})"
         case _:
             seen = f"{than} ({basis})"
-    return " ".join([f"Over {strata(summary)}: {seen}{heterogeneity(summary, before=', ')}.", *_remarks(summary)])
+    return f"Over {strata(summary)}: {seen}{heterogeneity(summary, before=', ')}."
 
 
 def strata(summary: Finding) -> str:
@@ -537,9 +533,8 @@ def _brief(finding: Finding) -> str:
     if row.estimate is None:
         return f"{label} {row.verdict} ({row.reason})"
     name = VERBS.get(label, label)
-    doubt = ", in doubt" if any(one.said for one in finding.doubts) else ""
-    doubt = doubt if finding.judged else f", {row.verdict}"
-    return f"{name} {effect(finding)}" + (f" ({effect_interval(finding)}{doubt})" if effect_interval(finding) else doubt)
+    verdict, bounds = "" if finding.judged else f", {row.verdict}", effect_interval(finding)
+    return f"{name} {effect(finding)}" + (f" ({bounds}{verdict})" if bounds else verdict)
 
 
 def at_a_look(finding: Finding, block_seconds: float) -> str:

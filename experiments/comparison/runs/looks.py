@@ -11,10 +11,10 @@ SETTLED = "settled"
 
 
 def of_runs(frame: pd.DataFrame) -> Looks:
-    """What was looked at up to the last block of these runs; of several campaigns the looks with the widest intervals.
+    """Return the looks up to the last block of these runs; of several campaigns the strictest.
 
-    A campaign looks when it is planned to, as its settings say; a look besides, where its budget was used, is told by the runs
-    that came after it. A report that is asked for in between is one look more.
+    A run names the looks that came before it. Where no run does, a campaign has looked as its
+    settings plan it. A report in between is one look more.
     """
     if not {UNTIL, FIRST, MOST, "block"} <= set(frame.columns):
         return FIXED
@@ -40,11 +40,12 @@ def of_extended(frame: pd.DataFrame) -> dict[str, tuple[int, ...]]:
 
 
 def _of_campaign(runs: pd.DataFrame) -> Looks:
-    """The most blocks that were planned may have grown: a look has what the block before it was run with."""
+    """Return the looks of one campaign; each has the most blocks that the block before it was run with."""
     numbers = runs[["block", FIRST, MOST]].apply(pd.to_numeric).sort_values("block", kind="stable")
     blocks, most = numbers["block"].to_numpy(), numbers[MOST].to_numpy()
-    last, planned = int(blocks[-1]), schedule(int(numbers[FIRST].iloc[0]), int(most[-1]))
-    looks = sorted({*(at for at in (*planned, *told(runs)) if at < last), last})
+    last = int(blocks[-1])
+    before = told(runs) or schedule(int(numbers[FIRST].iloc[0]), int(most[-1]))
+    looks = sorted({*(at for at in before if at < last), last})
     limits = (int(most[blocks <= at][-1]) if (blocks <= at).any() else int(most[0]) for at in looks)
     return Looks(tuple(looks), tuple(limits))
 

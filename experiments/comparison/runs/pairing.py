@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from experiments.comparison.runs import nature
 from experiments.config import settings as settings_
 from experiments.config import variation
 from tracking.errors import WrongCall
+from tracking.records import RepeatCause
 
 CONTROL, DISTURBED, RESTARTS = "tags.control", "tags.disturbed", "tags.workers.restarts"
 INSIDE_A_BLOCK = (
@@ -24,13 +25,17 @@ INSIDE_A_BLOCK = (
     ("tags.turns", "turns"),  # cells that took turns, but not with each other
 )
 NAMED = 4
+REPEATS, CAUSE = "tags.repeats", "tags.repeats.cause"
 # The columns that `Runs` adds.
 OWN = frozenset({"level", "group", "stratum", "pair", "apart", "block_label", "sequence"})
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Something left out, and why. An empty `metric` means the whole run."""
+    """Something left out, and why. An empty `metric` means the whole run.
+
+    code: see `RepeatCause`; empty for other reasons.
+    """
 
     run_id: str
     name: str
@@ -38,6 +43,7 @@ class Exclusion:
     block: str
     metric: str
     reason: str
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -236,14 +242,24 @@ def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
     free = _immaterial(frame)
     same += [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in free]
     repeated = frame[[*same, "sequence"]].sort_values("sequence").duplicated(same, keep="last").reindex(frame.index)
-    return frame[~repeated], [_exclusion(run, _replaced(run)) for _, run in frame[repeated].iterrows()]
+    later = {name: _of_last_run(frame, same, name) for name in (REPEATS, CAUSE) if name in frame.columns}
+    left_out = frame[repeated].assign(**later)
+    return frame[~repeated], [_replaced(run) for _, run in left_out.iterrows()]
 
 
-def _replaced(run: Any) -> str:
-    """Why a run that ended well is not the one that is used."""
-    later = "a later run of the same cell is used instead"
-    disturbed = _as_text(run.get(DISTURBED, ""))
-    return f"{disturbed}; {later}" if disturbed else later
+def _of_last_run(frame: pd.DataFrame, same: Sequence[str], column: str) -> pd.Series:
+    """Return a column of the last run of the same cell, for every run."""
+    ordered = frame.sort_values("sequence")
+    return ordered.groupby(list(same), dropna=False)[column].transform(lambda values: values.iloc[-1])
+
+
+def _replaced(run: Any) -> Exclusion:
+    """Return a run that ended well and is not used; REPEATS and CAUSE are those of the run that is."""
+    cause = _as_text(run.get(CAUSE, ""))
+    why = _as_text(run.get(REPEATS if cause == RepeatCause.ODD_BLOCK else DISTURBED, ""))
+    reason = "; ".join(filter(None, [why, "a later run of the same cell is used instead"]))
+    code = cause or (RepeatCause.BUSY_MACHINE if why else "")
+    return replace(_exclusion(run, reason), code=code)
 
 
 def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[str] = ()) -> str:

@@ -1,6 +1,6 @@
-"""Tests and intervals that hold at every look of a campaign that stops when it knows: the error rate is spent look by look.
+"""Tests and intervals that hold at every look of a campaign that stops when it is settled, by error spending.
 
-Group-sequential boundaries by error spending (Lan and DeMets 1983), linear in the blocks (Kim and DeMets 1987), and repeated
+Group-sequential boundaries by a spending function over the blocks (Lan and DeMets 1983) and repeated
 confidence intervals (Jennison and Turnbull 2000, chapters 7, 9 and 19). Pure functions.
 """
 
@@ -15,24 +15,47 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import interpolate, optimize, special
+from scipy import interpolate, special
 
 from experiments.comparison.statistics.estimates import Floats
 from experiments.comparison.statistics.significance import ALPHA
 
-SPENDING = "linear in the blocks (Lan and DeMets 1983; Kim and DeMets 1987)"
-# The boundaries are those of z. The t of one look resembles that of the next less, since the estimated SD changes too: over
-# all looks 4 to 8 % more campaigns cross them, for error rates of 0.1 to 10 % and first looks at 6 to 12 blocks (simulated).
+SPENDING = "log(1 + (e - 1) blocks / most blocks), as Pocock's boundary (Lan and DeMets 1983)"
+# The boundaries are those of z. The t of one look resembles that of the next less, since the
+# estimated SD changes too: over all looks 4 to 8 % more campaigns cross them (simulated).
 FOR_T = 0.93
-NODES = 160
-# Error rates whose levels are computed; those between are interpolated, and below the least the level is in proportion.
+NODES = 128
+# From here on a look after every block costs time and saves next to nothing.
+EVERY_BLOCK = 48
+# Error rates whose levels are computed; those between are interpolated, and below the least the
+# level is in proportion.
 _RATES = np.unique([*np.geomspace(1e-12, 0.9, 60), ALPHA, 2 * ALPHA])
 
 
 def schedule(first: int, most: int) -> tuple[int, ...]:
-    """Blocks after which is looked: the first look, then half as many again and twice as many in turn, last of all `most`."""
+    """Return the blocks after which is looked: every one from the first, up to `EVERY_BLOCK`.
+
+    After that a look follows when a 24th of the blocks has been added; the last is `most`.
+    """
+    looks = [min(first, most)]
+    while looks[-1] < most:
+        step = 1 if looks[-1] < EVERY_BLOCK else 2 * looks[-1] // EVERY_BLOCK
+        looks.append(min(looks[-1] + step, most))
+    return tuple(looks)
+
+
+def batches(first: int, most: int) -> tuple[int, ...]:
+    """Return the looks of a campaign whose blocks run side by side, several before each look.
+
+    After the first look half as many blocks again and twice as many in turn; the last is `most`.
+    """
     steps = (math.ceil(first * 2**doublings * share) for doublings in range(most.bit_length()) for share in (1, 1.5))
     return (*(blocks for blocks in steps if blocks < most), most)
+
+
+def spending(share: float) -> float:
+    """Return the share of the error rate that is spent after this share of the most blocks."""
+    return math.log1p((math.e - 1) * share)
 
 
 @dataclass(frozen=True)
@@ -47,14 +70,16 @@ class Looks:
 
     @property
     def spent(self) -> tuple[float, ...]:
-        """Share of the error rate that is spent up to every look; what is left is spent evenly on the blocks that are left.
+        """Share of the error rate that is spent up to every look, by `spending`.
 
-        So it is blocks / planned where that stays the same, and nothing is spent twice where the campaign is extended.
+        Where the most blocks change, what is left is spent on the blocks that are left: nothing is
+        spent twice where the campaign is extended.
         """
-        found = [0.0]
+        spent = [0.0]
         for (before, now), most in zip(pairwise((0, *self.blocks)), self.planned, strict=True):
-            found.append(found[-1] + (1 - found[-1]) * (now - before) / (most - before))
-        return tuple(found[1:])
+            start, end = spending(before / most), spending(now / most)
+            spent.append(spent[-1] + (1 - spent[-1]) * (end - start) / (1 - start))
+        return tuple(spent[1:])
 
     @property
     def confidence(self) -> float:
@@ -63,7 +88,10 @@ class Looks:
 
     def level(self, rate: float) -> float:
         """Two-sided level of the test at this look, if that is the error rate of all looks together."""
-        return _levels(self, rate) if self.blocks else rate
+        if not self.blocks:
+            return rate
+        known = np.flatnonzero(rate == _RATES)
+        return float(_states(self).levels[known[0]]) if len(known) else float(_level(self, rate))
 
     def p(self, nominal: ArrayLike) -> Floats:
         """The least error rate at which this look shows a difference, from a two-sided p of a fixed number of blocks."""
@@ -94,86 +122,136 @@ def strictest(looks: Iterable[Looks]) -> Looks:
     return min(looks, key=lambda one: one.level(ALPHA), default=FIXED)
 
 
-@lru_cache(maxsize=4096)
-def _levels(looks: Looks, rate: float) -> float:
-    critical = boundary(looks.blocks, [FOR_T * rate * share for share in looks.spent])
-    return float(2 * special.ndtr(-critical[-1]))
-
-
-def _rates(looks: Looks, nominal: Floats) -> Floats:
-    """The inverse of `_levels`."""
-    least, inverse = _inverse(looks)
-    inside = np.exp(inverse(np.log(np.clip(nominal, least, 1.0))))
-    return np.asarray(np.where(nominal < least, nominal / least * _RATES[0], inside))
-
-
-@lru_cache(maxsize=64)
-def _inverse(looks: Looks) -> tuple[float, interpolate.PchipInterpolator]:
-    levels = np.array([_levels(looks, float(rate)) for rate in _RATES])
-    return float(levels[0]), interpolate.PchipInterpolator(np.log([*levels, 1.0]), np.log([*_RATES, 1.0]))
-
-
-def boundary(information: Sequence[float], spent: Sequence[float]) -> Floats:
-    """Critical |z| of every look at which a Brownian motion without drift has used `spent` of its error rate, cumulatively.
-
-    information: of every look, ascending, in any unit (blocks). A look that spends nothing has an infinite boundary.
-    The density of paths that have crossed no boundary is carried from look to look by Gauss-Legendre quadrature.
-    """
-    found, paths = list[float](), _START
-    for (before, now), (sooner, later) in zip(pairwise((0.0, *information)), pairwise((0.0, *spent)), strict=True):
-        step = math.sqrt(now - before)
-        edge = _edge(paths, step, later - sooner)
-        found.append(edge / math.sqrt(now))
-        paths = _onward(paths, step, edge)
-    return np.array(found)
-
-
-def crossed(information: Sequence[float], critical: Sequence[float]) -> float:
-    """How often a Brownian motion without drift lies beyond ±critical standard deviations at any look; see `boundary`."""
-    found, paths = 0.0, _START
-    for (before, now), z in zip(pairwise((0.0, *information)), critical, strict=True):
-        step, edge = math.sqrt(now - before), z * math.sqrt(now)
-        found += _crossing(paths, step, edge)
-        paths = _onward(paths, step, edge)
-    return found
-
-
 class _Paths(NamedTuple):
-    """Paths that have crossed no boundary: where they are, and how many of them."""
+    """Paths that have crossed no boundary: where they are, and how many; (rates, nodes)."""
 
     at: Floats
     density: Floats
 
 
-_START = _Paths(np.zeros(1), np.ones(1))
+class _State(NamedTuple):
+    """What is left after a look, and its two-sided nominal level, for each error rate."""
+
+    paths: _Paths
+    levels: Floats
 
 
-def _onward(paths: _Paths, step: float, edge: float) -> _Paths:
-    """The paths that stay inside ±edge in their next step, of this standard deviation."""
+def _states(looks: Looks) -> _State:
+    """Return the state at the last look; those of earlier looks are computed once."""
+    return [_state(one) for one in looks.one_by_one()][-1]
+
+
+@lru_cache(maxsize=256)
+def _state(looks: Looks) -> _State:
+    """Return the state at the last look from that at the look before."""
+    earlier = Looks(looks.blocks[:-1], looks.planned[:-1])
+    paths = _state(earlier).paths if earlier.blocks else _start(len(_RATES))
+    before, sooner = (earlier.blocks[-1], earlier.spent[-1]) if earlier.blocks else (0, 0.0)
+    step = math.sqrt(looks.blocks[-1] - before)
+    edges = _edges(paths, step, FOR_T * _RATES * (looks.spent[-1] - sooner))
+    levels = 2 * special.ndtr(-edges / math.sqrt(looks.blocks[-1]))
+    return _State(_onward(paths, step, edges), levels)
+
+
+def _rates(looks: Looks, nominal: Floats) -> Floats:
+    """Return the error rates whose levels these are."""
+    levels = _states(looks).levels
+    inverse = _curve(looks)
+    inside = np.exp(inverse(np.log(np.clip(nominal, levels[0], 1.0))))
+    return np.asarray(np.where(nominal < levels[0], nominal / levels[0] * _RATES[0], inside))
+
+
+def _level(looks: Looks, rate: float) -> float:
+    """Return the level of an error rate between those that are computed."""
+    if rate < _RATES[0]:
+        return float(_states(looks).levels[0] * rate / _RATES[0])
+    known = _curve(looks)
+    low, high = math.log(_states(looks).levels[0]), 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if known(middle) < math.log(rate) else (low, middle)
+    return math.exp(high)
+
+
+@lru_cache(maxsize=64)
+def _curve(looks: Looks) -> interpolate.PchipInterpolator:
+    """Return the logarithm of the error rate as a function of that of the level."""
+    return interpolate.PchipInterpolator(np.log([*_states(looks).levels, 1.0]), np.log([*_RATES, 1.0]))
+
+
+def boundary(information: Sequence[float], spent: Sequence[float]) -> Floats:
+    """Return the critical |z| of every look at which a Brownian motion has spent its error rate.
+
+    The density of paths that have crossed no boundary is carried from look to look by
+    Gauss-Legendre quadrature.
+
+    Args:
+        information: Of every look, ascending, in any unit (blocks).
+        spent: Error rate that a motion without drift has used up to every look. A look that spends
+            nothing has an infinite boundary.
+    """
+    critical, paths = list[float](), _start(1)
+    for (before, now), (sooner, later) in zip(pairwise((0.0, *information)), pairwise((0.0, *spent)), strict=True):
+        step = math.sqrt(now - before)
+        edges = _edges(paths, step, np.array([later - sooner]))
+        critical.append(float(edges[0]) / math.sqrt(now))
+        paths = _onward(paths, step, edges)
+    return np.array(critical)
+
+
+def crossed(information: Sequence[float], critical: Sequence[float]) -> float:
+    """Return how often a Brownian motion without drift is beyond ±critical SDs at any look."""
+    found, paths = 0.0, _start(1)
+    for (before, now), z in zip(pairwise((0.0, *information)), critical, strict=True):
+        step, edges = math.sqrt(now - before), np.array([z * math.sqrt(now)])
+        found += float(_crossing(paths, step, edges)[0][0])
+        paths = _onward(paths, step, edges)
+    return found
+
+
+def _start(rates: int) -> _Paths:
+    return _Paths(np.zeros((rates, 1)), np.ones((rates, 1)))
+
+
+def _onward(paths: _Paths, step: float, edges: Floats) -> _Paths:
+    """Return the paths that stay inside ±edges in their next step, of this standard deviation."""
     nodes, weights = _quadrature()
-    reach = min(edge, float(np.abs(paths.at).max()) + 9 * step)
-    onward = np.exp(-(((reach * nodes[:, None] - paths.at) / step) ** 2) / 2) / (step * math.sqrt(2 * math.pi))
-    return _Paths(reach * nodes, reach * weights * (onward @ paths.density))
+    reach = np.minimum(edges, np.abs(paths.at).max(axis=1) + 9 * step)[:, None]
+    at = reach * nodes
+    onward = np.exp(-(((at[:, :, None] - paths.at[:, None, :]) / step) ** 2) / 2)
+    density = np.einsum("rij,rj->ri", onward, paths.density) / (step * math.sqrt(2 * math.pi))
+    return _Paths(at, reach * weights * density)
 
 
-def _crossing(paths: _Paths, step: float, edge: float) -> float:
-    """The share of all paths that crosses ±edge in the next step."""
-    beyond = special.ndtr((paths.at - edge) / step) + special.ndtr((-paths.at - edge) / step)
-    return float(paths.density @ beyond)
+def _crossing(paths: _Paths, step: float, edges: Floats) -> tuple[Floats, Floats]:
+    """Return the share of all paths that crosses ±edges in the next step, and its slope."""
+    above, below = (paths.at - edges[:, None]) / step, (-paths.at - edges[:, None]) / step
+    share = ((special.ndtr(above) + special.ndtr(below)) * paths.density).sum(axis=1)
+    slope = ((np.exp(-(above**2) / 2) + np.exp(-(below**2) / 2)) * paths.density).sum(axis=1)
+    return share, -slope / (step * math.sqrt(2 * math.pi))
 
 
-def _edge(paths: _Paths, step: float, share: float) -> float:
-    """How far from 0 the boundary lies that this share of paths crosses in their next step."""
-    if share <= 0:
-        return math.inf
-    if _crossing(paths, step, 0.0) <= share:
-        return 0.0
-    farthest = float(np.abs(paths.at).max()) + 36 * step
+def _edges(paths: _Paths, step: float, shares: Floats) -> Floats:
+    """Return how far from 0 the boundaries lie that these shares cross, by Newton's method.
 
-    def missing(edge: float) -> float:
-        return math.log(max(_crossing(paths, step, edge), 1e-300) / share)
-
-    return float(optimize.brentq(missing, 0.0, farthest, xtol=1e-12))
+    The logarithm of the share falls ever faster with the distance; steps that leave the bracket are
+    halvings of it.
+    """
+    low, high = np.zeros(len(shares)), np.abs(paths.at).max(axis=1) + 36 * step
+    least = _crossing(paths, step, low)[0]
+    at = np.full(len(shares), step)
+    wanted = np.log(np.maximum(shares, 1e-300))
+    for _ in range(100):
+        share, slope = _crossing(paths, step, at)
+        miss = np.log(np.maximum(share, 1e-300)) - wanted
+        low, high = np.where(miss > 0, at, low), np.where(miss > 0, high, at)
+        newton = at - miss * np.maximum(share, 1e-300) / np.minimum(slope, -1e-300)
+        then = np.where((low < newton) & (newton < high), newton, (low + high) / 2)
+        moved = np.abs(then - at).max()
+        at = then
+        if moved < 1e-12 * step:
+            break
+    return np.where(shares <= 0, math.inf, np.where(least <= shares, 0.0, at))
 
 
 @lru_cache(maxsize=1)
@@ -182,4 +260,4 @@ def _quadrature() -> tuple[Floats, Floats]:
     return nodes, weights
 
 
-__all__ = ["FIXED", "SPENDING", "Looks", "boundary", "crossed", "schedule", "strictest"]
+__all__ = ["FIXED", "SPENDING", "Looks", "batches", "boundary", "crossed", "schedule", "strictest"]

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from experiments.comparison.runs import environment
-from experiments.comparison.runs.pairing import NAMED
+from experiments.comparison.runs.pairing import NAMED, Exclusion
 from experiments.comparison.statistics.estimates import Floats
 from experiments.comparison.verdicts.findings import Finding
 from experiments.config.outcomes import Outcome
 from experiments.config.settings import NO_OTHERS_LIMIT, OTHERS_LIMIT_PERCENT
-from tracking.records import OTHERS_CPU, OTHERS_GPU
+from tracking.records import OTHERS_CPU, OTHERS_GPU, RepeatCause
 
 LIMIT = "params.others_limit_percent"
 # What is learned, and what is held in memory, does not depend on how fast it goes.
@@ -38,7 +38,7 @@ def unsettled(finding: Finding, reason: str) -> Finding:
     if not reason or not finding.row.n_blocks or not depends(finding.outcome):
         return finding
     row = replace(finding.row, p=None, equivalent=None, reason="; ".join(filter(None, (reason, finding.row.reason))))
-    return replace(finding, row=row, signed_rank_p=None, permutation_p=None, tost_p=None, doubts=(), busy=reason)
+    return replace(finding, row=row, signed_rank_p=None, permutation_p=None, tost_p=None, busy=reason)
 
 
 def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -69,6 +69,16 @@ def flagged(frame: pd.DataFrame) -> tuple[str, ...]:
             listed = ", ".join(blocks[:NAMED])
             lines.append(f"Disturbed blocks that count all the same: {listed}{more}: {told}.")
     return tuple(lines)
+
+
+def repeated(excluded: Iterable[Exclusion]) -> tuple[str, ...]:
+    """Return the sentence on the block that was measured again because it was unlike the others."""
+    blocks = dict.fromkeys(one.block for one in excluded if one.code == RepeatCause.ODD_BLOCK)
+    return tuple(
+        f"Block {block} was unlike all others and was measured again, by the rule that was recorded before the first block. "
+        "Its first runs are listed under “Left out, and why”."
+        for block in blocks
+    )
 
 
 def depends(outcome: Outcome) -> bool:

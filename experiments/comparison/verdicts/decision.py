@@ -25,6 +25,14 @@ class NoEstimate(StrEnum):
     TOO_FEW_STRATA = "too_few_strata"
 
 
+class Widening(StrEnum):
+    """What made an interval notably wider than a t interval, as `comparison.json` has it."""
+
+    AUTOCORRELATION = "autocorrelation"
+    POSSIBLE_AUTOCORRELATION = "possible_autocorrelation"
+    SKEWNESS = "skewness"
+
+
 class Decision(Enum):
     """What is decided of one effect."""
 
@@ -77,4 +85,4 @@ def paired(shifts: ArrayLike, margin: float, confidence: float = 0.95) -> Effect
     )
 
 
-__all__ = ["ALPHA", "MINIMUM_BLOCKS", "Decision", "Effect", "NoEstimate", "paired"]
+__all__ = ["ALPHA", "MINIMUM_BLOCKS", "Decision", "Effect", "NoEstimate", "Widening", "paired"]

@@ -26,21 +26,25 @@ class Seen:
 
 
 def of_finding(finding: Finding) -> tuple[Seen, ...]:
-    """Every look that has at least two pairs, the last of which is the row; none where the number of blocks was fixed."""
+    """Every look that has at least three pairs, the last of which is the row.
+
+    None where the number of blocks was fixed.
+    """
     if not finding.looks.blocks or finding.row.p is None:
         return ()
     shifts, blocks = finding.shifts, np.array([int(float(pair.block)) for pair in finding.pairs])
     found = []
-    for looks in finding.looks.one_by_one():
-        inside = shifts[blocks <= looks.blocks[-1]]
-        if len(inside) > 1:
-            both = (1 - looks.level(rate) for rate in (ALPHA, 2 * ALPHA))
-            found.append(Seen(looks.blocks[-1], *(_interval(inside, confidence, finding.row.kind) for confidence in both)))
+    for looks, mean in zip(finding.looks.one_by_one(), finding.means, strict=True):
+        if mean is not None:
+            centre = estimates.centre(shifts[blocks <= looks.blocks[-1]])
+            both = (mean.interval(1 - looks.level(rate)) for rate in (ALPHA, 2 * ALPHA))
+            intervals = (_estimate(centre, *bounds, finding.row.kind) for bounds in both)
+            found.append(Seen(looks.blocks[-1], *intervals))
     return tuple(found)
 
 
-def _interval(shifts: Floats, confidence: float, kind: str) -> Estimate:
-    found = estimates.mean(shifts, confidence)
+def _estimate(centre: float, low: Floats, high: Floats, kind: str) -> Estimate:
+    found = Estimate(centre, float(low), float(high))
     return estimates.exponential(found) if kind == "ratio" else found
 
 

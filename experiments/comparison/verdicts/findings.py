@@ -12,10 +12,10 @@ import numpy as np
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion
+from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import ROUNDING, Estimate, Floats, differences, log_ratios
 from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.verdicts.decision import ALPHA, Decision
-from experiments.comparison.verdicts.doubts import Doubt
 from experiments.comparison.verdicts.memory_limits import Edge
 from experiments.config.outcomes import FREELY, Outcome, without_batch
 
@@ -38,10 +38,13 @@ DELAYED = ("train/step_seconds", "inference/latency_seconds_p50")
 class Row:
     """One line of the verdict table, as in `comparison.json`: b against the baseline a.
 
-    estimate, ci_low, ci_high: a ratio b / a or a difference b - a (see `kind`) with a 95 % t interval, from three blocks on.
+    estimate, ci_low, ci_high: a ratio b / a or a difference b - a (see `kind`) with a 95 % interval, from three blocks on.
     no_estimate: why there is none, a `NoEstimate`; empty where there is one.
-    family: `primary` for outcomes that were declared beforehand, else `exploratory`. p: paired t on (log-)differences; p_holm:
-    adjusted over the rows of the family. effect_size: Vargha and Delaney's A12: of any run of b
+    family: `primary` for outcomes that were declared beforehand, else `exploratory`.
+    p: two-sided, of the interval's distribution; p_holm: adjusted over the rows of the family.
+    autocorrelation: expected AR(1) coefficient; autocorrelation_weight: of all coefficients above 0.
+    widening: width of the interval over that of the t interval; widened_by: a `Widening` where that
+    is notable, else empty. effect_size: Vargha and Delaney's A12: of any run of b
     and any of a, whatever their blocks, how often b has the greater value; probability_within_blocks: of the two of a block.
     margin and the three minimums: relative for a ratio (0.03 is 3 %), in the metric's unit for a difference. The minimums are
     the true effects that four of five such campaigns show: minimum_detectable with this as the only outcome, minimum_in_family
@@ -71,6 +74,10 @@ class Row:
     minimum_for_verdict: float | None = None
     family: str = EXPLORATORY
     no_estimate: str = ""
+    autocorrelation: float | None = None
+    autocorrelation_weight: float | None = None
+    widening: float | None = None
+    widened_by: str = ""
 
     @property
     def bound(self) -> float:
@@ -101,8 +108,7 @@ class AcrossStrata:
 
     names: of the strata it rests on; left_out: those without an estimate that has a variance. prediction_low, prediction_high:
     one more stratum, None below three strata or where unbounded. tau: SD between strata, of logarithms for ratios.
-    i_squared_percent, q_p: None where a stratum does not vary. All five are None below three strata. doubted: the strata whose
-    own verdicts are in doubt.
+    i_squared_percent, q_p: None where a stratum does not vary. All five are None below three strata.
     """
 
     names: tuple[str, ...]
@@ -112,15 +118,15 @@ class AcrossStrata:
     tau: float | None
     i_squared_percent: float | None
     q_p: float | None
-    doubted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Finding:
     """A row with what stands behind it: of one stratum, or, where `across` is given, of all strata together.
 
-    decision: what the row's verdict and reason say in words. outlook: what the reason adds to it; remarks: what is said beside
-    the verdict, such as `doubts`, which have to agree with it. order: which side ran first, and what lay in between.
+    decision: what the row's verdict and reason say in words. outlook: what the reason adds to it.
+    means: the distribution of the mean at every look, now last; None where it did not vary.
+    order: which side ran first, and what lay in between.
     a_value, b_value: geometric mean (ratio) or mean (difference) of each side over the paired blocks.
     plan: how many more blocks should settle what is open. block_seconds: how long both runs of a block took, in the middle.
     took_turns: whether both ran at the same time, in turns.
@@ -145,8 +151,7 @@ class Finding:
     permutation_p: float | None = None
     across: AcrossStrata | None = None
     busy: str = ""
-    doubts: tuple[Doubt, ...] = ()
-    remarks: tuple[str, ...] = ()
+    means: tuple[MeanDistribution | None, ...] = field(default=(), compare=False, repr=False)
     order: Order | None = None
     looks: Looks = FIXED
 
@@ -155,6 +160,11 @@ class Finding:
         """b against a in every block, on the scale of the test."""
         a, b = np.array([pair.a for pair in self.pairs]), np.array([pair.b for pair in self.pairs])
         return log_ratios(a, b) if self.row.kind == "ratio" else differences(a, b)
+
+    @property
+    def spread(self) -> float:
+        """SD of independent shifts whose t interval is as wide as the row's."""
+        return float(self.shifts.std(ddof=1)) * (self.row.widening or 1.0)
 
     @property
     def judged(self) -> bool:
@@ -178,13 +188,10 @@ class Finding:
 
     @property
     def different(self) -> bool:
-        """Whether a difference of whatever size is shown: the test stands after Holm's correction, or it never varied.
-
-        Where its conditions are in doubt, the interval that does not need them has to leave 0 out as well.
-        """
+        """Whether a difference of any size is shown: by the corrected test, or it never varied."""
         if self.never_varied:
             return not self.identical
-        return self.row.p_holm is not None and self.row.p_holm <= ALPHA and all(one.excludes_zero for one in self.doubts)
+        return self.row.p_holm is not None and self.row.p_holm <= ALPHA
 
     @property
     def identical(self) -> bool:

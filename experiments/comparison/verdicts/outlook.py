@@ -26,8 +26,7 @@ def of_row(finding: Finding, family: Family) -> Finding:
     row = finding.row
     if row.p is None:
         return finding
-    shifts = finding.shifts
-    n, sd, alpha = len(shifts), float(shifts.std(ddof=1)), finding.looks.level(ALPHA)
+    n, sd, alpha = row.n_blocks, finding.spread, finding.looks.level(ALPHA)
     row = replace(
         row,
         minimum_in_family=as_effect(power.minimum_detectable(sd, n, tests=family.tests, alpha=alpha), row.kind),
@@ -42,7 +41,7 @@ def of_row(finding: Finding, family: Family) -> Finding:
 def _plan(finding: Finding, tests: int) -> Plan:
     """The blocks to the first look that is predicted to settle it, or, of a campaign without looks, to a verdict."""
     shifts, looks = finding.shifts, finding.looks
-    mean, sd, n, most = float(shifts.mean()), float(shifts.std(ddof=1)), len(shifts), _most(finding)
+    mean, sd, n, most = float(shifts.mean()), finding.spread, len(shifts), _most(finding)
 
     def predicted(at: Looks) -> Plan:
         return power.blocks_to_settle(mean, sd, n, finding.row.bound, most=most, tests=tests, alpha=at.level(ALPHA))

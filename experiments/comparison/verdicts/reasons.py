@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Estimate
-from experiments.comparison.verdicts import doubts
-from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect
+from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect, Widening
 from experiments.comparison.verdicts.findings import (
     DETERMINISTIC,
     EQUIVALENT,
@@ -86,21 +85,10 @@ def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Findin
         tests, standing = (sum(p is not None and p <= limit for p in adjusted) for limit in (1.0, ALPHA))
         family = Family(name if len(names) > 1 else "", tests, standing)
         for at, p in zip(places, adjusted, strict=True):
-            one, doubted = _weighed(replace(findings[at], row=replace(findings[at].row, p_holm=p)))
-            one = outlook(one, family)
-            if doubted:  # no number of blocks settles what stands in doubt
-                one = replace(one, plan=None, outlook="")
+            one = replace(findings[at], row=replace(findings[at].row, p_holm=p))
+            one = outlook(replace(one, decision=_decision(one)), family)
             found[at] = _worded(one, scope, family)
     return [found[at] for at in range(len(findings))]
-
-
-def _weighed(finding: Finding) -> tuple[Finding, bool]:
-    """The finding with its decision and what is said beside it, and whether doubts took a verdict away."""
-    decision = _decision(finding)
-    bare = _decision(replace(finding, doubts=())) if finding.doubts else decision
-    if decision in (Decision.NOT_COMPARABLE, Decision.TOO_FEW) or finding.row.p is None:
-        return replace(finding, decision=decision), False
-    return doubts.weighed(finding, decision, bare), decision is not bare and not decision.is_verdict
 
 
 def _decision(finding: Finding) -> Decision:
@@ -114,9 +102,8 @@ def _decision(finding: Finding) -> Decision:
     interval = Estimate(
         row.on_test_scale(row.estimate), row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
     )
-    widest = doubts.hull(interval, *(one.interval for one in finding.doubts))
-    equivalent = bool(row.equivalent) and all(one.within(row.bound) for one in finding.doubts)
-    return Effect(widest, row.bound, different=finding.different, equivalent=equivalent).decision
+    equivalent = bool(row.equivalent)
+    return Effect(interval, row.bound, different=finding.different, equivalent=equivalent).decision
 
 
 def _constant(shift: float, rounding: float, bound: float) -> Decision:
@@ -129,7 +116,8 @@ def _constant(shift: float, rounding: float, bound: float) -> Decision:
 def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
     verdict = finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
-    reason = "; ".join(filter(None, (row.reason or _reason(finding, scope, family), finding.outlook, *finding.remarks)))
+    texts = (row.reason or _reason(finding, scope, family), finding.outlook, widening(row))
+    reason = "; ".join(filter(None, texts))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))
 
 
@@ -144,8 +132,6 @@ def _reason(finding: Finding, scope: Scope, family: Family) -> str:
             return scope.equivalence
         case Decision.SIZE_OPEN:
             return f"{finding.way}, but whether by more than the margin is open"
-    if row.p_holm is not None and row.p_holm <= ALPHA:
-        return "the second interval, which the doubt asks for, does not show it"
     if row.p is not None and row.p <= ALPHA:
         among = " ".join(filter(None, (str(family.tests), family.name, scope.tests)))
         return f"p = {row.p:.2g} alone does not stand among the {among} of this report (Holm)"
@@ -158,3 +144,16 @@ def _never_varied(finding: Finding, scope: Scope) -> str:
         return f"the same on both sides {everywhere}: nothing to test"
     size = "more" if finding.decision is Decision.DIFFERENT else "less"
     return f"always different, by the same {everywhere} and by {size} than the margin: it never varied, so there is no interval"
+
+
+def widening(row: Row) -> str:
+    """What autocorrelation or skewness cost the interval; empty where that is not notable."""
+    if not row.widened_by:
+        return ""
+    causes = {
+        Widening.AUTOCORRELATION: f"autocorrelation of blocks (about {row.autocorrelation:.1f})",
+        Widening.POSSIBLE_AUTOCORRELATION: "possible autocorrelation of blocks",
+        Widening.SKEWNESS: "a long tail on one side",
+    }
+    cause = causes[Widening(row.widened_by)]
+    return f"{cause} makes the interval {row.widening:.1f} times as wide"

@@ -11,12 +11,11 @@ import numpy as np
 from experiments.comparison.runs import order
 from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import Estimate, Floats, mean, t_quantile
+from experiments.comparison.statistics.estimates import Floats, mean
 from experiments.comparison.statistics.sequential import strictest
-from experiments.comparison.verdicts import doubts, reasons
+from experiments.comparison.verdicts import reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate
-from experiments.comparison.verdicts.doubts import Doubt
-from experiments.comparison.verdicts.findings import INCONCLUSIVE, AcrossStrata, Finding
+from experiments.comparison.verdicts.findings import INCONCLUSIVE, AcrossStrata, Finding, Row
 
 # Two strata have one difference between them: it tells nothing of how far a third may lie.
 MINIMUM_STRATA = 3
@@ -50,23 +49,15 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     values, variances = [mean(one).value for one in shifts], list(map(_variance, usable, shifts))
     looks = strictest(one.looks for one in usable)
     combined = significance.random_effects(values, variances, looks.confidence)
-    wider = doubts.widened(usable)
-    row, ratio = group[0].row, group[0].row.kind == "ratio"
+    row, ratio = _blank(group[0].row, usable), group[0].row.kind == "ratio"
     tost = combined.tost_p(row.bound)
     together = replace(
         row,
-        stratum="",
-        n_blocks=min(one.row.n_blocks for one in usable),
         estimate=math.exp(combined.value) if ratio else combined.value,
         ci_low=_back(combined.low, ratio),
         ci_high=_back(combined.high, ratio),
         p=None if combined.p is None else float(looks.p(combined.p)),
-        p_holm=None,
-        effect_size=None,
-        probability_within_blocks=None,
         equivalent=abs(combined.value) < row.bound if tost is None else bool(looks.one_sided(tost) < ALPHA),
-        minimum_detectable=None,
-        verdict=INCONCLUSIVE,
         reason=_cannot(usable),
     )
     across = AcrossStrata(
@@ -76,17 +67,23 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         tau=combined.tau,
         i_squared_percent=combined.i_squared_percent,
         q_p=combined.q_p,
-        doubted=tuple(one.row.stratum for one, interval in zip(usable, wider, strict=True) if interval),
     )
-    doubted = _inherited(values, variances, usable, wider, looks.confidence)
-    return Finding(together, group[0].outcome, across=across, doubts=doubted, looks=looks)
+    return Finding(together, group[0].outcome, across=across, looks=looks)
 
 
 def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
     """Return a summary of strata that differ once: how far they lie apart is chance, and so is any interval of their mean."""
     reason = _busy(usable) or f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
-    row = replace(
-        group[0].row,
+    blank, names = _blank(group[0].row, usable), _names(group, usable)
+    row = replace(blank, reason=reason, no_estimate=NoEstimate.TOO_FEW_STRATA)
+    across = AcrossStrata(*names, None, None, None, None, None)
+    return Finding(row, group[0].outcome, across=across)
+
+
+def _blank(row: Row, usable: Sequence[Finding]) -> Row:
+    """Return the row of a summary without its numbers."""
+    return replace(
+        row,
         stratum="",
         n_blocks=min(one.row.n_blocks for one in usable),
         estimate=None,
@@ -99,10 +96,12 @@ def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
         equivalent=None,
         minimum_detectable=None,
         verdict=INCONCLUSIVE,
-        reason=reason,
-        no_estimate=NoEstimate.TOO_FEW_STRATA,
+        reason="",
+        autocorrelation=None,
+        autocorrelation_weight=None,
+        widening=None,
+        widened_by="",
     )
-    return Finding(row, group[0].outcome, across=AcrossStrata(*_names(group, usable), None, None, None, None, None))
 
 
 def _names(group: Sequence[Finding], usable: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -110,32 +109,9 @@ def _names(group: Sequence[Finding], usable: Sequence[Finding]) -> tuple[tuple[s
     return tuple(one.row.stratum for one in usable), tuple(one.row.stratum for one in group if one not in usable)
 
 
-def _inherited(
-    values: Sequence[float],
-    variances: Sequence[float],
-    usable: Sequence[Finding],
-    wider: Sequence[Estimate | None],
-    confidence: float,
-) -> tuple[Doubt, ...]:
-    """The doubts of strata as one of their summary: it has to stand with the variances that their wider intervals stand for."""
-    if not any(wider):
-        return ()
-    doubted = [
-        max(variance, ((interval.high - interval.low) / 2 / _quantile(one)) ** 2) if interval else variance
-        for variance, one, interval in zip(variances, usable, wider, strict=True)
-    ]
-    again = significance.random_effects(values, doubted, confidence)
-    return (Doubt("strata", 0.0, 0.0, Estimate(again.value, again.low, again.high)),)
-
-
-def _quantile(finding: Finding) -> float:
-    """Half the width of a finding's interval in standard errors."""
-    return t_quantile((1 + finding.looks.confidence) / 2, len(finding.pairs) - 1)
-
-
 def _variance(finding: Finding, shifts: Floats) -> float:
-    """Of a stratum's estimate; 0 where all its blocks agree but for rounding."""
-    return 0.0 if finding.row.minimum_detectable == 0 else float(shifts.var(ddof=1)) / len(shifts)
+    """Return the variance of a stratum's estimate, as its interval has it; 0 if blocks agree."""
+    return 0.0 if finding.row.minimum_detectable == 0 else finding.spread**2 / len(shifts)
 
 
 def _back(value: float | None, ratio: bool) -> float | None:

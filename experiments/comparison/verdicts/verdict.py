@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 from experiments.comparison.runs import environment, looks, order, pairing, query
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion, natural
-from experiments.comparison.statistics import estimates, power, significance
+from experiments.comparison.statistics import autocorrelation, estimates, power, significance
+from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.statistics.sequential import FIXED, Looks
-from experiments.comparison.verdicts import busy, doubts, extended, outlook, reasons, turns
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate
+from experiments.comparison.verdicts import busy, extended, outlook, reasons, turns
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate, Widening
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
 from experiments.config.outcomes import CHECKS, HIDDEN, PROFILED, TOTAL, Outcome, declared, place
@@ -27,6 +29,8 @@ from experiments.config.outcomes import outcome as outcome_of
 from tracking import plain
 from tracking.errors import WrongCall
 
+# Intervals at least so many times as wide as a t interval say why.
+NOTABLE = 1.25
 _NUMERIC = ("floating", "integer", "mixed", "decimal")
 
 
@@ -58,12 +62,16 @@ def judge(
     chosen = _baseline(baseline, runs.levels, factor)
     levels = (chosen, *(level for level in runs.levels if level != chosen))
     named = {block, *(pairing.column_of(table, name) for name in (factor, *strata))}
-    wanted, unmeasured = _outcomes(runs.frame, outcomes, named)
+    metrics = _metrics(runs.frame, named)
+    wanted, unmeasured = _outcomes(runs.frame, outcomes, metrics)
     first = declared(primary, [outcome.metric for outcome in wanted], unmeasured)
     couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
 
-    values = pd.DataFrame({one.metric: environment.numbers(runs.frame, one.metric) for one in wanted}, runs.frame.index)
-    asked = _Asked(factor, margin, allowed_to_differ, values)
+    kinds = {metric: outcome_of(metric).kind for metric in metrics}
+    kinds |= {outcome.metric: outcome.kind for outcome in wanted}
+    numbers = {metric: environment.numbers(runs.frame, metric) for metric in kinds}
+    values = pd.DataFrame(numbers, runs.frame.index)
+    asked = _Asked(factor, margin, allowed_to_differ, values, kinds)
     findings: list[Finding] = []
     excluded, orders = list(runs.excluded), list[Order]()
     for group in sorted(set(runs.frame["group"]), key=natural):
@@ -89,7 +97,7 @@ def judge(
         missing_sensors=environment.missing_sensors(runs.frame),
         warnings=(
             *(*environment.warnings(runs.frame), *extended.warnings(runs.frame)),
-            *(*busy.flagged(runs.frame), *order.warnings(orders)),
+            *(*busy.flagged(runs.frame), *busy.repeated(runs.excluded), *order.warnings(orders)),
         ),
         n_runs=len(runs.frame),
         summaries=summaries(findings),
@@ -118,15 +126,16 @@ def _baseline(wanted: str | None, levels: Sequence[str], factor: str) -> str:
     return str(wanted) if wanted is not None else levels[0]
 
 
-def _outcomes(
-    frame: pd.DataFrame, wanted: Iterable[str | Outcome] | None, named: Set[str]
-) -> tuple[list[Outcome], tuple[str, ...]]:
-    """Outcomes that at least one run has, in the report's order; and those asked for that none has.
-
-    named: columns that the call itself names, which are no metrics.
-    """
+def _metrics(frame: pd.DataFrame, named: Set[str]) -> list[str]:
+    """Return the metrics that at least one run has. named: columns that the call itself names."""
     others = {*query.FIRST, *pairing.OWN, *named}
-    metrics = [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
+    return [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
+
+
+def _outcomes(
+    frame: pd.DataFrame, wanted: Iterable[str | Outcome] | None, metrics: Sequence[str]
+) -> tuple[list[Outcome], tuple[str, ...]]:
+    """Outcomes that a run has, in the report's order; and those asked for that none has."""
     if wanted is None:
         return [outcome_of(metric) for metric in sorted(metrics, key=place)], ()
     asked = list(wanted)
@@ -145,12 +154,17 @@ def _is_metric(column: pd.Series, name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked of every pair of levels. values: a row a run, its metrics as numbers."""
+    """What is asked of every pair of levels.
+
+    values: a row a run, all its metrics as numbers, requested or not.
+    kinds: `ratio` or `difference`, of each metric.
+    """
 
     factor: str
     margin: float
     allowed_to_differ: Sequence[str]
     values: pd.DataFrame
+    kinds: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -197,13 +211,15 @@ def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked:
         np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy()),
         looks.of_runs(runs),
     )
+    means = _means(paired, asked)
     sides = (asked.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
     took_turns = turns.taken(first, second)
     for one, *values in zip(blank, *sides, strict=True):
         if took_turns and (why := turns.refused(one.row.metric)):
             findings.append(_refused(one, why))
             continue
-        found, left_out = _measure(one.row, one.outcome, paired, *values)
+        mean = means.get(one.row.metric, ())
+        found, left_out = _measure(one.row, one.outcome, paired, mean, *values)
         found = busy.unsettled(found, disturbed)
         findings.append(replace(found, order=ran, block_seconds=seconds, took_turns=took_turns))
         excluded += left_out
@@ -255,10 +271,48 @@ class _Paired:
     looks: Looks
 
 
-def _measure(row: Row, outcome: Outcome, paired: _Paired, a: Floats, b: Floats) -> tuple[Finding, list[Exclusion]]:
+def _means(paired: _Paired, asked: _Asked) -> dict[str, tuple[MeanDistribution | None, ...]]:
+    """Return the distribution of every metric's mean at every look; None where it is constant."""
+    in_time = np.argsort(paired.sequence, kind="stable")
+    sides = [asked.values.loc[side.index].to_numpy()[in_time].T for side in paired.runs]
+    found: dict[str, tuple[MeanDistribution | None, ...]] = dict.fromkeys(asked.kinds, ())
+    for look in paired.looks.one_by_one() or (FIXED,):
+        past = np.ones(len(in_time), dtype=bool)
+        if look.blocks:
+            past = paired.blocks[in_time].astype(float) <= look.blocks[-1]
+        series = {}
+        for (metric, kind), a, b in zip(asked.kinds.items(), *sides, strict=True):
+            finite = past & np.isfinite(a) & np.isfinite(b)
+            if (shifts := _varying(a[finite], b[finite], kind)) is not None:
+                series[metric] = shifts
+        means = autocorrelation.of_series(list(series.values())) if series else None
+        places = {metric: at for at, metric in enumerate(series)}
+        for metric in found:
+            found[metric] += (means[places[metric]] if means and metric in places else None,)
+    return found
+
+
+def _varying(a: Floats, b: Floats, kind: str) -> Floats | None:
+    """Return the shifts of at least three blocks; None if fewer, without a ratio, or constant."""
+    if len(a) < MINIMUM_VALUES or (kind == "ratio" and min(a.min(), b.min()) <= 0):
+        return None
+    ratio = kind == "ratio"
+    shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
+    scale = 1.0 if ratio else float(np.abs([a, b]).max())
+    return None if estimates.is_constant(shifts, scale) else shifts
+
+
+def _measure(
+    row: Row,
+    outcome: Outcome,
+    paired: _Paired,
+    means: tuple[MeanDistribution | None, ...],
+    a: Floats,
+    b: Floats,
+) -> tuple[Finding, list[Exclusion]]:
     """Estimates and tests of one outcome over paired runs; the verdict waits for Holm's correction.
 
-    a, b: its values, NaN where there is none.
+    means: the distributions of its mean. a, b: its values, NaN where there is none.
     """
     metric, sides = outcome.metric, tuple(zip((row.a, row.b), paired.runs, (a, b), strict=True))
     if absent := {level: runs for level, runs, side in sides if np.isnan(side).all()}:
@@ -279,7 +333,7 @@ def _measure(row: Row, outcome: Outcome, paired: _Paired, a: Floats, b: Floats) 
     if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
         reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
         return Finding(replace(row, reason=reason, no_estimate=NoEstimate.NO_RATIO), outcome, pairs), excluded
-    return _estimated(row, outcome, pairs, a, b, paired.looks), excluded
+    return _estimated(row, outcome, pairs, a, b, means, paired.looks), excluded
 
 
 def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
@@ -298,7 +352,15 @@ def _text(values: Iterable[object]) -> str:
     return "" if found is None else f"text instead of a number ('{plain.short(found)}')"
 
 
-def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b: Floats, had: Looks = FIXED) -> Finding:
+def _estimated(
+    row: Row,
+    outcome: Outcome,
+    pairs: tuple[Pair, ...],
+    a: Floats,
+    b: Floats,
+    means: tuple[MeanDistribution | None, ...],
+    had: Looks,
+) -> Finding:
     """Return a finding with everything but the verdict: no estimate below three blocks, no test below six."""
     ratio = outcome.kind == "ratio"
     a_value, b_value = (estimates.geometric_mean(side) if ratio else estimates.centre(side) for side in (a, b))
@@ -306,17 +368,16 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
         few = replace(row, n_blocks=len(pairs), reason=_too_few(len(pairs)), no_estimate=NoEstimate.TOO_FEW_BLOCKS)
         return Finding(few, outcome, pairs, a_value=a_value, b_value=b_value, looks=had)
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
-    constant = estimates.is_constant(shifts, 1.0 if ratio else float(np.abs([a, b]).max()))
-    interval = _back(estimates.mean(shifts, had.confidence), ratio)
-    if constant:
-        interval = Estimate(interval.value, interval.value, interval.value)
-    bound, tests = row.bound, len(pairs) >= MINIMUM_BLOCKS and not constant
-    tested = significance.paired_t(shifts) if tests else None
-    tost = significance.tost_paired(shifts, -bound, bound) if tests else None
-    tost_p = float(had.one_sided(tost.p)) if tost else None
+    centre, mean = estimates.centre(shifts), means[-1] if means else None
+    bounds = map(float, mean.interval(had.confidence)) if mean else (centre, centre)
+    interval = Estimate(centre, *bounds)
+    row = replace(row, **_widening(interval, shifts, mean, had.confidence)) if mean else row
+    bound, tested = row.bound, mean if len(pairs) >= MINIMUM_BLOCKS else None
+    tests = tested is not None
+    tost_p = float(had.one_sided(tested.p_within(bound))) if tested else None
     within = tost_p < ALPHA if tost_p is not None else bool(abs(shifts.mean()) < bound)
     second = estimates.hodges_lehmann(shifts, had.confidence)
-    in_time = shifts[np.argsort([pair.sequence for pair in pairs], kind="stable")]
+    interval = _back(interval, ratio)
     superior = estimates.a12(a, b)
     return Finding(
         replace(
@@ -325,11 +386,11 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
             estimate=interval.value,
             ci_low=interval.low,
             ci_high=None if interval.high == math.inf else interval.high,
-            p=float(had.p(tested.p)) if tested else None,
+            p=float(had.p(tested.p())) if tested else None,
             effect_size=superior,
             probability_within_blocks=estimates.probability_within_blocks(shifts),
             equivalent=within if len(pairs) >= MINIMUM_BLOCKS else None,
-            minimum_detectable=_detectable(shifts, ratio, constant, had),
+            minimum_detectable=_detectable(shifts, row, had) if mean else 0.0,
             reason="" if len(pairs) >= MINIMUM_BLOCKS else _too_few(len(pairs)),
         ),
         outcome,
@@ -341,9 +402,23 @@ def _estimated(row: Row, outcome: Outcome, pairs: tuple[Pair, ...], a: Floats, b
         permutation_p=_permutation_p(shifts, had) if tests else None,
         tost_p=tost_p,
         cliffs_delta=2 * superior - 1,
-        doubts=doubts.of_shifts(in_time, second, had.confidence) if tests else (),
+        means=means,
         looks=had,
     )
+
+
+def _widening(interval: Estimate, shifts: Floats, mean: MeanDistribution, confidence: float) -> dict[str, Any]:
+    """Return the fields of a row on what its interval costs against a t interval."""
+    plain = estimates.mean(shifts, confidence)
+    times = (interval.high - interval.low) / (plain.high - plain.low)
+    weight, cause = float(mean.autocorrelated), ""
+    if times >= NOTABLE:
+        low, high = replace(mean, skewed=np.asarray(False)).interval(confidence)
+        cause = Widening.AUTOCORRELATION if weight >= 0.5 else Widening.POSSIBLE_AUTOCORRELATION
+        if high - low < (plain.high - plain.low + interval.high - interval.low) / 2:
+            cause = Widening.SKEWNESS
+    fields = {"autocorrelation": float(mean.autocorrelation), "autocorrelation_weight": weight}
+    return {**fields, "widening": times, "widened_by": str(cause)}
 
 
 def _permutation_p(shifts: Floats, had: Looks) -> float | None:
@@ -356,11 +431,10 @@ def _too_few(blocks: int) -> str:
     return f"{counted}{': no comparison' if blocks < MINIMUM_VALUES else ''}; a verdict needs {MINIMUM_BLOCKS}"
 
 
-def _detectable(shifts: Floats, ratio: bool, constant: bool, had: Looks) -> float | None:
-    if constant:
-        return 0.0
-    found = power.minimum_detectable(float(shifts.std(ddof=1)), len(shifts), alpha=had.level(ALPHA))
-    return outlook.as_effect(found, "ratio" if ratio else "difference")
+def _detectable(shifts: Floats, row: Row, had: Looks) -> float:
+    spread = float(shifts.std(ddof=1)) * (row.widening or 1.0)
+    found = power.minimum_detectable(spread, len(shifts), alpha=had.level(ALPHA))
+    return outlook.as_effect(found, row.kind)
 
 
 def _back(estimate: Estimate, ratio: bool) -> Estimate:

@@ -155,7 +155,7 @@ def test_a_coarse_clock_gives_ties():
 
 @pytest.mark.parametrize(("shape", "least"), [({"side_tails": "lognormal"}, 0.1), ({"side_autocorrelation": 0.7}, 0.2)])
 def test_one_sided_scenarios_are_harsh(shape, least):
-    """A paired t test errs in 12 % (skew) and 40 % (memory) of rows, 12 of them in 35 and 85 % of reports without guards."""
+    """A paired t test errs in 12 % (skew) and 40 % (memory) of rows, 12 of them in 35 and 85 % of reports."""
     rng, wrong = np.random.default_rng(10), []
     noise = next(one for one in SCENARIOS if one.side_sd and all(getattr(one, name) == value for name, value in shape.items()))
     cells = calibration.design.blocks([["a", "b"]], 12, rng)
@@ -198,7 +198,7 @@ def test_promises_hold_in_the_small():
     assert found.power_in_report.value <= found.power.value
     assert found.false_verdicts.value <= found.false_alarms.value
     assert found.false_alarm_rows.value <= found.false_alarms.value
-    # one primary metric is tested as if it were alone, but for the campaigns whose blocks are in doubt by chance
+    # one primary metric is tested as if it were alone
     assert found.power_in_report.value <= found.primary_power.value <= found.power.value
     assert max(found.primary_false_alarms.value, found.exploratory_false_alarms.value) <= 4 / 20
     assert all(verdicts([found]).values())
@@ -245,7 +245,7 @@ def test_power_is_what_the_t_test_promises():
     expected = power_of_t(math.log(1.05), 0.04 * math.sqrt(2), 12)
     assert expected == pytest.approx(0.78, abs=0.02)
     assert found.power.value == pytest.approx(expected, abs=0.25)
-    # alone in its report, but for the campaigns whose blocks are in doubt by chance (two checks at 5 %)
+    # alone in its report, whose interval is wider: nothing else shows that blocks are independent
     assert found.power.value - 0.15 <= found.power_in_report.value <= found.power.value
 
 

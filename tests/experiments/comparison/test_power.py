@@ -54,7 +54,8 @@ def test_a_row_tells_the_least_effects_among_the_tests_of_its_report():
     names = [f"m{at}/x_seconds" for at in range(12)]
     alone, among = (compare(table, outcomes=asked).findings[0] for asked in (names[:1], names))
     assert alone.row.minimum_detectable == among.row.minimum_detectable == alone.row.minimum_in_family
-    sd = float(among.shifts.std(ddof=1))
+    assert alone.spread == among.spread
+    sd = among.spread
     for finding, tests in ((alone, 1), (among, 12)):
         told = math.log1p(finding.row.minimum_in_family), math.log1p(finding.row.minimum_for_verdict)
         assert told == pytest.approx(
@@ -153,10 +154,11 @@ def test_the_plan_is_for_this_verdict_among_the_reports_tests():
     alone = compare(table).findings[0]
     among = next(one for one in compare(table.assign(**others)).findings if one.row.metric == "m/x_seconds")
     assert alone.decision in (Decision.OPEN, Decision.SIZE_OPEN)
-    told = (float(OPEN.mean()), float(OPEN.std(ddof=1)), 8, MARGIN)
-    assert alone.plan.blocks == power.blocks_to_settle(*told, most=100).blocks
-    assert among.plan.blocks == power.blocks_to_settle(*told, most=100, tests=12).blocks
-    assert alone.plan.blocks < among.plan.blocks
+    mean = float(OPEN.mean())
+    assert alone.plan.blocks == power.blocks_to_settle(mean, alone.spread, 8, MARGIN, most=100).blocks
+    assert among.plan.blocks == power.blocks_to_settle(mean, among.spread, 8, MARGIN, most=100, tests=12).blocks
+    single = power.blocks_to_settle(mean, among.spread, 8, MARGIN, most=100).blocks
+    assert single < among.plan.blocks
     assert f"at most {among.plan.blocks} more blocks settle it with a predicted probability of 90 %" in among.row.reason
 
 
@@ -165,7 +167,7 @@ def test_tests_that_stand_cost_the_others_nothing():
     values = {f"m{at}/x_seconds": np.exp(0.5 * (np.arange(16) >= 8) + rng.normal(0, 0.01, 16)) for at in range(11)}
     table = paired(np.ones(8), np.exp(OPEN), "m/x_seconds").assign(**values)
     found = next(one for one in compare(table).findings if one.row.metric == "m/x_seconds")
-    told = (float(OPEN.mean()), float(OPEN.std(ddof=1)), 8, MARGIN)
+    told = (float(OPEN.mean()), found.spread, 8, MARGIN)
     expected, costly = (power.blocks_to_settle(*told, most=100, tests=tests).blocks for tests in (1, 12))
     assert found.plan.blocks == expected
     assert costly != expected

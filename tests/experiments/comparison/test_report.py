@@ -27,6 +27,7 @@ KEYS = [
     *("metric", "factor", "a", "b", "n_blocks", "estimate", "kind", "ci_low", "ci_high", "p", "p_holm", "effect_size", "margin"),
     *("equivalent", "minimum_detectable", "verdict", "reason", "stratum"),
     *("probability_within_blocks", "minimum_in_family", "minimum_for_verdict", "family", "no_estimate"),
+    *("autocorrelation", "autocorrelation_weight", "widening", "widened_by"),
 ]
 
 

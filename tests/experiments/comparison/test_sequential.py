@@ -12,16 +12,17 @@ from scipy import stats
 
 from experiments.comparison import compare
 from experiments.comparison.runs import looks as looks_of
-from experiments.comparison.statistics import sequential, significance
-from experiments.comparison.statistics.sequential import FIXED, Looks, boundary, schedule
+from experiments.comparison.statistics import autocorrelation, sequential, significance
+from experiments.comparison.statistics.sequential import FIXED, Looks, batches, boundary, schedule
 from experiments.comparison.verdicts.findings import Finding
 from tests.experiments.comparison.campaigns import STEP
 
-LADDER = (6, 9, 12, 18, 24, 36, 48)
+EVERY = tuple(range(6, 49))
+BATCHES = (6, 9, 12, 18, 24, 36, 48)
 
 
 def after(looks: int, most: int = 48) -> Looks:
-    """The looks of a campaign of at most `most` blocks, which begins with six."""
+    """Return the first looks of a campaign of at most `most` blocks, which begins with six."""
     return Looks(schedule(6, most)[:looks], (most,) * looks)
 
 
@@ -61,7 +62,7 @@ def test_spending_gives_the_published_boundaries(spent: object, published: list[
 
 
 def test_uneven_looks_spend_what_they_are_to() -> None:
-    looks = LADDER[:4]
+    looks = BATCHES[:4]
     spent = [0.05 * blocks / 48 for blocks in looks]
     assert spent_by(looks, boundary(looks, spent)) == pytest.approx(spent, abs=1e-5)
 
@@ -73,33 +74,56 @@ def test_a_look_that_spends_nothing_shows_nothing_and_the_next_has_all() -> None
 
 @pytest.mark.parametrize(
     ("first", "most", "looks"),
-    [(6, 48, LADDER), (12, 40, (12, 18, 24, 36, 40)), (7, 10, (7, 10)), (6, 6, (6,)), (7, 22, (7, 11, 14, 21, 22))],
+    [(6, 48, EVERY), (46, 54, (46, 47, 48, 50, 52, 54)), (95, 101, (95, 98, 101)), (7, 9, (7, 8, 9)), (6, 6, (6,))],
 )
-def test_looks_are_planned_from_the_first_to_the_most(first: int, most: int, looks: tuple[int, ...]) -> None:
+def test_a_look_follows_every_block_and_later_every_24th_part(first: int, most: int, looks: tuple[int, ...]) -> None:
     assert schedule(first, most) == looks
 
 
+@pytest.mark.parametrize(
+    ("first", "most", "looks"),
+    [(6, 48, BATCHES), (12, 40, (12, 18, 24, 36, 40)), (7, 10, (7, 10)), (6, 6, (6,)), (7, 22, (7, 11, 14, 21, 22))],
+)
+def test_blocks_that_run_side_by_side_are_looked_at_in_batches(first: int, most: int, looks: tuple[int, ...]) -> None:
+    assert batches(first, most) == looks
+
+
 def test_an_extended_campaign_spends_only_what_is_left() -> None:
-    extended = Looks((6, 9, 12, 18, 24, 36), (18, 18, 18, 36, 36, 36))
-    assert after(6).spent == pytest.approx([blocks / 48 for blocks in LADDER[:6]])
-    # two thirds are spent on 12 blocks of 18; the last third, on the 24 blocks that are left
-    assert extended.spent == pytest.approx([1 / 3, 1 / 2, 2 / 3, 3 / 4, 5 / 6, 1])
+    shares = [math.log(1 + (math.e - 1) * blocks / 18) for blocks in (6, 12)]
+    assert Looks((6, 12), (18, 18)).spent == pytest.approx(shares)
+    extended = Looks((6, 12, 24, 36), (18, 18, 36, 36)).spent
+    # of what 12 blocks of 18 leave, 24 of 36 spend the share that lies between 12 and 24 of 36
+    third, two_thirds = (math.log(1 + (math.e - 1) * share) for share in (1 / 3, 2 / 3))
+    assert extended == pytest.approx([*shares, shares[1] + (1 - shares[1]) * (two_thirds - third) / (1 - third), 1])
 
 
 def test_nominal_levels_are_those_of_simulated_paths() -> None:
     """Independent of the integration: Brownian paths, of which each look lets the share it may spend through."""
-    rng, blocks, rate = np.random.default_rng(0), np.array(LADDER), sequential.FOR_T * 0.05
+    rng, blocks, rate = np.random.default_rng(0), np.array(BATCHES), sequential.FOR_T * 0.05
     paths = np.cumsum(rng.standard_normal((200_000, 7)) * np.sqrt(np.diff(blocks, prepend=0)), axis=1) / np.sqrt(blocks)
     left = np.ones(len(paths), dtype=bool)
-    for look, spent in enumerate(np.diff(rate * blocks / 48, prepend=0)):
+    looks = Looks(BATCHES, (48,) * 7)
+    for look, spent in enumerate(np.diff(rate * np.array(looks.spent), prepend=0)):
         critical = np.sort(np.abs(paths[left, look]))[-round(spent * len(paths))]
         # some hundred paths cross: a tenth of their share
-        assert after(look + 1).level(0.05) == pytest.approx(2 * stats.norm.sf(critical), rel=0.2)
+        assert looks.one_by_one()[look].level(0.05) == pytest.approx(2 * stats.norm.sf(critical), rel=0.2)
         left &= np.abs(paths[:, look]) < critical
 
 
+def test_levels_that_are_carried_from_look_to_look_are_those_of_the_boundary() -> None:
+    for looks in (after(43), Looks((6, 9, 20, 24, 40), (24, 24, 24, 48, 48))):
+        for rate in (0.05, 0.1, 1e-6):
+            critical = boundary(looks.blocks, [sequential.FOR_T * rate * share for share in looks.spent])
+            levels = [one.level(rate) for one in looks.one_by_one()]
+            # 1e-6 is interpolated
+            assert levels == pytest.approx(2 * stats.norm.sf(critical), rel=1e-9 if rate > 0.01 else 1e-3)
+            assert sequential.crossed(looks.blocks, critical) == pytest.approx(
+                sequential.FOR_T * rate * looks.spent[-1], rel=1e-6
+            )
+
+
 def test_a_p_is_the_error_rate_whose_level_it_is() -> None:
-    for looks in map(after, range(1, 8)):
+    for looks in map(after, (1, 2, 7, 24, 43)):
         for rate in (1e-9, 3e-4, 0.012, 0.05, 0.1, 0.4):
             assert looks.p(looks.level(rate)) == pytest.approx(rate, rel=1e-3)
         assert looks.p(looks.level(0.05)) == pytest.approx(0.05, rel=1e-12), "as the interval has it"
@@ -134,46 +158,52 @@ def judged(table: pd.DataFrame) -> Finding:
 @pytest.mark.parametrize("blocks", [6, 12, 24])
 def test_a_row_has_the_interval_and_p_of_its_look(blocks: int) -> None:
     shifts = np.random.default_rng(blocks).normal(0.02, 0.03, blocks)
-    finding, looks = judged(frame(shifts.tolist())), after(LADDER.index(blocks) + 1)
-    nominal = significance.paired_t(shifts)
-    half = stats.t.isf(looks.level(0.05) / 2, blocks - 1) * stats.sem(shifts)
-    assert nominal is not None
+    finding, looks = judged(frame(shifts.tolist())), after(EVERY.index(blocks) + 1)
+    mean = autocorrelation.of_series([shifts])[0]
     assert finding.looks == looks
-    assert finding.row.p == pytest.approx(float(looks.p(nominal.p)))
-    assert np.log([finding.row.ci_low, finding.row.ci_high]) == pytest.approx([shifts.mean() - half, shifts.mean() + half])
+    assert finding.row.p == pytest.approx(float(looks.p(mean.p())))
+    interval = np.log([finding.row.ci_low, finding.row.ci_high])
+    expected = list(map(float, mean.interval(looks.confidence)))
+    assert interval == pytest.approx(expected)
     fixed = judged(frame(shifts.tolist(), until="fixed"))
-    assert fixed.row.p == pytest.approx(nominal.p, rel=1e-9)
+    assert fixed.row.p == pytest.approx(float(mean.p()))
     assert fixed.row.ci_low is not None
     assert finding.row.ci_low is not None
     assert finding.row.ci_low < fixed.row.ci_low
 
 
 def test_equivalence_asks_for_the_margin_at_the_level_of_the_look() -> None:
-    """The least SD at which two one-sided t tests at this look's level still lie within the margin decides."""
-    looks, bound = after(3), math.log1p(0.03)
+    """The least SD at which two one-sided tests at this look's level still lie within the margin decides."""
+    looks, bound = after(7), math.log1p(0.03)
     signs = np.tile([1.0, -1.0], 6)
-    limit = bound / (stats.t.isf(looks.level(0.1) / 2, 11) * stats.sem(signs))
+    limit = bound / float(autocorrelation.of_series([signs])[0].interval(1 - looks.level(0.1))[1])
     for sd, equivalent in ((0.999 * limit, True), (1.001 * limit, False)):
         row = judged(frame((sd * signs).tolist())).row
         assert (row.equivalent, row.verdict == "equivalent") == (equivalent, equivalent)
 
 
 def test_looks_are_read_from_what_the_runs_were_asked_for() -> None:
-    extended = frame([0.0] * 24, most=[18] * 12 + [36] * 12)
-    assert looks_of.of_runs(extended) == Looks((6, 9, 12, 18, 24), (18, 18, 18, 36, 36))
-    assert looks_of.of_runs(frame([0.0] * 14)).blocks == (6, 9, 12, 14), "a report in between is one look more"
+    extended = frame([0.0] * 14, most=[8] * 8 + [36] * 6)
+    assert looks_of.of_runs(extended) == Looks(tuple(range(6, 15)), (8,) * 3 + (36,) * 6)
     assert looks_of.of_runs(frame([0.0] * 14, until="fixed")) == FIXED
-    both = pd.concat([frame([0.0] * 12), frame([0.0] * 6, campaign="d")])
+    both = pd.concat([frame([0.0] * 12), frame([0.0] * 8, campaign="d")])
     assert looks_of.of_runs(both) == after(3), "the looks with the widest intervals"
     assert looks_of.of_runs(both.drop(columns="params.until")) == FIXED
 
 
+def test_looks_that_the_runs_name_are_the_looks_there_were() -> None:
+    """A cluster's, and those of an earlier plan; a report in between is one look more."""
+    runs = frame([0.0] * 14)
+    runs["tags.looks"] = [{9: "6", 10: "6,9", 14: "6,9,12"}.get(int(block)) for block in runs["block"]]
+    assert looks_of.of_runs(runs).blocks == (6, 9, 12, 14)
+
+
 def test_what_is_left_ends_with_a_look() -> None:
-    shifts = np.random.default_rng(4).normal(0.05, 0.05, 6)
+    shifts = np.random.default_rng(4).normal(0.05, 0.03, 6)
     finding = judged(frame((shifts - shifts.mean() + 0.1).tolist()))
     assert finding.plan is not None
     assert finding.plan.blocks is not None
-    assert 6 + finding.plan.blocks in LADDER
+    assert 6 + finding.plan.blocks in EVERY
 
 
 def t_campaigns(truth: float, sd: float, margin: float, count: int, most: int = 48) -> tuple[float, float, float]:
@@ -205,7 +235,7 @@ def test_extending_by_what_was_seen_costs_little() -> None:
     """The worst rule for whether 18 blocks of at most 24 become at most 48: by |t|, whichever finds more false differences."""
     campaigns, first = 40_000, (6, 9, 12, 18)
     drawn = np.random.default_rng(11).standard_normal((campaigns, 48))
-    t = {blocks: np.abs(drawn[:, :blocks].mean(axis=1) / stats.sem(drawn[:, :blocks], axis=1)) for blocks in LADDER}
+    t = {blocks: np.abs(drawn[:, :blocks].mean(axis=1) / stats.sem(drawn[:, :blocks], axis=1)) for blocks in BATCHES}
 
     def crossed(after_18: Sequence[int], most: int) -> np.ndarray:
         looks = Looks((*first, *after_18), (24,) * 4 + (most,) * len(after_18)).one_by_one()
@@ -222,5 +252,5 @@ def test_extending_by_what_was_seen_costs_little() -> None:
 
 
 def test_the_strictest_looks_have_the_widest_intervals() -> None:
-    assert sequential.strictest([FIXED, after(1), after(3), after(7)]) == after(3)
+    assert sequential.strictest([FIXED, after(1), after(3), after(43)]) == after(3)
     assert sequential.strictest([]) == FIXED

@@ -224,7 +224,7 @@ def test_strata_are_summarised_and_never_pooled():
 def test_the_summary_is_that_of_the_strata_rows():
     found = compare(machines([1.1, 1.2, 1.3]), strata=["machine"])
     rows = [row for row in found.rows if row.metric == STEP]
-    half = [math.log(row.ci_high / row.estimate) / stats.t.ppf(0.975, row.n_blocks - 1) for row in rows]
+    half = [math.log(row.ci_high / row.ci_low) / 2 / stats.t.ppf(0.975, row.n_blocks - 1) for row in rows]
     expected = random_effects([math.log(row.estimate) for row in rows], np.square(half))
     one = summary(found)
     assert (one.estimate, one.low, one.high) == pytest.approx(tuple(map(math.exp, (expected.value, expected.low, expected.high))))

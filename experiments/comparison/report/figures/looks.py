@@ -45,13 +45,15 @@ def _caption(scene: Scene) -> str:
     looks = {one.blocks: one for one in scene.comparison.looks}
     if not looks:
         return ""
-    told = wording.joined([f"{blocks} ({100 * one.confidence:.1f} %)" for blocks, one in sorted(looks.items())])
+    ends = [min(looks), max(looks)] if len(looks) > 1 else list(looks)
+    shown = " to ".join(f"{blocks} ({100 * looks[blocks].confidence:.1f} %)" for blocks in ends)
     most = max(one.max_blocks for one in looks.values())
     return (
-        f"Looks after {told} blocks of at most {most}; in brackets the confidence of the look’s interval, by error spending, "
-        "linear in the blocks. Together they hold the truth in 95 % (repeated confidence intervals). The pale area is that "
-        "interval, the dark one the narrower of the equivalence test; the band is the margin. It is settled where the pale "
-        "area leaves the band, or the dark one lies inside it."
+        f"{len(looks)} looks, after {shown} blocks of at most {most}; in brackets the confidence of "
+        "the look’s interval, by error spending. Together they hold the truth in 95 % (repeated "
+        "confidence intervals). The pale area is that interval, the dark one the narrower of the "
+        "equivalence test; the band is the margin. It is settled where the pale area leaves the "
+        "band, or the dark one lies inside it."
     )
 
 

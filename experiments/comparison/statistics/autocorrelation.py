@@ -1,0 +1,209 @@
+"""Means of autocorrelated blocks: their confidence distributions, from evidence that they share.
+
+A mixture of t distributions over AR(1) coefficients. Autocorrelation belongs to a machine at a
+time, so every outcome of a campaign weighs the coefficients with the likelihoods of all others.
+Pure functions of shifts in the order of time; arrays may have more axes in front (simulations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from experiments.comparison.statistics.estimates import Floats
+from experiments.comparison.statistics.significance import SMALLEST_P
+
+# AR(1) coefficients; the first stands for independent blocks.
+COEFFICIENTS = np.arange(10) / 10
+# Share of a campaign's outcomes that are autocorrelated, and its prior. They share one coefficient.
+SHARES = np.array([0.0, 0.1, 0.3, 0.6, 1.0])
+PRIOR = np.array([0.68, 0.10, 0.08, 0.07, 0.07])
+# Level of the test of all outcomes together for skewness.
+SKEWNESS_LEVEL = 0.05
+# Of 6 to 20 exponential or lognormal shifts the skewness is about half of the true one.
+SKEWNESS_FACTOR = 2.0
+_STEPS = 64
+
+
+@dataclass(frozen=True)
+class Fits:
+    """AR(1) models of series, one for every coefficient (last axis).
+
+    log_likelihood: restricted, less that of independent blocks. mean: by generalised least squares;
+    error: its standard error, with `df` degrees of freedom. df, skewness, plain_mean and plain_sd
+    (divisor n) are without that axis.
+    """
+
+    log_likelihood: Floats
+    mean: Floats
+    error: Floats
+    df: Floats
+    skewness: Floats
+    plain_mean: Floats
+    plain_sd: Floats
+
+    def __getitem__(self, at: int) -> Fits:
+        """Return the fits of one outcome."""
+        return Fits(*(values[at] for values in vars(self).values()))
+
+
+def fit(shifts: ArrayLike) -> Fits:
+    """Fit the models to series (time last) of at least three values that are not constant."""
+    series = np.asarray(shifts, dtype=float)
+    n = series.shape[-1]
+    whiten, weights, precision, log_determinant = _models(n)
+    mean = series @ weights.T
+    whitened = np.einsum("kij,...kj->...ki", whiten, series[..., None, :] - mean[..., None])
+    squares = np.maximum((whitened**2).sum(axis=-1), np.finfo(float).tiny)
+    log_likelihood = -0.5 * (log_determinant + np.log(precision) + (n - 1) * np.log(squares))
+    centred = series - series.mean(axis=-1, keepdims=True)
+    variance = np.maximum((centred**2).mean(axis=-1), np.finfo(float).tiny)
+    return Fits(
+        log_likelihood - log_likelihood[..., :1],
+        mean,
+        np.sqrt(squares / ((n - 1) * precision)),
+        np.full(series.shape[:-1], n - 1.0),
+        (centred**3).mean(axis=-1) / variance**1.5,
+        series.mean(axis=-1),
+        np.sqrt(variance),
+    )
+
+
+@lru_cache(maxsize=64)
+def _models(n: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return whitening matrices, weights and precision of the mean, log |R|, by coefficient."""
+    phi = COEFFICIENTS[:, None]
+    scale = np.sqrt(1 - phi**2)
+    whiten = np.zeros((len(COEFFICIENTS), n, n))
+    whiten[:, 0, 0] = 1.0
+    later = np.arange(1, n)
+    whiten[:, later, later] = 1 / scale
+    whiten[:, later, later - 1] = -phi / scale
+    ones = whiten.sum(axis=-1)
+    precision = (ones**2).sum(axis=-1)
+    weights = np.einsum("kij,ki->kj", whiten, ones) / precision[:, None]
+    return whiten, weights, precision, 2 * (n - 1) * np.log(scale[:, 0])
+
+
+def posterior(log_likelihood: Floats) -> Floats:
+    """Return the weights of coefficients for every outcome, (…, outcomes, coefficients).
+
+    An outcome's own likelihood counts once, those of all others through what they share.
+    """
+    own = np.exp(np.clip(log_likelihood[..., 1:], -600.0, 600.0))
+    evidence = np.log((1 - SHARES)[:, None] + SHARES[:, None] * own[..., None, :])
+    others = evidence.sum(axis=-3, keepdims=True) - evidence + np.log(PRIOR)[:, None]
+    shared = np.exp(others - others.max(axis=(-2, -1), keepdims=True)) / own.shape[-1]
+    independent = (shared * (1 - SHARES)[:, None]).sum(axis=(-2, -1))
+    autocorrelated = (shared * SHARES[:, None] * own[..., None, :]).sum(axis=-2)
+    weights = np.concatenate([independent[..., None], autocorrelated], axis=-1)
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
+def is_skewed(fits: Fits) -> Floats:
+    """Return whether the outcomes of a campaign together are more skewed than normal shifts."""
+    n = fits.df + 1
+    squares = fits.skewness**2 * (n + 1) * (n + 3) / (6 * (n - 2))
+    return np.asarray(special.chdtrc(squares.shape[-1], squares.sum(axis=-1)) < SKEWNESS_LEVEL)
+
+
+@dataclass(frozen=True)
+class MeanDistribution:
+    """Confidence distributions of means: intervals and p-values of any level, from the same tails.
+
+    weights: of the coefficients. skewed: whether the distribution of Hall's (1992) transformed t
+    statistic has to agree; every tail is then the larger one of both.
+    """
+
+    fits: Fits
+    weights: Floats
+    skewed: Floats
+
+    def __getitem__(self, at: int) -> MeanDistribution:
+        """Return the distribution of one outcome."""
+        return MeanDistribution(self.fits[at], self.weights[at], self.skewed[at])
+
+    @property
+    def autocorrelation(self) -> Floats:
+        """Expected AR(1) coefficient."""
+        return np.asarray((self.weights * COEFFICIENTS).sum(axis=-1))
+
+    @property
+    def autocorrelated(self) -> Floats:
+        """Weight of all coefficients above 0."""
+        return np.asarray(1 - self.weights[..., 0])
+
+    def p_above(self, bound: float) -> Floats:
+        """One-sided p that the mean lies above the bound."""
+        return self._tail(bound, 1.0)
+
+    def p_below(self, bound: float) -> Floats:
+        """One-sided p that the mean lies below the bound."""
+        return self._tail(bound, -1.0)
+
+    def p(self) -> Floats:
+        """Two-sided p that the mean is not 0."""
+        tail = np.minimum(self.p_above(0.0), self.p_below(0.0))
+        return np.asarray(np.clip(2 * tail, SMALLEST_P, 1.0))
+
+    def p_within(self, bound: float) -> Floats:
+        """Larger p of two one-sided tests that the mean lies inside ±bound."""
+        tail = np.maximum(self.p_above(-bound), self.p_below(bound))
+        return np.asarray(np.clip(tail, SMALLEST_P, 1.0))
+
+    def interval(self, confidence: float = 0.95) -> tuple[Floats, Floats]:
+        """Return the bounds beyond which each one-sided p is below (1 - confidence) / 2."""
+        return self._quantile((1 - confidence) / 2, 1.0), self._quantile((1 - confidence) / 2, -1.0)
+
+    def _tail(self, bound: float, sign: float) -> Floats:
+        fits = self.fits
+        below = sign * (bound - fits.mean) / fits.error
+        mixture = (self.weights * special.stdtr(fits.df[..., None], below)).sum(axis=-1)
+        t = sign * (fits.plain_mean - bound) / fits.plain_sd
+        g = sign * SKEWNESS_FACTOR * fits.skewness
+        transformed = t + g * t**2 / 3 + g**2 * t**3 / 27 + g / (6 * (fits.df + 1))
+        hall = special.stdtr(fits.df, -np.sqrt(fits.df) * transformed)
+        return np.asarray(np.where(self.skewed, np.maximum(mixture, hall), mixture))
+
+    def _quantile(self, tail: float, sign: float) -> Floats:
+        fits = self.fits
+        t = special.stdtrit(fits.df, tail)
+        means, df = sign * fits.mean, fits.df[..., None]
+        single = means + t[..., None] * fits.error
+        low, high = single.min(axis=-1), single.max(axis=-1)
+        middle = (self.weights * single).sum(axis=-1)
+        height = 1 / (np.sqrt(df) * special.beta(0.5, df / 2))
+        for _ in range(_STEPS):  # Newton's, kept inside the bracket by halving it
+            z = (middle[..., None] - means) / fits.error
+            missing = tail - (self.weights * special.stdtr(df, z)).sum(axis=-1)
+            low, high = np.where(missing >= 0, middle, low), np.where(missing >= 0, high, middle)
+            density = height * (1 + z**2 / df) ** (-(df + 1) / 2) / fits.error
+            ahead = middle + missing / (self.weights * density).sum(axis=-1)
+            is_inside = (ahead >= low) & (ahead <= high)
+            before, middle = middle, np.where(is_inside, ahead, (low + high) / 2)
+            if (np.abs(middle - before) <= 1e-14 * fits.error[..., 0]).all():
+                break
+        g = sign * SKEWNESS_FACTOR * fits.skewness
+        flat = np.abs(g) < 1e-9
+        safe = np.where(flat, 1.0, g)
+        value = -t / np.sqrt(fits.df)
+        turned = 3 / safe * (np.cbrt(1 + safe * (value - safe / (6 * (fits.df + 1)))) - 1)
+        hall = sign * fits.plain_mean - fits.plain_sd * np.where(flat, value, turned)
+        return np.asarray(sign * np.where(self.skewed, np.minimum(middle, hall), middle))
+
+
+def distributions(fits: Fits) -> MeanDistribution:
+    """Return the distributions of the means of all outcomes of one campaign, (…, outcomes)."""
+    skewed = np.broadcast_to(is_skewed(fits)[..., None], fits.df.shape)
+    return MeanDistribution(fits, posterior(fits.log_likelihood), skewed)
+
+
+def of_series(series: Sequence[ArrayLike]) -> MeanDistribution:
+    """Return the same from the shifts of each outcome, whose numbers of blocks may differ."""
+    fields = zip(*(vars(fit(shifts)).values() for shifts in series), strict=True)
+    return distributions(Fits(*map(np.stack, fields)))

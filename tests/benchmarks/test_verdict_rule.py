@@ -1,0 +1,221 @@
+"""How often reports err, and what that costs: the promises of docs/explanation/statistics.md.
+
+`pytest -n 0 -s -m slow tests/benchmarks/test_verdict_rule.py` prints the tables of that page.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from experiments.comparison import compare
+from experiments.comparison.report import wording
+from experiments.comparison.statistics import estimates
+from experiments.comparison.verdicts import reasons
+from experiments.comparison.verdicts.decision import Decision, Widening
+from experiments.comparison.verdicts.findings import Row
+from tests.benchmarks import simulated_reports as simulated
+from tests.benchmarks.simulated_reports import (
+    BLOCKS,
+    EFFECTS,
+    NOISES,
+    draw,
+    false_differences,
+    power,
+)
+
+REPORTS, FEW = 2_000, 200
+NAMES = [f"m{at}/x_seconds" for at in range(simulated.OUTCOMES)]
+
+
+def table(shifts: np.ndarray) -> pd.DataFrame:
+    """Runs of a campaign with these shifts of b against a; (outcomes, blocks)."""
+    outcomes, blocks = shifts.shape
+    runs = {"framework": ["a"] * blocks + ["b"] * blocks, "block": [*range(blocks)] * 2}
+    values = np.exp(np.concatenate([np.zeros_like(shifts), shifts], axis=1))
+    metrics = dict(zip(NAMES[:outcomes], values, strict=True))
+    return pd.DataFrame({**runs, "status": "FINISHED", **metrics})
+
+
+@pytest.mark.parametrize("blocks", [6, 12])
+@pytest.mark.parametrize("name", ["AR(1) .7", "normal", "lognormal on one side"])
+def test_simulated_reports_are_those_of_compare(name: str, blocks: int) -> None:
+    """360 rows in all: some equal, some apart."""
+    shifts = draw(name, 5, blocks)
+    shifts += np.log1p(np.resize([0.0, 0.01, 0.05, 0.2], simulated.OUTCOMES))[:, None]
+    ours = simulated.judge(shifts)
+    for at, campaign in enumerate(shifts):
+        rows = {row.metric: row for row in compare(table(campaign)).rows}
+        ordered = [rows[metric] for metric in NAMES]
+        assert [row.p_holm <= simulated.ALPHA for row in ordered] == ours.different[at].tolist()
+        verdicts = [row.verdict in ("slower", "faster") for row in ordered]
+        assert verdicts == ours.beyond[at].tolist()
+        assert [row.equivalent for row in ordered] == ours.equivalent[at].tolist()
+        assert [row.ci_low <= 1 <= row.ci_high for row in ordered] == ours.covers[at].tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_interval_p_and_verdict_never_contradict_each_other(seed: int) -> None:
+    """Random campaigns of any noise, effect, number of outcomes and blocks."""
+    rng = np.random.default_rng(seed)
+    blocks, outcomes = int(rng.integers(6, 15)), int(rng.integers(1, 13))
+    noise = NOISES[list(NOISES)[seed]][0](rng, (1, 12, blocks))[0, :outcomes]
+    shifts = rng.choice([0.001, 0.01, 0.05]) * noise + rng.choice([0, 0.02, 0.1], (outcomes, 1))
+    found = compare(table(shifts), outcomes=NAMES[: max(1, outcomes // 2)])
+    for finding in found.findings:
+        row = finding.row
+        assert row.ci_low is not None
+        assert row.ci_high is not None
+        assert row.ci_low < row.estimate < row.ci_high
+        assert (row.p <= 0.05) == (row.ci_low > 1 or row.ci_high < 1)
+        assert row.p_holm >= row.p
+        beyond = row.ci_low > 1.03 or row.ci_high < 1 / 1.03
+        assert (row.verdict in ("slower", "faster")) == (row.p_holm <= 0.05 and beyond)
+        low, high = finding.means[-1].interval(0.9)
+        assert row.equivalent == (-row.bound < low and high < row.bound)
+        if row.verdict in ("equivalent", "different, within margin"):
+            assert row.equivalent
+        assert not re.search(r"\b1\.0+× (slower|faster)", wording.clause(finding, found))
+        assert row.widening == pytest.approx(width(row) / t_width(finding.shifts))
+
+
+def width(row: Row) -> float:
+    return math.log(row.ci_high / row.ci_low)
+
+
+def t_width(shifts: np.ndarray) -> float:
+    interval = estimates.mean(shifts)
+    return interval.high - interval.low
+
+
+def test_outcomes_that_are_not_requested_count_as_evidence() -> None:
+    shifts = draw("AR(1) .7", 1, 8)[0]
+    every, one = compare(table(shifts)), compare(table(shifts), outcomes=NAMES[:1])
+    alone = compare(table(shifts[:1]))
+    (row,) = one.rows
+    same = next(row for row in every.rows if row.metric == NAMES[0])
+    assert (row.ci_low, row.ci_high, row.p) == (same.ci_low, same.ci_high, same.p)
+    assert row.autocorrelation_weight > alone.rows[0].autocorrelation_weight
+
+
+@pytest.mark.parametrize("blocks", [3, 4, 6, 8])
+def test_no_interval_rests_on_one_degree_of_freedom(blocks: int) -> None:
+    """A steady drift is the worst case; the interval is that of a mixture of t(n - 1)."""
+    found = compare(table(np.linspace(0.1, 0.2, blocks)[None]))
+    (row,) = found.rows
+    assert found.findings[0].means[-1].fits.df == blocks - 1
+    largest = found.findings[0].means[-1].fits.error[-1] * stats.t.ppf(0.975, blocks - 1)
+    assert width(row) <= 2 * largest + 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "outcomes", "code"),
+    [
+        ("AR(1) .7", 12, Widening.AUTOCORRELATION),
+        ("lognormal on one side", 12, Widening.SKEWNESS),
+        ("AR(1) .7", 1, Widening.POSSIBLE_AUTOCORRELATION),
+    ],
+)
+def test_what_widened_is_a_code_with_data(name: str, outcomes: int, code: Widening) -> None:
+    found = compare(table(draw(name, 3, 12)[1, :outcomes]))
+    rows = [row for row in found.rows if row.widened_by]
+    assert {row.widened_by for row in rows} == {code}
+    assert all(row.widening >= 1.25 for row in rows)
+    if code is Widening.AUTOCORRELATION:
+        assert all(0.4 < row.autocorrelation < 0.9 for row in rows)
+        assert all(row.autocorrelation_weight > 0.8 for row in rows)
+    clean = compare(table(draw("normal", 1, 12)[0]))
+    assert {row.widened_by for row in clean.rows} == {""}
+
+
+def test_one_disturbed_block_is_a_long_tail() -> None:
+    """Twelve shifts of about 10 %, in one of which the other side took twice as long."""
+    shifts = np.array([9.1, 10.6, 10.2, 9.5, 10.9, 9.8, 10.4, -60, 10.1, 9.9, 10.7, 9.6]) / 100
+    (row,) = compare(table(shifts[None])).rows
+    assert (row.verdict, row.widened_by) == ("inconclusive", Widening.SKEWNESS)
+    assert "hangs" not in row.reason
+
+
+def test_a_card_gives_the_reason_of_a_wide_range() -> None:
+    found = compare(table(draw("AR(1) .7", 3, 12)[1]), primary=NAMES[:1])
+    (finding,) = (one for one in found.findings if one.primary)
+    assert finding.decision is Decision.OPEN
+    assert reasons.widening(finding.row) in wording.clause(finding, found)
+    assert finding.row.reason.count(reasons.widening(finding.row)) == 1
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_false_differences_in_the_small(name: str) -> None:
+    """200 reports of 8 and of 12 blocks; three standard errors are added to what is promised."""
+    for blocks in (8, 12):
+        if most := simulated.limit(name, blocks):
+            allowed = most + 3 * math.sqrt(most * (1 - most) / FEW)
+            assert false_differences(name, FEW, blocks) <= allowed
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_power_in_the_small(effect: str) -> None:
+    """200 reports of 8 blocks; two standard errors of a share of 90 % are 4 points."""
+    found = power(*EFFECTS[effect], FEW, 8)
+    assert found.all_differ >= 0.95
+    assert found.one_differs >= 0.85 - 0.04
+    assert found.lost <= 0.10 + 0.04
+
+
+@pytest.mark.slow
+def test_false_differences() -> None:
+    """2,000 reports each. Two standard errors refute a promise: 1 point at 6 %, 1.6 at 15 %."""
+    print("\n| noise | t tests: 6, 8, 12, 20 blocks | 12 outcomes | one outcome | coverage |")
+    missed = []
+    for name in NOISES:
+        shares = [false_differences(name, REPORTS, blocks) for blocks in BLOCKS]
+        t = simulated.judge_by_t
+        by_t = [false_differences(name, REPORTS, blocks, rule=t) for blocks in BLOCKS]
+        single = [false_differences(name, 2 * REPORTS, blocks, 1) for blocks in BLOCKS]
+        covers = [simulated.judge(draw(name, 200, blocks)).covers.mean() for blocks in BLOCKS]
+        cells = [f"{100 * share:.1f}" for share in (*by_t, *shares, *single, *covers)]
+        print(f"| {name} | {' | '.join(cells)} |")
+        limits = [simulated.limit(name, blocks) for blocks in BLOCKS]
+        missed += [
+            (name, blocks, share)
+            for blocks, share, most in zip(BLOCKS, shares, limits, strict=True)
+            if most is not None and share > most + 2 * math.sqrt(most * (1 - most) / REPORTS)
+        ]
+    assert not missed
+
+
+@pytest.mark.slow
+def test_power() -> None:
+    """2,000 reports of 12 outcomes in normal noise, and 4,000 of one."""
+    print("\n| effect | blocks | all | one of 12 | its t test | lost | best alone | one outcome |")
+    for name, effect in EFFECTS.items():
+        for blocks in BLOCKS:
+            found, single = power(*effect, REPORTS, blocks), power(*effect, 2 * REPORTS, blocks, 1)
+            best = simulated.best_power(*effect, blocks, simulated.ALPHA / 12)
+            shares = (found.all_differ, found.one_differs, found.one_differs_by_t, found.lost)
+            cells = [f"{100 * share:.1f}" for share in (*shares, best, single.all_differ)]
+            print(f"| {name} | {blocks} | {' | '.join(cells)} |")
+            assert found.all_differ >= 0.95
+            assert found.one_differs >= 0.85 or blocks == 6
+            assert found.lost <= 0.10
+    for blocks in BLOCKS:
+        found = power(*EFFECTS["20 %, SD 5 %"], REPORTS, blocks, correlation=0.9)
+        shares = (found.all_differ, found.one_differs, found.one_differs_by_t, found.lost)
+        cells = [f"{100 * share:.1f}" for share in shares]
+        print(f"| correlated .9 | {blocks} | {' | '.join(cells)} |")
+
+
+def test_what_a_report_with_few_outcomes_pays() -> None:
+    """An effect that a t test shows in 80 %, among so many measured outcomes; 1,000 reports."""
+    shares = {
+        outcomes: [simulated.power_where_t_has_80(1_000, blocks, outcomes) for blocks in (6, 12)]
+        for outcomes in (1, 4, 12)  # measured, of which one is requested
+    }
+    print("\n".join(f"{outcomes}: {found}" for outcomes, found in shares.items()))
+    assert shares[1] < shares[4] < shares[12]
+    assert shares[12][1] > 0.72
