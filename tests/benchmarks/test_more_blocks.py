@@ -14,7 +14,7 @@ PLANS = 500
 @pytest.mark.slow
 @pytest.mark.parametrize("tests", [1, 12])
 @pytest.mark.parametrize("blocks", [6, 8, 12, 24])
-def test_numbers_of_blocks_that_are_too_small_are_at_most_a_fifth_of_all_plans(blocks: int, tests: int) -> None:
+def test_four_of_five_numbers_of_blocks_are_enough(blocks: int, tests: int) -> None:
     """500 plans a cell: three standard errors are 5.4 points. With -s it prints the table of docs/comparison.md.
 
     A cell: plans with a number, plans whose number is too small, both of all plans; the blocks needed and the median number.
@@ -28,5 +28,6 @@ def test_numbers_of_blocks_that_are_too_small_are_at_most_a_fifth_of_all_plans(b
         for one in filter(None, found):
             assert one.wrong <= 0.254, ratio
             numbers, wrong = numbers + one.numbers, wrong + one.wrong
-    print(f"of all numbers, {1 - wrong / numbers:.0%} are enough")
-    assert wrong <= 0.3 * numbers
+    if numbers:
+        print(f"of all numbers, {1 - wrong / numbers:.0%} are enough")
+    assert wrong <= 0.2 * numbers

@@ -18,7 +18,7 @@ from experiments.comparison.statistics.significance import ALPHA
 
 POWER = 0.8
 # Less misleads near the margin: see docs/comparison.md, and tests/benchmarks/test_more_blocks.py, which measures it.
-PREDICTED = 0.9
+PREDICTED = 0.95
 MAXIMUM_BLOCKS = 100_000
 # The numbers of further blocks that are tried: every one up to 16, then in steps of 6 %, finer than any of them is known.
 _MORE = np.unique(np.rint(np.geomspace(1, MAXIMUM_BLOCKS, 200))).astype(int)
@@ -94,7 +94,7 @@ class Plan:
 
 
 def blocks_to_settle(mean: float, sd: float, n: int, bound: float, *, most: int, tests: int = 1, alpha: float = ALPHA) -> Plan:
-    """Return how many more blocks bring any verdict with a predictive probability of 90 %.
+    """Return how many more blocks bring any verdict with a predictive probability of 95 %.
 
     The true mean and SD have their posterior given the n blocks that there are (Jeffreys' prior), so a mean that may lie at the
     margin gets no number. All blocks count, the n among them. The rule is the t rule of `significance`.

@@ -133,14 +133,16 @@ def test_of_several_levels_the_figures_name_the_level_in_letters_that_mlflow_tak
     assert card.answer.startswith("Training throughput against PyTorch in this campaign: PyTorch (compile) ")
 
 
+@pytest.mark.usefixtures("often")
 def test_what_is_open_says_the_range_and_what_would_settle_it() -> None:
     comparison = compare(paired([1.0] * 8, list(np.exp(OPEN)), LATENCY), outcomes=[LATENCY], primary=[LATENCY])
     (one,), said = comparison.findings, cards.of(comparison, "A study").answer
     assert one.plan is not None
     assert said.startswith("B answers 1.15× slower than a, but whether by more than 3 % is not settled")
-    assert said.endswith(f"At most {one.plan.blocks} more blocks settle it with a predicted probability of 90 %.")
+    assert said.endswith(f"At most {one.plan.blocks} more blocks settle it with a predicted probability of 95 %.")
 
 
+@pytest.mark.usefixtures("often")
 def test_blocks_are_offered_for_the_outcomes_that_they_are_planned_for() -> None:
     """Latency has a plan; the loss may lie at its margin, and a number would be none of its own."""
     shifts = 0.05 + 0.1 * np.array([-1, 1, 1, -1, 1, -1, -1, 1.0])
@@ -151,7 +153,7 @@ def test_blocks_are_offered_for_the_outcomes_that_they_are_planned_for() -> None
     assert blocks
     assert outlook.payable(by_metric[LOSS]) is None
     said = cards.of(comparison, "A study").answer
-    assert f"At most {blocks} more blocks settle median inference latency with a predicted probability of 90 %." in said
+    assert f"At most {blocks} more blocks settle median inference latency with a predicted probability of 95 %." in said
     assert said.endswith("How many more blocks would settle validation loss cannot be predicted; longer cells may help.")
     advice = remarks.on_more_blocks(comparison, lambda count, _: Advice(f"{count} more blocks", ()))
     assert advice is not None

@@ -134,19 +134,20 @@ def predicted(ratio: float, sd: float, n: int, tests: int, plans: int) -> Predic
 
 @pytest.mark.parametrize(
     ("ratio", "sd", "tests", "numbers"),
-    [(1.0, 0.02, 1, 0.1), (1.03, 0.02, 1, 0.0), (1.05, 0.02, 12, 0.3), (1.1, 0.05, 12, 0.5), (1.2, 0.2, 12, 0.3)],
+    [(1.03, 0.02, 1, 0.0), (1.1, 0.05, 12, 0.25), (1.2, 0.2, 12, 0.2)],
 )
-def test_numbers_of_blocks_that_are_too_small_are_at_most_a_fifth_of_all_plans(ratio, sd, tests, numbers):
+def test_hardly_any_number_of_blocks_is_too_small(ratio, sd, tests, numbers):
     """300 plans: a standard error of 2.3 points. All ratios and SDs: tests/benchmarks/test_more_blocks.py."""
     found = predicted(ratio, sd, 8, tests, 300)
     assert found is not None
-    assert found.wrong <= 0.2 + 3 * 0.023
+    assert found.wrong <= 0.2 * found.numbers + 3 * 0.023
     assert found.numbers >= numbers
 
 
 OPEN = 0.14 + 0.13 * np.array([-1, 1, -1, 1, -1, 1, -1, 1.0])
 
 
+@pytest.mark.usefixtures("often")
 def test_the_plan_is_for_this_verdict_among_the_reports_tests():
     """The same open row: alone, and beside eleven others that show nothing, which cost Holm's correction more blocks."""
     rng, table = np.random.default_rng(8), paired(np.ones(8), np.exp(OPEN), "m/x_seconds")
@@ -159,9 +160,10 @@ def test_the_plan_is_for_this_verdict_among_the_reports_tests():
     assert among.plan.blocks == power.blocks_to_settle(mean, among.spread, 8, MARGIN, most=100, tests=12).blocks
     single = power.blocks_to_settle(mean, among.spread, 8, MARGIN, most=100).blocks
     assert single < among.plan.blocks
-    assert f"at most {among.plan.blocks} more blocks settle it with a predicted probability of 90 %" in among.row.reason
+    assert f"at most {among.plan.blocks} more blocks settle it with a predicted probability of 95 %" in among.row.reason
 
 
+@pytest.mark.usefixtures("often")
 def test_tests_that_stand_cost_the_others_nothing():
     rng = np.random.default_rng(6)
     values = {f"m{at}/x_seconds": np.exp(0.5 * (np.arange(16) >= 8) + rng.normal(0, 0.01, 16)) for at in range(11)}
@@ -173,6 +175,7 @@ def test_tests_that_stand_cost_the_others_nothing():
     assert costly != expected
 
 
+@pytest.mark.usefixtures("often")
 def test_a_plan_tells_the_machines_time():
     """Both runs of a block, one after the other, take 20 minutes together: three blocks an hour, 72 a day."""
     table = paired(np.ones(8), np.exp(OPEN), "m/x_seconds")
