@@ -74,6 +74,7 @@ def test_promises_can_break() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7_200)
 def test_promises_hold_for_60_campaigns() -> None:
     found = calibrate(campaigns=60)
     print(stopping.as_markdown(found))
