@@ -284,6 +284,11 @@ def feasible(trial: FrozenTrial) -> bool:
     return trial.state == TrialState.COMPLETE and all(value <= 0 for value in trial.constraints.values())
 
 
+def has_finite_values(trial: FrozenTrial) -> bool:
+    """Return whether the trial ended with values; one that ran out of memory has infinite ones."""
+    return trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))
+
+
 def best(study: Study) -> list[FrozenTrial]:
     """The best trial, or those that none surpasses in every objective, the first objective's best first. Feasible ones alone,
     and of several with the same settings the first.

@@ -31,7 +31,7 @@ from experiments.planning import length
 from experiments.sweep import batches, goals, plots, report, search, space, winners
 from experiments.sweep.search import Goal
 from experiments.sweep.trials import Trials, point
-from tracking import journal, spreadsheet
+from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import RunKind, RunOutcome, Tags
@@ -60,8 +60,6 @@ class Found:
     """What a sweep came to. conclusion: of the campaign that measured the best afresh; None where there was none."""
 
     sentences: list[str]
-    best: list[FrozenTrial] = field(default_factory=list)
-    table: list[list[str]] = field(default_factory=list)
     page: Path | None = None
     settings: list[Path] = field(default_factory=list)
     dashboard: str = ""
@@ -253,12 +251,9 @@ class Worker:
         folder = runner.folder / "found"
         folder.mkdir(exist_ok=True)
         best, told = self._best()
-        trials = self.study.get_trials()
-        table = report.table(trials, asked.goal)
-        sentences = [*told, *report.sentences(trials, best, asked.goal)]
+        sentences = [*told, *report.sentences(self.study.get_trials(), best, asked.goal)]
         files = winners.write(folder, best, asked.goal.dimensions)
-        (folder / "trials.csv").write_text(spreadsheet.as_csv(table), encoding="utf-8")
-        (folder / "trials.json").write_text(json.dumps({"columns": table[0], "data": table[1:]}), encoding="utf-8")
+        report.write_table(self.study, folder)
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         title = f"Sweep of {asked.study}: {asked.sweep.search}"
@@ -266,24 +261,15 @@ class Worker:
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             lead = self._link(self.study.user_attrs[self._campaign])
-        plots.write(self.study, folder, title, sentences, table, warned=runner.warnings, pages=self._pages())
+        plots.write(self.study, folder, title, sentences, warned=runner.warnings)
         runner.keep_file(folder)
-        runner.keep_metrics(report.metrics(trials, best, asked.goal))
+        if len(asked.goal.objectives) == 1 and best:
+            runner.keep_metrics({f"sweep/best/{asked.goal.objectives[0].metric}": best[0].values[0]})
         text = "\n\n".join(["### Found\n" + "\n".join(f"- {one}" for one in sentences), lead])
         tags = {"verdict": " ".join(sentences)[:1_000], **note(text)}
         delivered = runner.close(RunOutcome.OK, "", tags)
         dashboard = f"optuna-dashboard {search.address(self.study)}"
-        return Found(sentences, best, table, folder / "sweep.html", files, dashboard, conclusion, delivered)
-
-    def _pages(self) -> dict[str, str]:
-        """The page of each trial's run in MLflow, by what the search calls the run; empty where no server can be asked."""
-        runner = self.runner
-        own = f"tags.kind = '{RunKind.TRIAL}' and tags.`mlflow.parentRunId` = '{runner.run_id}'"
-        try:
-            found = list(runner.store.runs(runner.experiment, own)) if runner.deliver() else []
-        except Unreachable:
-            found = []
-        return {one.tags["origin"]: runner.store.address(one.run_id) for one in found if "origin" in one.tags}
+        return Found(sentences, folder / "sweep.html", files, dashboard, conclusion, delivered)
 
     def _best(self) -> tuple[list[FrozenTrial], list[str]]:
         """The trials worth judging, and what is said of a search for the largest batch."""
