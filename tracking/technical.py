@@ -17,7 +17,7 @@ NAMES = frozenset(
     (
         *("cell", "cool_down", "energy_of", "environment", "exported_from", "exported_run_id", "features", "host", "idle"),
         *("implied", "looks", "optimizer.implementation", "parity.device", "pid", "pid_started", "turns"),
-        *("trial.intermediate", "trial.params", "trial.values"),
+        "trial.params",
     )
 )
 PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "version.")

@@ -33,7 +33,6 @@ FITS = "fits in memory"
 WAIT_SECONDS = 0.5
 STALE_AFTER = 3  # heartbeats that a worker may miss before its trial is given to another
 NONE_SUCCEEDED = 3
-Report = Callable[[float, int], bool]
 
 SAMPLERS: dict[str, Callable[[Sequence[Dimension], int], BaseSampler]] = {
     "tpe": lambda _, seed: TPESampler(seed=seed, multivariate=True, group=True),
@@ -112,17 +111,13 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
 
 @_experimental_features()
 def sampler(name: str, dimensions: Sequence[Dimension], seed: int) -> BaseSampler:
-    """Optuna's sampler of that name. Raises WrongCall."""
-    if name not in SAMPLERS:
-        raise WrongCall(f"sampler={name} is not known; choose {', '.join(SAMPLERS)}")
+    """Create Optuna's sampler of that name."""
     return SAMPLERS[name](dimensions, seed % 2**31)
 
 
 @_experimental_features()
 def pruner(name: str, epochs: int) -> BasePruner:
-    """Optuna's pruner of that name, for trials of so many epochs. Raises WrongCall."""
-    if name not in PRUNERS:
-        raise WrongCall(f"pruner={name} is not known; choose {', '.join(PRUNERS)}")
+    """Create Optuna's pruner of that name, for trials of n epochs."""
     return PRUNERS[name](epochs)
 
 
@@ -150,11 +145,6 @@ def load(storage: RDBStorage, name: str) -> Study:
     return optuna.load_study(study_name=wanted, storage=storage)
 
 
-def sibling_study(study: Study, name: str) -> Study:
-    """A study of that name in the same storage, made if it is not there yet."""
-    return optuna.create_study(storage=storage_of(study), study_name=name, load_if_exists=True)
-
-
 def storage_of(study: Study) -> RDBStorage:
     storage = study._storage
     kept = getattr(storage, "_backend", storage)  # Optuna puts a cache before it
@@ -165,16 +155,6 @@ def storage_of(study: Study) -> RDBStorage:
 def address(study: Study) -> str:
     """Where the study is kept, as `optuna-dashboard` takes it."""
     return storage_of(study).engine.url.render_as_string(hide_password=True)
-
-
-def others_at_work(study: Study, worker: str) -> bool:
-    """Whether another worker than this one runs a trial, and is alive."""
-    try:
-        optuna.storages.fail_stale_trials(study)
-        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    except SQLAlchemyError:
-        return False
-    return any(one.user_attrs.get("worker", worker) != worker for one in running)
 
 
 def seed_of(study: Study, seed: int, worker: str = "") -> int:
@@ -222,14 +202,9 @@ def requeue(study: Study, trial: Trial) -> None:
     RetryHeartbeatStaleTrialCallback()(study, _frozen(study, trial))
 
 
-def original(trial: Trial, study: Study) -> int:
-    """The number under which a trial was first run."""
-    return original_number(_frozen(study, trial))
-
-
-def original_number(trial: FrozenTrial) -> int:
-    history = RetryHeartbeatStaleTrialCallback.retry_history(trial)
-    return history[0] if history else trial.number
+def original_number(study: Study, trial: Trial) -> int:
+    """Return the number under which a trial was first run."""
+    return min([trial.number, *RetryHeartbeatStaleTrialCallback.retry_history(_frozen(study, trial))])
 
 
 def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
@@ -264,21 +239,6 @@ def not_finite(goal: Goal, metrics: Mapping[str, float]) -> str:
     return next((f"{one} is {metrics[one]}" for one in goal.metrics if not math.isfinite(metrics[one])), "")
 
 
-def reporter(trial: Trial) -> Report:
-    """Takes an epoch's value of the only objective; says whether the pruner would rather stop."""
-
-    def report(value: float, epoch: int) -> bool:
-        trial.report(value, epoch)
-        return trial.should_prune()
-
-    return report
-
-
-def reported(trial: Trial, study: Study) -> dict[int, float]:
-    """Epoch → value that the pruner was given."""
-    return dict(sorted(_frozen(study, trial).intermediate_values.items()))
-
-
 def feasible(trial: FrozenTrial) -> bool:
     """Whether the trial fitted into memory and kept every constraint."""
     return trial.state == TrialState.COMPLETE and all(value <= 0 for value in trial.constraints.values())
@@ -293,15 +253,13 @@ def best(study: Study) -> list[FrozenTrial]:
     """The best trial, or those that none surpasses in every objective, the first objective's best first. Feasible ones alone,
     and of several with the same settings the first.
     """
-    if not any(feasible(one) for one in study.get_trials(deepcopy=False)):
-        return []
-    if len(study.directions) == 1:
-        return [study.best_trial]
     rises = study.directions[0] == optuna.study.StudyDirection.MAXIMIZE
-    ordered = sorted(study.best_trials, key=lambda one: one.values[0], reverse=rises)
+    ordered = sorted(study.best_trials, key=lambda trial: trial.values[0], reverse=rises)
+    if len(study.directions) == 1:
+        return ordered[:1]
     different: dict[str, FrozenTrial] = {}
-    for one in ordered:
-        different.setdefault(repr(sorted(one.params.items())), one)
+    for trial in ordered:
+        different.setdefault(repr(sorted(trial.params.items())), trial)
     return list(different.values())
 
 
@@ -317,8 +275,8 @@ def _check_hope(study: Study) -> None:
         raise EvenhandError(f"the first {len(failed)} trials all failed, the last with: {failed[-1].user_attrs['reason']}")
 
 
-def _frozen(study: Study, trial: FrozenTrial | Trial) -> FrozenTrial:
-    return next(one for one in reversed(study.get_trials(deepcopy=False)) if one.number == trial.number)
+def _frozen(study: Study, trial: Trial) -> FrozenTrial:
+    return study.get_trials(deepcopy=False)[trial.number]
 
 
 def _in_a_line(error: BaseException) -> str:

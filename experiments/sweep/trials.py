@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +28,6 @@ from tracking.errors import EvenhandError, WrongCall
 from tracking.records import VANISHED, Metrics, Record, RunClosed, RunKind, RunOutcome, StoredRun, Tags
 from tracking.store import Unreachable
 
-MAX_INTERMEDIATE = 200
 # What was found out for the whole sweep at its beginning.
 OF_ALL = ("parity", "user", "mlflow.user")
 STATES = {"COMPLETE": "FINISHED", "FAIL": "FAILED", "PRUNED": "KILLED"}
@@ -68,8 +65,6 @@ class Trials:
         """setup: what all frameworks and models of the search are given; base: the settings where nothing is searched."""
         self._runner, self._study, self._setup, self._base, self._goal = runner, study, setup, base, goal
         self._extracted: set[str] = set()
-        self._compared = len(study.get_trials(deepcopy=False)) > 0
-        self._told_that_nothing_is_pruned = False
 
     def run(self, trial: Trial) -> list[float]:
         """One trial, to its end. Raises what Optuna understands; Interrupted, after which it waits to be run again."""
@@ -92,7 +87,6 @@ class Trials:
     def _measured(self, trial: Trial, values: Mapping[str, Value]) -> Result:
         run = uuid.uuid4().hex
         trial.set_user_attr("run", run)
-        trial.set_user_attr("worker", f"{platform.node()}:{os.getpid()}")
         trial.set_user_attr("machine", provenance.fingerprint())
         try:
             setup = self._prepared(values)
@@ -114,7 +108,7 @@ class Trials:
         }
         if cooled := self._runner.cool_down(name, devices.cool_down_seconds(setup.settings)):
             tags["cool_down"] = cooled
-        key = f"trial-{search.original(trial, self._study):04d}"
+        key = f"trial-{search.original_number(self._study, trial):04d}"
         work = Work(treatment, key, name, tags, setup.prepared.inputs, run=run)
         ended = self._runner.measure(setup, work, self._watch(trial, setup.settings))
         return Result(
@@ -152,12 +146,14 @@ class Trials:
         """Epochs' values of the only objective, for the pruner."""
         if len(self._goal.objectives) != 1:
             return None
-        metric, report, last = self._goal.objectives[0].metric, search.reporter(trial), getattr(settings, "epochs", 0)
+        metric, last = self._goal.objectives[0].metric, getattr(settings, "epochs", 0)
 
         def watch(told: Metrics) -> str:
             for one in told.points:
-                if one.key == metric and 0 < one.step < last and report(one.value, one.step):
-                    return f"pruned after epoch {one.step} of {last}: {metric} was {one.value:.4g}"
+                if one.key == metric and 0 < one.step < last:
+                    trial.report(one.value, one.step)
+                    if trial.should_prune():
+                        return f"pruned after epoch {one.step} of {last}: {metric} was {one.value:.4g}"
             return ""
 
         return watch
@@ -193,13 +189,10 @@ class Trials:
         state = "FAIL" if result.failed else "PRUNED" if result.pruned else "COMPLETE"
         told: dict[str, str] = {"trial.state": state}
         if state == "COMPLETE":
-            broken = [one.text for one in self._goal.constraints if self._breaks(one, result)]
-            told["trial.feasible"] = str(not (broken or result.out_of_memory)).lower()
-            told |= {"trial.breaks": ", ".join(broken)} if broken else {}
-        if not result.out_of_memory and state == "COMPLETE":
-            told["trial.values"] = json.dumps({one.metric: result.metrics[one.metric] for one in self._goal.objectives})
-        if reported := search.reported(trial, self._study):
-            told["trial.intermediate"] = json.dumps(dict(list(reported.items())[-MAX_INTERMEDIATE:]))
+            keeps_all = not result.out_of_memory and all(
+                bound.violation(result.metrics[bound.metric]) <= 0 for bound in self._goal.constraints
+            )
+            told["trial.feasible"] = str(keeps_all).lower()
         records: list[Record] = [Tags(result.run, told)]
         if result.failed or result.out_of_memory:
             outcome = RunOutcome.FAILED if result.failed else RunOutcome.OUT_OF_MEMORY
@@ -207,9 +200,6 @@ class Trials:
         for record in records:
             self._runner.write(record)
         self._say(result, steps)
-
-    def _breaks(self, constraint: goals.Constraint, result: Result) -> bool:
-        return not result.out_of_memory and constraint.violation(result.metrics[constraint.metric]) > 0
 
     def _say(self, result: Result, steps: int) -> None:
         from experiments.comparison.report import wording

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial
 
 from experiments import studies
 from experiments.campaign import conclude, launch
@@ -149,7 +148,6 @@ def _check(asked: SweepRequest) -> None:
         for one in goal.dimensions:
             if not (sweep.find and one.name == batches.NAME):
                 one.grid()  # raises for what has no end
-    search.sampler(sweep.sampler, goal.dimensions, 0)
     first = {one.name: one.extremes[0] for one in goal.dimensions}
     point(asked.study, asked.base, goal.dimensions, first)  # raises where a trial would be several cells
 
@@ -158,7 +156,8 @@ class Worker:
     """Built by `start` or `resume`; `run` does what is left of the sweep, beside others where there are any."""
 
     def __init__(self, asked: SweepRequest, ready: Ready, records: Journal, study: Study, display: Display, name: str) -> None:
-        self.asked, self.study, self.display = asked, study, display
+        """name: of a worker that joined; empty for the process that holds the sweep's journal."""
+        self.asked, self.study, self.display, self._joined = asked, study, display, bool(name)
         self.runner = Runner(records, display, devices.of(asked.base)[0])
         self.runner.warnings = list(ready.setup.prepared.warnings)
         self._trials = Trials(self.runner, study, ready.setup, asked.base, asked.goal)
@@ -167,13 +166,17 @@ class Worker:
         study.pruner = search.pruner(sweep.pruner, getattr(asked.base, "epochs", 1))
 
     def run(self) -> Found:
-        """All trials, then the conclusion, by whichever worker comes to it first. Whatever happens, its reason is kept."""
+        """Run trials until there are enough; the process that holds the sweep's journal then concludes."""
         runner = self.runner
         try:
             with runner.signals():
                 runner.warn(tuple(runner.warnings))
                 self._work()
-            return self._concluded()
+            if self._joined:
+                self.runner.leave()
+                where = f"if it has ended, resume={runner.run_id} with its journal does"
+                return Found([f"The trials are done. The process that began the sweep concludes; {where}."])
+            return self._conclude()
         except Interrupted as error:
             self._leave(RunOutcome.INTERRUPTED, str(error))
             raise runner.interrupted("; finished trials are kept") from None
@@ -201,14 +204,6 @@ class Worker:
             return
         search.run_until(self.study, self._count, self._trials.run, self._wait)
 
-    def work_along(self) -> None:
-        """Trials beside the sweep's own process, which concludes."""
-        try:
-            with self.runner.signals():
-                self._work()
-        finally:
-            self.runner.leave()
-
     @property
     def _count(self) -> int:
         sweep, dimensions = self.asked.sweep, self.asked.goal.dimensions
@@ -226,25 +221,6 @@ class Worker:
         self.display.step("waiting for the trials of others", 0, None)
 
     # ---- what was found
-
-    def _concluded(self) -> Found:
-        """The conclusion is itself a trial of a study of its own: exactly one worker makes it, and another if that one dies."""
-        own = search.sibling_study(self.study, f"{self.runner.run_id}/conclusion-{len(self._ended())}")
-        found: list[Found] = []
-
-        def conclude_once(trial: Trial) -> Sequence[float]:
-            try:
-                found.append(self._conclude())
-            except BaseException:
-                search.requeue(own, trial)
-                raise
-            return [0.0]
-
-        search.run_until(own, 1, conclude_once, self._wait)
-        if found:
-            return found[0]
-        self._leave(RunOutcome.OK, "")
-        return Found(["The trials are done, and what they found has been judged; more of them with resume and a larger trials."])
 
     def _conclude(self) -> Found:
         runner, asked = self.runner, self.asked
@@ -314,8 +290,8 @@ class Worker:
             return f"The verdicts stand in the campaign {campaign}."
 
     def _leave(self, outcome: RunOutcome, reason: str) -> None:
-        """Lets the sweep's run go, and ends it unless others still work on it."""
-        if search.others_at_work(self.study, f"{platform.node()}:{os.getpid()}"):
+        """End the sweep's run, which is left alone by those that joined."""
+        if self._joined:
             self.runner.leave()
         else:
             self.runner.close(outcome, reason)
