@@ -25,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from experiments.sweep.goals import Constraint, Objective
 from experiments.sweep.space import Dimension, Value
 from tracking.errors import EvenhandError, WrongCall
+from tracking.records import RunOutcome
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -55,14 +56,12 @@ class TrialFailed(EvenhandError):
 
 @dataclass(frozen=True)
 class Result:
-    """What one trial's process found. reason: why it is not `ok`."""
+    """Result of one trial's process. run: its run in the journal; reason: why it is not `ok`."""
 
     run: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    out_of_memory: bool = False
-    pruned: bool = False
-    failed: bool = False
+    outcome: RunOutcome = RunOutcome.OK
     reason: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def create(storage: RDBStorage, name: str, goal: Goal, attributes: Mapping[str, 
 
 def load(storage: RDBStorage, name: str) -> Study:
     """The study of that name, or the newest one for `last`. Raises WrongCall."""
-    names = [one for one in optuna.get_all_study_names(storage) if "/" not in one]
+    names = optuna.get_all_study_names(storage)
     wanted = names[-1] if name == "last" and names else name
     if wanted not in names:
         raise WrongCall(f"resume: no sweep {name} in that storage; have {', '.join(names[-5:]) or 'none'}")
@@ -222,12 +221,12 @@ def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
 
 def answer(trial: Trial, goal: Goal, result: Result) -> list[float]:
     """A process's result as Optuna takes it. Raises TrialPruned, TrialFailed; WrongCall where a metric is not there."""
-    if result.pruned:
+    if result.outcome == RunOutcome.PRUNED:
         raise optuna.TrialPruned(result.reason)
-    if result.failed:
+    if result.outcome not in (RunOutcome.OK, RunOutcome.OUT_OF_MEMORY):
         raise TrialFailed(result.reason)
-    trial.set_constraint(FITS, float(result.out_of_memory) or -1.0)
-    if result.out_of_memory:
+    trial.set_constraint(FITS, 1.0 if result.outcome == RunOutcome.OUT_OF_MEMORY else -1.0)
+    if result.outcome == RunOutcome.OUT_OF_MEMORY:
         return [one.worst for one in goal.objectives] or [-math.inf]
     for one in goal.constraints:
         trial.set_constraint(one.text, one.violation(result.metrics[one.metric]))

@@ -183,7 +183,7 @@ class Worker:
         except KeyboardInterrupt:
             self._leave(RunOutcome.INTERRUPTED, "stopped while the best was judged")
             raise runner.interrupted(" while the best was judged") from None
-        except Exception as error:
+        except BaseException as error:  # a job that is out of time ends by SystemExit
             self._leave(RunOutcome.FAILED, f"{type(error).__name__}: {error}")
             raise
 

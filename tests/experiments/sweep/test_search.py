@@ -14,6 +14,7 @@ from experiments.studies import captioning
 from experiments.sweep import batches, goals, search, space
 from experiments.sweep.search import Goal, Result, TrialFailed
 from tracking.errors import EvenhandError, WrongCall
+from tracking.records import RunOutcome
 
 
 def goal(text: str = "batch_size=1..64:log", objectives: str = "throughput:max", constraints: str = "") -> Goal:
@@ -34,7 +35,7 @@ def no_waiting() -> None:
 
 
 def result(value: float, memory: float = 1e9) -> Result:
-    return Result("run", {"train/examples_per_second": value, "memory/peak_rss_bytes": memory})
+    return Result("run", metrics={"train/examples_per_second": value, "memory/peak_rss_bytes": memory})
 
 
 @pytest.mark.parametrize("sampler", sorted(search.SAMPLERS))
@@ -58,7 +59,7 @@ def test_what_runs_out_of_memory_or_breaks_a_bound_is_a_result_and_never_the_bes
 
     def run(trial: Trial) -> Sequence[float]:
         size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
-        return search.answer(trial, wanted, result(size, size * 1e8) if size < 64 else Result("run", out_of_memory=True))
+        return search.answer(trial, wanted, result(size, size * 1e8) if size < 64 else Result("run", RunOutcome.OUT_OF_MEMORY))
 
     search.run_until(made, 4, run, no_waiting)
     assert {trial.state for trial in made.trials} == {TrialState.COMPLETE}
@@ -132,7 +133,7 @@ def test_the_largest_batch_that_fits_is_found_in_log2_steps(tmp_path: Path, limi
 
     def run(trial: Trial) -> Sequence[float]:
         size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
-        return search.answer(trial, wanted, result(1.0) if size <= limit else Result("run", out_of_memory=True))
+        return search.answer(trial, wanted, result(1.0) if size <= limit else Result("run", RunOutcome.OUT_OF_MEMORY))
 
     def try_one(values: dict[str, space.Value]) -> None:
         made.enqueue_trial(values)

@@ -241,7 +241,7 @@ def test_an_objective_that_no_run_has_ends_the_sweep_in_one_line(place: Place) -
     }
     done = place.call(*command(place, **asked))
     assert done.returncode == 2
-    assert "the first trial has no energy/watt_hours; it has " in done.stderr
+    assert "the first trial has no energy/watt_hours; have " in done.stderr
     assert "Traceback" not in done.stderr
     (sweep,) = runs(place, "sweep")
     assert sweep.status == "FAILED"
