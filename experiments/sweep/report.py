@@ -27,11 +27,10 @@ def trials_frame(study: Study) -> DataFrame:
 
 
 def write_table(study: Study, folder: Path) -> None:
-    """Write `trials.csv` and `trials.json`, which MLflow's UI shows as a table."""
+    """Write `trials.csv`, which MLflow's UI shows as a table."""
     frame = trials_frame(study)
     cells = frame.astype(object).where(frame.notna(), "").to_numpy().tolist()
     (folder / "trials.csv").write_text(spreadsheet.as_csv([list(frame.columns), *cells]), encoding="utf-8")
-    (folder / "trials.json").write_text(frame.to_json(orient="split", index=False), encoding="utf-8")
 
 
 def _out_of_memory(trial: FrozenTrial) -> bool:

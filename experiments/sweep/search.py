@@ -6,7 +6,6 @@ import importlib.util
 import math
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -144,23 +143,6 @@ def load(storage: RDBStorage, name: str) -> Study:
     return optuna.load_study(study_name=wanted, storage=storage)
 
 
-def storage_of(study: Study) -> RDBStorage:
-    storage = study._storage
-    kept = getattr(storage, "_backend", storage)  # Optuna puts a cache before it
-    assert isinstance(kept, RDBStorage)
-    return kept
-
-
-def address(study: Study) -> str:
-    """Where the study is kept, as `optuna-dashboard` takes it."""
-    return storage_of(study).engine.url.render_as_string(hide_password=True)
-
-
-def seed_of(study: Study, seed: int, worker: str = "") -> int:
-    """Differs at every resumption and for every worker, so that none repeats the draws of another."""
-    return seed * 10_007 + len(study.get_trials(deepcopy=False)) + zlib.crc32(worker.encode()) * bool(worker)
-
-
 def run_until(study: Study, count: int, run: Callable[[Trial], Sequence[float]], waiting: Callable[[], None]) -> None:
     """Trials until there are `count`, whoever runs them; what another worker dropped is run again.
 
@@ -231,11 +213,6 @@ def answer(trial: Trial, goal: Goal, result: Result) -> list[float]:
     for one in goal.constraints:
         trial.set_constraint(one.text, one.violation(result.metrics[one.metric]))
     return [result.metrics[one.metric] for one in goal.objectives] or [float(trial.params[goal.along])]
-
-
-def not_finite(goal: Goal, metrics: Mapping[str, float]) -> str:
-    """The first metric that has no finite value, in words; empty where all have."""
-    return next((f"{one} is {metrics[one]}" for one in goal.metrics if not math.isfinite(metrics[one])), "")
 
 
 def feasible(trial: FrozenTrial) -> bool:

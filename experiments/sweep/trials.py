@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -79,8 +80,9 @@ class Trials:
             trial.set_user_attr("reason", result.reason)
         if result.outcome == RunOutcome.OK:
             goals.require(result.metrics, self._goal.metrics)
-            if trouble := search.not_finite(self._goal, result.metrics):
-                result = dataclasses.replace(result, outcome=RunOutcome.FAILED, reason=trouble)
+            for metric in self._goal.metrics:
+                if not math.isfinite(value := result.metrics[metric]):
+                    result = dataclasses.replace(result, outcome=RunOutcome.FAILED, reason=f"{metric} is {value}")
         self._settle(result)
         return search.answer(trial, self._goal, result)
 

@@ -6,11 +6,13 @@ import dataclasses
 import json
 import platform
 import uuid
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from optuna.storages import RDBStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
@@ -155,14 +157,26 @@ def _check(asked: SweepRequest) -> None:
 class Worker:
     """Built by `start` or `resume`; `run` does what is left of the sweep, beside others where there are any."""
 
-    def __init__(self, asked: SweepRequest, ready: Ready, records: Journal, study: Study, display: Display, name: str) -> None:
+    def __init__(
+        self,
+        asked: SweepRequest,
+        ready: Ready,
+        records: Journal,
+        storage: RDBStorage,
+        study: Study,
+        display: Display,
+        name: str = "",
+    ) -> None:
         """name: of a worker that joined; empty for the process that holds the sweep's journal."""
-        self.asked, self.study, self.display, self._joined = asked, study, display, bool(name)
+        self.asked, self._storage, self.study, self.display = asked, storage, study, display
+        self._joined = bool(name)
         self.runner = Runner(records, display, devices.of(asked.base)[0])
         self.runner.warnings = list(ready.setup.prepared.warnings)
         self._trials = Trials(self.runner, study, ready.setup, asked.base, asked.goal)
         sweep = asked.sweep
-        study.sampler = search.sampler(sweep.sampler, asked.goal.dimensions, search.seed_of(study, asked.base.seed, name))
+        # Differs at every resumption and for every worker, so that none repeats the draws of another.
+        seed = asked.base.seed * 10_007 + len(study.get_trials(deepcopy=False)) + (zlib.crc32(name.encode()) if name else 0)
+        study.sampler = search.sampler(sweep.sampler, asked.goal.dimensions, seed)
         study.pruner = search.pruner(sweep.pruner, getattr(asked.base, "epochs", 1))
 
     def run(self) -> Found:
@@ -244,7 +258,7 @@ class Worker:
         text = "\n\n".join(["### Found\n" + "\n".join(f"- {one}" for one in sentences), lead])
         tags = {"verdict": " ".join(sentences)[:1_000], **note(text)}
         delivered = runner.close(RunOutcome.OK, "", tags)
-        dashboard = f"optuna-dashboard {search.address(self.study)}"
+        dashboard = f"optuna-dashboard {self._storage.engine.url.render_as_string(hide_password=True)}"
         return Found(sentences, folder / "sweep.html", files, dashboard, conclusion, delivered)
 
     def _best(self) -> tuple[list[FrozenTrial], list[str]]:
@@ -316,7 +330,7 @@ def start(asked: SweepRequest, display: Display) -> Worker:
     kept = journal.read_campaign(records.folder)
     storage = storage or search.open_storage(search.sqlite(records.folder / DATABASE), sweep.heartbeat_seconds)
     study = search.create(storage, kept["run_id"], asked.goal, {ATTRIBUTE: json.dumps(kept)})
-    worker = Worker(asked, ready, records, study, display, "")
+    worker = Worker(asked, ready, records, storage, study, display)
     launch.keep_what_was_found(worker.runner, ready)
     return worker
 
@@ -363,7 +377,8 @@ def resume(sweep: Sweep, given: Mapping[str, str], display: Display, *, join: bo
     folder, kept = _find(sweep, given["resume"], root)
     asked = _as_asked(kept, sweep, given)
     url = asked.sweep.storage or search.sqlite(folder / DATABASE if folder else Path())
-    study = search.load(search.open_storage(url, asked.sweep.heartbeat_seconds), kept["run_id"])
+    storage = search.open_storage(url, asked.sweep.heartbeat_seconds)
+    study = search.load(storage, kept["run_id"])
     ready = launch.make_ready(asked.study, space.widest(asked.base, asked.goal.dimensions), display)
     asked = with_length(asked, ready.setup.prepared.dataset.counts)
     name = ""
@@ -380,7 +395,7 @@ def resume(sweep: Sweep, given: Mapping[str, str], display: Display, *, join: bo
         Store().adopt(kept["run_id"], kept["run"])
     else:
         launch.reopen_parent(ready.store, kept, records)
-    return Worker(asked, ready, records, study, display, name)
+    return Worker(asked, ready, records, storage, study, display, name)
 
 
 def _find(sweep: Sweep, wanted: str, root: Path) -> tuple[Path | None, dict[str, Any]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 from optuna.trial import Trial, TrialState
 
 from experiments.studies import captioning
@@ -24,8 +25,12 @@ def goal(text: str = "batch_size=1..64:log", objectives: str = "throughput:max",
     )
 
 
+def storage(folder: Path, heartbeat_seconds: int = 1) -> RDBStorage:
+    return search.open_storage(search.sqlite(folder / "optuna.db"), heartbeat_seconds)
+
+
 def study(folder: Path, wanted: Goal, sampler: str = "tpe", heartbeat_seconds: int = 1) -> optuna.Study:
-    made = search.create(search.open_storage(search.sqlite(folder / "optuna.db"), heartbeat_seconds), "one", wanted, {"x": 1})
+    made = search.create(storage(folder, heartbeat_seconds), "one", wanted, {"x": 1})
     made.sampler = search.sampler(sampler, wanted.dimensions, 0)
     return made
 
@@ -99,7 +104,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on_but_not_without_any_succes
         trial.set_user_attr("reason", "no such file")
         raise TrialFailed("no such file")
 
-    hopeless = search.create(search.storage_of(made), "hopeless", wanted, {})
+    hopeless = search.create(storage(tmp_path), "hopeless", wanted, {})
     with pytest.raises(EvenhandError, match="the first 3 trials all failed, the last with: no such file"):
         search.run_until(hopeless, 10, fail, no_waiting)
 
@@ -109,7 +114,7 @@ def test_what_a_dead_worker_dropped_is_run_again_with_the_same_settings_and_coun
     made = study(tmp_path, wanted, "grid")
     dropped = made.ask()
     values = search.suggest(dropped, wanted.dimensions)
-    search.storage_of(made).record_heartbeat(dropped._trial_id)  # its worker dies after this
+    storage(tmp_path).record_heartbeat(dropped._trial_id)  # its worker dies after this
     waited = []
 
     def run(trial: Trial) -> Sequence[float]:
