@@ -6,8 +6,7 @@ import importlib.util
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -77,17 +76,9 @@ class Goal:
         return (*(one.metric for one in self.objectives), *(one.metric for one in self.constraints))
 
 
-@contextmanager
-def _experimental_features() -> Iterator[None]:
-    """Accept what Optuna calls experimental, without a warning, here and nowhere else."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        yield
-
-
-@_experimental_features()
 def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
     """The database behind a URL; trials whose worker stops beating are run again by another. Raises WrongCall."""
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of this process, which is a sweep's own
     if urlsplit(url).password:
         raise WrongCall("storage: a password in the address ends in logs and process lists; leave it out and set PGPASSWORD")
     if url.startswith("postgresql://") and importlib.util.find_spec("psycopg") is None:
@@ -107,13 +98,11 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
         raise WrongCall(f"storage={url} cannot be used: {_in_a_line(error)}; write postgresql://user@host/database") from None
 
 
-@_experimental_features()
 def sampler(name: str, dimensions: Sequence[Dimension], seed: int) -> BaseSampler:
     """Create Optuna's sampler of that name."""
     return SAMPLERS[name](dimensions, seed % 2**31)
 
 
-@_experimental_features()
 def pruner(name: str, epochs: int) -> BasePruner:
     """Create Optuna's pruner of that name, for trials of n epochs."""
     return PRUNERS[name](epochs)
@@ -177,7 +166,6 @@ def counted(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     return [one for one in trials if one.number not in again and not one.user_attrs.get(SURPLUS)]
 
 
-@_experimental_features()
 def requeue(study: Study, trial: Trial) -> None:
     """A trial that was stopped from outside waits to be run again."""
     RetryHeartbeatStaleTrialCallback()(study, _frozen(study, trial))

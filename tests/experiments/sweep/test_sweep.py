@@ -148,6 +148,7 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
 
     third = place.call(*resume(place, **shared))
     assert third.returncode == 3, third.stdout + third.stderr
+    assert "ExperimentalWarning" not in third.stderr
     study = optuna_study(place, storage)
     counted = search.counted(study.trials)
     assert [one.state for one in counted] == [TrialState.COMPLETE] * 8
