@@ -14,8 +14,7 @@ NAMES = frozenset(
     (
         *("cell", "cool_down", "energy_of", "environment", "exported_from", "exported_run_id", "features", "host", "idle"),
         *("implied", "keras.use_cudnn", "looks", "optimizer.implementation", "parity.device", "pid"),
-        *("pid_started", "turns"),
-        *("trial.intermediate", "trial.params", "trial.values"),
+        *("pid_started", "trial.params", "turns"),
     )
 )
 PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "version.", "warmup.")

@@ -233,7 +233,6 @@ def _sweep(settings: Sweep, given: Mapping[str, str]) -> int:
     _end_in_order()
     from experiments.config.console import Display
     from experiments.sweep import worker
-    from experiments.sweep.report import terminal
 
     with Display() as display:
         if campaign := worker.campaign_over_batches(settings, given, display):
@@ -243,8 +242,6 @@ def _sweep(settings: Sweep, given: Mapping[str, str]) -> int:
         display.rest()
         if found.conclusion:
             _tell_tables(found.conclusion, display)
-        if found.table:
-            display.console.print(terminal(found.table, found.best))
         _tell_found(found.sentences, at_work.runner.warnings, display)
         if found.page is None:
             return DONE

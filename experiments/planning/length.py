@@ -61,11 +61,6 @@ class Length:
         own = self.settings(batch_size)
         return own.get("epochs", self.epochs) * own.get("steps_per_epoch", self.examples // self.batch_size)
 
-    def taken(self, settings: CampaignSettings) -> int:
-        """Steps that a training with these settings takes."""
-        values: Any = settings
-        return int(values.epochs * (values.steps_per_epoch or self.examples // values.batch_size))
-
     def difference(self, batch_sizes: Iterable[int], margin: float) -> str:
         """How much the trainings at these batch sizes differ, in words; empty where that is within the margin."""
         least, most = self._extremes(batch_sizes)

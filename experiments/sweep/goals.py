@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -11,6 +10,7 @@ from typing import Literal
 
 from experiments.config import memory
 from experiments.config.outcomes import SHORT, Outcome, outcome
+from experiments.config.settings import suggestion
 from tracking.errors import WrongCall
 
 # What a cell tells after every epoch.
@@ -109,10 +109,7 @@ def _metric(setting: str, name: str, known: tuple[str, ...]) -> str:
     if name in SHORT or "/" in name:
         return metric
     short = [one for one, whole in SHORT.items() if whole in known]
-    close = difflib.get_close_matches(name, [*short, *known], n=1)
-    have = ", ".join([*short, f"or a metric by its whole name, as {known[0]}"])
-    hint = f"did you mean {close[0]}?" if close else f"have {have}"
-    raise WrongCall(f"{setting}: no run has a metric '{name}'; {hint}")
+    raise WrongCall(f"{setting}: no run has a metric '{name}'{suggestion(name, [*short, *known])}")
 
 
 def require(metrics: Mapping[str, float], wanted: Iterable[str]) -> None:
@@ -121,6 +118,4 @@ def require(metrics: Mapping[str, float], wanted: Iterable[str]) -> None:
         if metric in metrics:
             continue
         have = sorted(name for name in metrics if not name.startswith(("live/", "system/", "check/", "model/")))
-        close = difflib.get_close_matches(metric, have, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(have)}"
-        raise WrongCall(f"objectives, constraints: the first trial has no {metric}; {hint}")
+        raise WrongCall(f"objectives, constraints: the first trial has no {metric}{suggestion(metric, have)}")

@@ -37,7 +37,7 @@ class Joining:
         with Display() as display:
             joined = worker.resume(self.sweep, {**self.given, "executor": "local"}, display, join=True)
             settle(joined.runner, joined.asked.base)
-            joined.work_along()
+            joined.run()
 
     def checkpoint(self) -> Any:
         """Called by submitit when the job's time is over: it joins again, and its trial is run again, by whoever is free."""

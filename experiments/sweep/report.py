@@ -1,57 +1,40 @@
-"""What a search found, in words and in a table. No arithmetic."""
+"""The result of a search, as sentences and as a table. No arithmetic."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+from pandas import DataFrame
 
 from experiments.comparison.report import wording
-from experiments.config.console import Table
 from experiments.sweep import search
 from experiments.sweep.batches import NAME
 from experiments.sweep.search import Goal
 from experiments.sweep.space import Dimension, Value
-
-SHOWN = 10
-
-
-def table(trials: Sequence[FrozenTrial], goal: Goal) -> list[list[str]]:
-    """A header and a row a trial: number, state, settings, objectives, what it broke or why it failed, its run."""
-    names = [one.name for one in goal.dimensions]
-    metrics = [one.metric for one in goal.objectives]
-    steps = ["steps"] if any("steps" in one.user_attrs for one in trials) else []
-    found = [["trial", "state", *names, *steps, *metrics, "seconds", "remark", "run"]]
-    for one in trials:
-        values = _values(one, goal) or [""] * len(metrics)
-        seconds = f"{one.duration.total_seconds():.1f}" if one.duration else ""
-        settings = [words_of(one.params[name]) if name in one.params else "" for name in names]
-        taken = [str(one.user_attrs.get(name, "")) for name in steps]
-        remark, run = _remark(one), one.user_attrs.get("run", "")
-        found.append([str(one.number), one.state.name, *settings, *taken, *values, seconds, remark, run])
-    return found
+from tracking import spreadsheet
 
 
-def _values(trial: FrozenTrial, goal: Goal) -> list[str]:
-    if trial.state != TrialState.COMPLETE or _out_of_memory(trial):
-        return []
-    return [wording.quantity(trial.values[at], one.outcome) for at, one in enumerate(goal.objectives)]
+def trials_frame(study: Study) -> DataFrame:
+    """Return Optuna's table of the trials. A constraint that a trial kept is 0 or below; durations are in seconds."""
+    frame = study.trials_dataframe(("number", "state", "params", "values", "constraints", "duration", "user_attrs"))
+    if "duration" in frame:
+        frame["duration"] = frame["duration"].dt.total_seconds()
+    return frame
+
+
+def write_table(study: Study, folder: Path) -> None:
+    """Write `trials.csv`, which MLflow's UI shows as a table."""
+    frame = trials_frame(study)
+    cells = frame.astype(object).where(frame.notna(), "").to_numpy().tolist()
+    (folder / "trials.csv").write_text(spreadsheet.as_csv([list(frame.columns), *cells]), encoding="utf-8")
 
 
 def _out_of_memory(trial: FrozenTrial) -> bool:
     return trial.constraints.get(search.FITS, 0) > 0
-
-
-def _remark(trial: FrozenTrial) -> str:
-    if _out_of_memory(trial):
-        return "out of memory"
-    broken = [name for name, value in trial.constraints.items() if value > 0]
-    if broken:
-        return f"breaks {', '.join(broken)}"
-    if search.original_number(trial) != trial.number:
-        return f"trial {search.original_number(trial)} once more, whose worker was gone"
-    return "" if trial.state == TrialState.COMPLETE else str(trial.user_attrs.get("reason", ""))[:200]
 
 
 def sentences(trials: Sequence[FrozenTrial], best: Sequence[FrozenTrial], goal: Goal) -> list[str]:
@@ -98,30 +81,6 @@ def largest(found: Sequence[tuple[Mapping[str, Value], FrozenTrial | None]], dim
         else:
             told.append(f"{where}the largest batch that fits is {trial.params[NAME]}.")
     return told
-
-
-def metrics(trials: Sequence[FrozenTrial], best: Sequence[FrozenTrial], goal: Goal) -> dict[str, float]:
-    """What the sweep's own run keeps: how many trials, and the best value of a single objective under its metric's name."""
-    kept = search.counted(trials)
-    found = {
-        f"sweep/{state.name.lower()}_trials": float(sum(one.state == state for one in kept))
-        for state in {one.state for one in kept}
-    }
-    if len(goal.objectives) == 1 and best:
-        found[f"sweep/best/{goal.objectives[0].metric}"] = best[0].values[0]
-    return found
-
-
-def terminal(rows: Sequence[Sequence[str]], best: Sequence[FrozenTrial]) -> Table:
-    """Table of the best trials for the terminal."""
-    header, *body = rows
-    shown = Table(title="best trials", title_justify="left")
-    for name in header[:-1]:
-        shown.add_column(name)
-    numbers = [str(one.number) for one in best[:SHOWN]]
-    for row in sorted((row for row in body if row[0] in numbers), key=lambda row: numbers.index(row[0])):
-        shown.add_row(*row[:-1])
-    return shown
 
 
 def words_of(value: Value) -> str:

@@ -6,9 +6,7 @@ import importlib.util
 import math
 import time
 import warnings
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -25,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from experiments.sweep.goals import Constraint, Objective
 from experiments.sweep.space import Dimension, Value
 from tracking.errors import EvenhandError, WrongCall
+from tracking.records import RunOutcome
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -33,7 +32,6 @@ FITS = "fits in memory"
 WAIT_SECONDS = 0.5
 STALE_AFTER = 3  # heartbeats that a worker may miss before its trial is given to another
 NONE_SUCCEEDED = 3
-Report = Callable[[float, int], bool]
 
 SAMPLERS: dict[str, Callable[[Sequence[Dimension], int], BaseSampler]] = {
     "tpe": lambda _, seed: TPESampler(seed=seed, multivariate=True, group=True),
@@ -56,14 +54,12 @@ class TrialFailed(EvenhandError):
 
 @dataclass(frozen=True)
 class Result:
-    """What one trial's process found. reason: why it is not `ok`."""
+    """Result of one trial's process. run: its run in the journal; reason: why it is not `ok`."""
 
     run: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    out_of_memory: bool = False
-    pruned: bool = False
-    failed: bool = False
+    outcome: RunOutcome = RunOutcome.OK
     reason: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,17 +76,9 @@ class Goal:
         return (*(one.metric for one in self.objectives), *(one.metric for one in self.constraints))
 
 
-@contextmanager
-def _experimental_features() -> Iterator[None]:
-    """Accept what Optuna calls experimental, without a warning, here and nowhere else."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        yield
-
-
-@_experimental_features()
 def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
     """The database behind a URL; trials whose worker stops beating are run again by another. Raises WrongCall."""
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of this process, which is a sweep's own
     if urlsplit(url).password:
         raise WrongCall("storage: a password in the address ends in logs and process lists; leave it out and set PGPASSWORD")
     if url.startswith("postgresql://") and importlib.util.find_spec("psycopg") is None:
@@ -110,19 +98,13 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
         raise WrongCall(f"storage={url} cannot be used: {_in_a_line(error)}; write postgresql://user@host/database") from None
 
 
-@_experimental_features()
 def sampler(name: str, dimensions: Sequence[Dimension], seed: int) -> BaseSampler:
-    """Optuna's sampler of that name. Raises WrongCall."""
-    if name not in SAMPLERS:
-        raise WrongCall(f"sampler={name} is not known; choose {', '.join(SAMPLERS)}")
+    """Create Optuna's sampler of that name."""
     return SAMPLERS[name](dimensions, seed % 2**31)
 
 
-@_experimental_features()
 def pruner(name: str, epochs: int) -> BasePruner:
-    """Optuna's pruner of that name, for trials of so many epochs. Raises WrongCall."""
-    if name not in PRUNERS:
-        raise WrongCall(f"pruner={name} is not known; choose {', '.join(PRUNERS)}")
+    """Create Optuna's pruner of that name, for trials of n epochs."""
     return PRUNERS[name](epochs)
 
 
@@ -143,43 +125,11 @@ def create(storage: RDBStorage, name: str, goal: Goal, attributes: Mapping[str, 
 
 def load(storage: RDBStorage, name: str) -> Study:
     """The study of that name, or the newest one for `last`. Raises WrongCall."""
-    names = [one for one in optuna.get_all_study_names(storage) if "/" not in one]
+    names = optuna.get_all_study_names(storage)
     wanted = names[-1] if name == "last" and names else name
     if wanted not in names:
         raise WrongCall(f"resume: no sweep {name} in that storage; have {', '.join(names[-5:]) or 'none'}")
     return optuna.load_study(study_name=wanted, storage=storage)
-
-
-def sibling_study(study: Study, name: str) -> Study:
-    """A study of that name in the same storage, made if it is not there yet."""
-    return optuna.create_study(storage=storage_of(study), study_name=name, load_if_exists=True)
-
-
-def storage_of(study: Study) -> RDBStorage:
-    storage = study._storage
-    kept = getattr(storage, "_backend", storage)  # Optuna puts a cache before it
-    assert isinstance(kept, RDBStorage)
-    return kept
-
-
-def address(study: Study) -> str:
-    """Where the study is kept, as `optuna-dashboard` takes it."""
-    return storage_of(study).engine.url.render_as_string(hide_password=True)
-
-
-def others_at_work(study: Study, worker: str) -> bool:
-    """Whether another worker than this one runs a trial, and is alive."""
-    try:
-        optuna.storages.fail_stale_trials(study)
-        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    except SQLAlchemyError:
-        return False
-    return any(one.user_attrs.get("worker", worker) != worker for one in running)
-
-
-def seed_of(study: Study, seed: int, worker: str = "") -> int:
-    """Differs at every resumption and for every worker, so that none repeats the draws of another."""
-    return seed * 10_007 + len(study.get_trials(deepcopy=False)) + zlib.crc32(worker.encode()) * bool(worker)
 
 
 def run_until(study: Study, count: int, run: Callable[[Trial], Sequence[float]], waiting: Callable[[], None]) -> None:
@@ -216,20 +166,14 @@ def counted(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     return [one for one in trials if one.number not in again and not one.user_attrs.get(SURPLUS)]
 
 
-@_experimental_features()
 def requeue(study: Study, trial: Trial) -> None:
     """A trial that was stopped from outside waits to be run again."""
     RetryHeartbeatStaleTrialCallback()(study, _frozen(study, trial))
 
 
-def original(trial: Trial, study: Study) -> int:
-    """The number under which a trial was first run."""
-    return original_number(_frozen(study, trial))
-
-
-def original_number(trial: FrozenTrial) -> int:
-    history = RetryHeartbeatStaleTrialCallback.retry_history(trial)
-    return history[0] if history else trial.number
+def original_number(study: Study, trial: Trial) -> int:
+    """Return the number under which a trial was first run."""
+    return min([trial.number, *RetryHeartbeatStaleTrialCallback.retry_history(_frozen(study, trial))])
 
 
 def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
@@ -247,36 +191,16 @@ def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
 
 def answer(trial: Trial, goal: Goal, result: Result) -> list[float]:
     """A process's result as Optuna takes it. Raises TrialPruned, TrialFailed; WrongCall where a metric is not there."""
-    if result.pruned:
+    if result.outcome == RunOutcome.PRUNED:
         raise optuna.TrialPruned(result.reason)
-    if result.failed:
+    if result.outcome not in (RunOutcome.OK, RunOutcome.OUT_OF_MEMORY):
         raise TrialFailed(result.reason)
-    trial.set_constraint(FITS, float(result.out_of_memory) or -1.0)
-    if result.out_of_memory:
+    trial.set_constraint(FITS, 1.0 if result.outcome == RunOutcome.OUT_OF_MEMORY else -1.0)
+    if result.outcome == RunOutcome.OUT_OF_MEMORY:
         return [one.worst for one in goal.objectives] or [-math.inf]
     for one in goal.constraints:
         trial.set_constraint(one.text, one.violation(result.metrics[one.metric]))
     return [result.metrics[one.metric] for one in goal.objectives] or [float(trial.params[goal.along])]
-
-
-def not_finite(goal: Goal, metrics: Mapping[str, float]) -> str:
-    """The first metric that has no finite value, in words; empty where all have."""
-    return next((f"{one} is {metrics[one]}" for one in goal.metrics if not math.isfinite(metrics[one])), "")
-
-
-def reporter(trial: Trial) -> Report:
-    """Takes an epoch's value of the only objective; says whether the pruner would rather stop."""
-
-    def report(value: float, epoch: int) -> bool:
-        trial.report(value, epoch)
-        return trial.should_prune()
-
-    return report
-
-
-def reported(trial: Trial, study: Study) -> dict[int, float]:
-    """Epoch → value that the pruner was given."""
-    return dict(sorted(_frozen(study, trial).intermediate_values.items()))
 
 
 def feasible(trial: FrozenTrial) -> bool:
@@ -284,19 +208,22 @@ def feasible(trial: FrozenTrial) -> bool:
     return trial.state == TrialState.COMPLETE and all(value <= 0 for value in trial.constraints.values())
 
 
+def has_finite_values(trial: FrozenTrial) -> bool:
+    """Return whether the trial ended with values; one that ran out of memory has infinite ones."""
+    return trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))
+
+
 def best(study: Study) -> list[FrozenTrial]:
     """The best trial, or those that none surpasses in every objective, the first objective's best first. Feasible ones alone,
     and of several with the same settings the first.
     """
-    if not any(feasible(one) for one in study.get_trials(deepcopy=False)):
-        return []
-    if len(study.directions) == 1:
-        return [study.best_trial]
     rises = study.directions[0] == optuna.study.StudyDirection.MAXIMIZE
-    ordered = sorted(study.best_trials, key=lambda one: one.values[0], reverse=rises)
+    ordered = sorted(study.best_trials, key=lambda trial: trial.values[0], reverse=rises)
+    if len(study.directions) == 1:
+        return ordered[:1]
     different: dict[str, FrozenTrial] = {}
-    for one in ordered:
-        different.setdefault(repr(sorted(one.params.items())), one)
+    for trial in ordered:
+        different.setdefault(repr(sorted(trial.params.items())), trial)
     return list(different.values())
 
 
@@ -312,8 +239,8 @@ def _check_hope(study: Study) -> None:
         raise EvenhandError(f"the first {len(failed)} trials all failed, the last with: {failed[-1].user_attrs['reason']}")
 
 
-def _frozen(study: Study, trial: FrozenTrial | Trial) -> FrozenTrial:
-    return next(one for one in reversed(study.get_trials(deepcopy=False)) if one.number == trial.number)
+def _frozen(study: Study, trial: Trial) -> FrozenTrial:
+    return study.get_trials(deepcopy=False)[trial.number]
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,10 +26,9 @@ from experiments.sweep.search import Goal, Result
 from experiments.sweep.space import Dimension, Value
 from tracking import provenance
 from tracking.errors import EvenhandError, WrongCall
-from tracking.records import VANISHED, Metrics, Record, RunClosed, RunKind, RunOutcome, StoredRun, Tags
+from tracking.records import VANISHED, Metrics, RunClosed, RunKind, RunOutcome, StoredRun, Tags
 from tracking.store import Unreachable
 
-MAX_INTERMEDIATE = 200
 # What was found out for the whole sweep at its beginning.
 OF_ALL = ("parity", "user", "mlflow.user")
 STATES = {"COMPLETE": "FINISHED", "FAIL": "FAILED", "PRUNED": "KILLED"}
@@ -68,8 +66,6 @@ class Trials:
         """setup: what all frameworks and models of the search are given; base: the settings where nothing is searched."""
         self._runner, self._study, self._setup, self._base, self._goal = runner, study, setup, base, goal
         self._extracted: set[str] = set()
-        self._compared = len(study.get_trials(deepcopy=False)) > 0
-        self._told_that_nothing_is_pruned = False
 
     def run(self, trial: Trial) -> list[float]:
         """One trial, to its end. Raises what Optuna understands; Interrupted, after which it waits to be run again."""
@@ -82,25 +78,24 @@ class Trials:
             raise
         if result.reason:
             trial.set_user_attr("reason", result.reason)
-        if not (result.failed or result.pruned or result.out_of_memory):
+        if result.outcome == RunOutcome.OK:
             goals.require(result.metrics, self._goal.metrics)
-            if trouble := search.not_finite(self._goal, result.metrics):
-                result = dataclasses.replace(result, failed=True, reason=trouble)
-        self._settle(trial, result)
+            for metric in self._goal.metrics:
+                if not math.isfinite(value := result.metrics[metric]):
+                    result = dataclasses.replace(result, outcome=RunOutcome.FAILED, reason=f"{metric} is {value}")
+        self._settle(result)
         return search.answer(trial, self._goal, result)
 
     def _measured(self, trial: Trial, values: Mapping[str, Value]) -> Result:
         run = uuid.uuid4().hex
         trial.set_user_attr("run", run)
-        trial.set_user_attr("worker", f"{platform.node()}:{os.getpid()}")
         trial.set_user_attr("machine", provenance.fingerprint())
         try:
             setup = self._prepared(values)
             treatment = point(setup.study, setup.settings, self._goal.dimensions, values)
-            steps = self._steps(trial, setup.settings)
         except WrongCall as error:
             self._runner.display.finish(f"trial {trial.number}: {error}", good=False)
-            return Result("", failed=True, reason=str(error))
+            return Result("", RunOutcome.FAILED, str(error))
         told = " ".join(f"{name}={_short(value)}" for name, value in values.items())
         name = f"trial {trial.number} · {told}"
         tags = {
@@ -109,22 +104,14 @@ class Trials:
             "mlflow.parentRunId": f"run:{self._runner.run}",
             "trial": str(trial.number),
             "trial.params": json.dumps(values),
-            **steps,
             "idle": str(self._runner.idle),
         }
         if cooled := self._runner.cool_down(name, devices.cool_down_seconds(setup.settings)):
             tags["cool_down"] = cooled
-        key = f"trial-{search.original(trial, self._study):04d}"
+        key = f"trial-{search.original_number(self._study, trial):04d}"
         work = Work(treatment, key, name, tags, setup.prepared.inputs, run=run)
         ended = self._runner.measure(setup, work, self._watch(trial, setup.settings))
-        return Result(
-            run,
-            ended.metrics,
-            out_of_memory=ended.outcome == RunOutcome.OUT_OF_MEMORY,
-            pruned=ended.outcome == RunOutcome.PRUNED,
-            failed=ended.outcome == RunOutcome.FAILED,
-            reason=ended.reason,
-        )
+        return Result(run, ended.outcome, ended.reason, ended.metrics)
 
     def _prepared(self, values: Mapping[str, Value]) -> Setup:
         """The experiment with this trial's settings: its data, and what has to be made of them first."""
@@ -140,24 +127,18 @@ class Trials:
         kept = {name: text for name, text in self._setup.prepared.tags.items() if name in OF_ALL}
         return Setup(self._setup.study, settings, dataclasses.replace(found, tags={**found.tags, **kept}))
 
-    def _steps(self, trial: Trial, settings: CampaignSettings) -> dict[str, str]:
-        """How many steps a trial takes, as a tag of its run and for Optuna; nothing where all take the same."""
-        length = space.length(self._goal.dimensions)
-        if length is None:
-            return {}
-        trial.set_user_attr("steps", length.taken(settings))
-        return {"trial.steps": str(length.taken(settings))}
-
     def _watch(self, trial: Trial, settings: CampaignSettings) -> Callable[[Metrics], str] | None:
         """Epochs' values of the only objective, for the pruner."""
         if len(self._goal.objectives) != 1:
             return None
-        metric, report, last = self._goal.objectives[0].metric, search.reporter(trial), getattr(settings, "epochs", 0)
+        metric, last = self._goal.objectives[0].metric, getattr(settings, "epochs", 0)
 
         def watch(told: Metrics) -> str:
             for one in told.points:
-                if one.key == metric and 0 < one.step < last and report(one.value, one.step):
-                    return f"pruned after epoch {one.step} of {last}: {metric} was {one.value:.4g}"
+                if one.key == metric and 0 < one.step < last:
+                    trial.report(one.value, one.step)
+                    if trial.should_prune():
+                        return f"pruned after epoch {one.step} of {last}: {metric} was {one.value:.4g}"
             return ""
 
         return watch
@@ -174,7 +155,7 @@ class Trials:
             return None
         if stored and self._is_whole(stored):
             self._runner.write(Tags(origin, {"trial": str(trial.number)}))
-            return Result(origin, stored.metrics, out_of_memory=stored.tags["outcome"] == RunOutcome.OUT_OF_MEMORY)
+            return Result(origin, RunOutcome(stored.tags["outcome"]), metrics=stored.metrics)
         if stored and stored.status != STATES["FAIL"]:
             self._runner.write(Tags(origin, {"trial.state": "FAIL"}))
             self._runner.write(RunClosed(origin, now_ms(), RunOutcome.FAILED, stored.tags.get("outcome_reason", VANISHED)))
@@ -185,41 +166,30 @@ class Trials:
         has_all = all(metric in stored.metrics for metric in self._goal.metrics)
         return (outcome == RunOutcome.OK and has_all) or outcome == RunOutcome.OUT_OF_MEMORY
 
-    def _settle(self, trial: Trial, result: Result) -> None:
+    def _settle(self, result: Result) -> None:
         """Tags the trial's run with the state and verdict that Optuna gets."""
         if not result.run:
             return
-        steps = trial.user_attrs.get("steps", 0)
-        state = "FAIL" if result.failed else "PRUNED" if result.pruned else "COMPLETE"
+        outcome, is_out_of_memory = result.outcome, result.outcome == RunOutcome.OUT_OF_MEMORY
+        is_complete = is_out_of_memory or outcome == RunOutcome.OK
+        state = "COMPLETE" if is_complete else "PRUNED" if outcome == RunOutcome.PRUNED else "FAIL"
         told: dict[str, str] = {"trial.state": state}
-        if state == "COMPLETE":
-            broken = [one.text for one in self._goal.constraints if self._breaks(one, result)]
-            told["trial.feasible"] = str(not (broken or result.out_of_memory)).lower()
-            told |= {"trial.breaks": ", ".join(broken)} if broken else {}
-        if not result.out_of_memory and state == "COMPLETE":
-            told["trial.values"] = json.dumps({one.metric: result.metrics[one.metric] for one in self._goal.objectives})
-        if reported := search.reported(trial, self._study):
-            told["trial.intermediate"] = json.dumps(dict(list(reported.items())[-MAX_INTERMEDIATE:]))
-        records: list[Record] = [Tags(result.run, told)]
-        if result.failed or result.out_of_memory:
-            outcome = RunOutcome.FAILED if result.failed else RunOutcome.OUT_OF_MEMORY
-            records.append(RunClosed(result.run, now_ms(), outcome, result.reason, STATES[state]))
-        for record in records:
-            self._runner.write(record)
-        self._say(result, steps)
+        if is_complete:
+            keeps_all = not is_out_of_memory and all(
+                bound.violation(result.metrics[bound.metric]) <= 0 for bound in self._goal.constraints
+            )
+            told["trial.feasible"] = str(keeps_all).lower()
+        self._runner.write(Tags(result.run, told))
+        if state == "FAIL" or is_out_of_memory:
+            self._runner.write(RunClosed(result.run, now_ms(), outcome, result.reason, STATES[state]))
+        if outcome == RunOutcome.OK and self._goal.objectives:
+            self._say(result)
 
-    def _breaks(self, constraint: goals.Constraint, result: Result) -> bool:
-        return not result.out_of_memory and constraint.violation(result.metrics[constraint.metric]) > 0
-
-    def _say(self, result: Result, steps: int) -> None:
+    def _say(self, result: Result) -> None:
         from experiments.comparison.report import wording
 
-        if result.failed or result.pruned or result.out_of_memory or not self._goal.objectives:
-            return
-        parts = [
-            f"{one.outcome.label} {wording.quantity(result.metrics[one.metric], one.outcome)}" for one in self._goal.objectives
-        ]
-        parts += [f"{steps:,} steps"] if steps else []
+        objectives = [(objective.outcome, result.metrics[objective.metric]) for objective in self._goal.objectives]
+        parts = [f"{outcome.label} {wording.quantity(value, outcome)}" for outcome, value in objectives]
         self._runner.display.say(f"        {', '.join(parts)}")
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 import uuid
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from optuna.storages import RDBStorage
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial
 
 from experiments import studies
 from experiments.campaign import conclude, launch
@@ -31,7 +32,7 @@ from experiments.planning import length
 from experiments.sweep import batches, goals, plots, report, search, space, winners
 from experiments.sweep.search import Goal
 from experiments.sweep.trials import Trials, point
-from tracking import journal, spreadsheet
+from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal
 from tracking.records import RunKind, RunOutcome, Tags
@@ -60,8 +61,6 @@ class Found:
     """What a sweep came to. conclusion: of the campaign that measured the best afresh; None where there was none."""
 
     sentences: list[str]
-    best: list[FrozenTrial] = field(default_factory=list)
-    table: list[list[str]] = field(default_factory=list)
     page: Path | None = None
     settings: list[Path] = field(default_factory=list)
     dashboard: str = ""
@@ -151,7 +150,6 @@ def _check(asked: SweepRequest) -> None:
         for one in goal.dimensions:
             if not (sweep.find and one.name == batches.NAME):
                 one.grid()  # raises for what has no end
-    search.sampler(sweep.sampler, goal.dimensions, 0)
     first = {one.name: one.extremes[0] for one in goal.dimensions}
     point(asked.study, asked.base, goal.dimensions, first)  # raises where a trial would be several cells
 
@@ -159,30 +157,47 @@ def _check(asked: SweepRequest) -> None:
 class Worker:
     """Built by `start` or `resume`; `run` does what is left of the sweep, beside others where there are any."""
 
-    def __init__(self, asked: SweepRequest, ready: Ready, records: Journal, study: Study, display: Display, name: str) -> None:
-        self.asked, self.study, self.display = asked, study, display
+    def __init__(
+        self,
+        asked: SweepRequest,
+        ready: Ready,
+        records: Journal,
+        storage: RDBStorage,
+        study: Study,
+        display: Display,
+        name: str = "",
+    ) -> None:
+        """name: of a worker that joined; empty for the process that holds the sweep's journal."""
+        self.asked, self._storage, self.study, self.display = asked, storage, study, display
+        self._joined = bool(name)
         self.runner = Runner(records, display, devices.of(asked.base)[0])
         self.runner.warnings = list(ready.setup.prepared.warnings)
         self._trials = Trials(self.runner, study, ready.setup, asked.base, asked.goal)
         sweep = asked.sweep
-        study.sampler = search.sampler(sweep.sampler, asked.goal.dimensions, search.seed_of(study, asked.base.seed, name))
+        # Differs at every resumption and for every worker, so that none repeats the draws of another.
+        seed = asked.base.seed * 10_007 + len(study.get_trials(deepcopy=False)) + (zlib.crc32(name.encode()) if name else 0)
+        study.sampler = search.sampler(sweep.sampler, asked.goal.dimensions, seed)
         study.pruner = search.pruner(sweep.pruner, getattr(asked.base, "epochs", 1))
 
     def run(self) -> Found:
-        """All trials, then the conclusion, by whichever worker comes to it first. Whatever happens, its reason is kept."""
+        """Run trials until there are enough; the process that holds the sweep's journal then concludes."""
         runner = self.runner
         try:
             with runner.signals():
                 runner.warn(tuple(runner.warnings))
                 self._work()
-            return self._concluded()
+            if self._joined:
+                self.runner.leave()
+                where = f"if it has ended, resume={runner.run_id} with its journal does"
+                return Found([f"The trials are done. The process that began the sweep concludes; {where}."])
+            return self._conclude()
         except Interrupted as error:
             self._leave(RunOutcome.INTERRUPTED, str(error))
             raise runner.interrupted("; finished trials are kept") from None
         except KeyboardInterrupt:
             self._leave(RunOutcome.INTERRUPTED, "stopped while the best was judged")
             raise runner.interrupted(" while the best was judged") from None
-        except Exception as error:
+        except BaseException as error:  # a job that is out of time ends by SystemExit
             self._leave(RunOutcome.FAILED, f"{type(error).__name__}: {error}")
             raise
 
@@ -203,14 +218,6 @@ class Worker:
             return
         search.run_until(self.study, self._count, self._trials.run, self._wait)
 
-    def work_along(self) -> None:
-        """Trials beside the sweep's own process, which concludes."""
-        try:
-            with self.runner.signals():
-                self._work()
-        finally:
-            self.runner.leave()
-
     @property
     def _count(self) -> int:
         sweep, dimensions = self.asked.sweep, self.asked.goal.dimensions
@@ -229,36 +236,14 @@ class Worker:
 
     # ---- what was found
 
-    def _concluded(self) -> Found:
-        """The conclusion is itself a trial of a study of its own: exactly one worker makes it, and another if that one dies."""
-        own = search.sibling_study(self.study, f"{self.runner.run_id}/conclusion-{len(self._ended())}")
-        found: list[Found] = []
-
-        def conclude_once(trial: Trial) -> Sequence[float]:
-            try:
-                found.append(self._conclude())
-            except BaseException:
-                search.requeue(own, trial)
-                raise
-            return [0.0]
-
-        search.run_until(own, 1, conclude_once, self._wait)
-        if found:
-            return found[0]
-        self._leave(RunOutcome.OK, "")
-        return Found(["The trials are done, and what they found has been judged; more of them with resume and a larger trials."])
-
     def _conclude(self) -> Found:
         runner, asked = self.runner, self.asked
         folder = runner.folder / "found"
         folder.mkdir(exist_ok=True)
         best, told = self._best()
-        trials = self.study.get_trials()
-        table = report.table(trials, asked.goal)
-        sentences = [*told, *report.sentences(trials, best, asked.goal)]
+        sentences = [*told, *report.sentences(self.study.get_trials(), best, asked.goal)]
         files = winners.write(folder, best, asked.goal.dimensions)
-        (folder / "trials.csv").write_text(spreadsheet.as_csv(table), encoding="utf-8")
-        (folder / "trials.json").write_text(json.dumps({"columns": table[0], "data": table[1:]}), encoding="utf-8")
+        report.write_table(self.study, folder)
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         title = f"Sweep of {asked.study}: {asked.sweep.search}"
@@ -266,24 +251,15 @@ class Worker:
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             lead = self._link(self.study.user_attrs[self._campaign])
-        plots.write(self.study, folder, title, sentences, table, warned=runner.warnings, pages=self._pages())
+        plots.write(self.study, folder, title, sentences, warned=runner.warnings)
         runner.keep_file(folder)
-        runner.keep_metrics(report.metrics(trials, best, asked.goal))
+        if len(asked.goal.objectives) == 1 and best:
+            runner.keep_metrics({f"sweep/best/{asked.goal.objectives[0].metric}": best[0].values[0]})
         text = "\n\n".join(["### Found\n" + "\n".join(f"- {one}" for one in sentences), lead])
         tags = {"verdict": " ".join(sentences)[:1_000], **note(text)}
         delivered = runner.close(RunOutcome.OK, "", tags)
-        dashboard = f"optuna-dashboard {search.address(self.study)}"
-        return Found(sentences, best, table, folder / "sweep.html", files, dashboard, conclusion, delivered)
-
-    def _pages(self) -> dict[str, str]:
-        """The page of each trial's run in MLflow, by what the search calls the run; empty where no server can be asked."""
-        runner = self.runner
-        own = f"tags.kind = '{RunKind.TRIAL}' and tags.`mlflow.parentRunId` = '{runner.run_id}'"
-        try:
-            found = list(runner.store.runs(runner.experiment, own)) if runner.deliver() else []
-        except Unreachable:
-            found = []
-        return {one.tags["origin"]: runner.store.address(one.run_id) for one in found if "origin" in one.tags}
+        dashboard = f"optuna-dashboard {self._storage.engine.url.render_as_string(hide_password=True)}"
+        return Found(sentences, folder / "sweep.html", files, dashboard, conclusion, delivered)
 
     def _best(self) -> tuple[list[FrozenTrial], list[str]]:
         """The trials worth judging, and what is said of a search for the largest batch."""
@@ -328,8 +304,8 @@ class Worker:
             return f"The verdicts stand in the campaign {campaign}."
 
     def _leave(self, outcome: RunOutcome, reason: str) -> None:
-        """Lets the sweep's run go, and ends it unless others still work on it."""
-        if search.others_at_work(self.study, f"{platform.node()}:{os.getpid()}"):
+        """End the sweep's run, which is left alone by those that joined."""
+        if self._joined:
             self.runner.leave()
         else:
             self.runner.close(outcome, reason)
@@ -354,7 +330,7 @@ def start(asked: SweepRequest, display: Display) -> Worker:
     kept = journal.read_campaign(records.folder)
     storage = storage or search.open_storage(search.sqlite(records.folder / DATABASE), sweep.heartbeat_seconds)
     study = search.create(storage, kept["run_id"], asked.goal, {ATTRIBUTE: json.dumps(kept)})
-    worker = Worker(asked, ready, records, study, display, "")
+    worker = Worker(asked, ready, records, storage, study, display)
     launch.keep_what_was_found(worker.runner, ready)
     return worker
 
@@ -401,7 +377,8 @@ def resume(sweep: Sweep, given: Mapping[str, str], display: Display, *, join: bo
     folder, kept = _find(sweep, given["resume"], root)
     asked = _as_asked(kept, sweep, given)
     url = asked.sweep.storage or search.sqlite(folder / DATABASE if folder else Path())
-    study = search.load(search.open_storage(url, asked.sweep.heartbeat_seconds), kept["run_id"])
+    storage = search.open_storage(url, asked.sweep.heartbeat_seconds)
+    study = search.load(storage, kept["run_id"])
     ready = launch.make_ready(asked.study, space.widest(asked.base, asked.goal.dimensions), display)
     asked = with_length(asked, ready.setup.prepared.dataset.counts)
     name = ""
@@ -418,7 +395,7 @@ def resume(sweep: Sweep, given: Mapping[str, str], display: Display, *, join: bo
         Store().adopt(kept["run_id"], kept["run"])
     else:
         launch.reopen_parent(ready.store, kept, records)
-    return Worker(asked, ready, records, study, display, name)
+    return Worker(asked, ready, records, storage, study, display, name)
 
 
 def _find(sweep: Sweep, wanted: str, root: Path) -> tuple[Path | None, dict[str, Any]]:

@@ -154,7 +154,7 @@ def test_the_dark_preference_reaches_figures_and_warnings(page: Page) -> None:
 
 
 def test_a_sweeps_page_is_dark_where_that_is_preferred(browser: Browser, tmp_path: Path) -> None:
-    plots.write(small_study(3), tmp_path, "A sweep", ["3 trials."], [["trial"], ["0"]])
+    plots.write(small_study(3), tmp_path, "A sweep", ["3 trials."])
     page = browser.new_page(color_scheme="dark")
     page.goto((tmp_path / "sweep.html").as_uri())
     assert _pixels(page.screenshot()).mean() < 80

@@ -59,7 +59,7 @@ def test_every_batch_size_of_the_documented_search_runs_on_the_defaults() -> Non
 
 def test_the_default_batch_size_trains_as_ever() -> None:
     assert of(demo()).settings(32) == {}
-    assert of(demo()).steps(32) == of(demo()).taken(demo()) == 8 * 40
+    assert of(demo()).steps(32) == 8 * 40
     short = demo(epochs="1", steps_per_epoch="3", warmup_steps="2")
     assert of(short).settings(32) == {}
     assert of(short).settings(96) == {"steps_per_epoch": 1, "epochs": 3}, "a single step is measured by default: no more"
@@ -68,7 +68,6 @@ def test_the_default_batch_size_trains_as_ever() -> None:
 def test_all_examples_stay_all_examples() -> None:
     whole = of(demo(steps_per_epoch="0"))
     assert whole.settings(64) == {"steps_per_epoch": 21, "epochs": 8}  # 42 whole batches of 32 are 1,344 captions
-    assert whole.taken(demo(steps_per_epoch="0")) == 8 * 42
 
 
 def test_what_is_searched_itself_is_never_changed() -> None:

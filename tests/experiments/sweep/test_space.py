@@ -136,7 +136,7 @@ def test_halving_knows_its_sizes_and_how_many_steps_it_takes() -> None:
 
 
 def test_what_is_asked_of_a_metric_that_no_trial_has_names_those_there_are() -> None:
-    with pytest.raises(WrongCall, match=r"no energy/joules; it has train/loss, val/loss"):
+    with pytest.raises(WrongCall, match=r"no energy/joules; have train/loss, val/loss"):
         goals.require({"val/loss": 1.0, "train/loss": 1.0, "live/loss": 1.0}, ["val/loss", "energy/joules"])
 
 
