@@ -18,6 +18,8 @@ STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 OTHERS_CPU = "machine/others_cpu_percent"
 # Tag: which network was to be compiled and was not, or not as a whole.
 RAN_EAGERLY = "ran_eagerly"
+# Tags: whether XLA compiled the training step, and whether the framework's variant is to be.
+JIT_COMPILE, JIT_PLANNED = "jit_compile", "jit_compile.planned"
 VANISHED = "its process ended without a message (killed, or the machine went down)"
 
 

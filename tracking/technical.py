@@ -16,7 +16,7 @@ ALONE = {"origin": f"{TAG}.origin"}
 NAMES = frozenset(
     (
         *("cell", "cool_down", "energy_of", "environment", "exported_from", "exported_run_id", "features", "host", "idle"),
-        *("implied", "looks", "optimizer.implementation", "parity.device", "pid", "pid_started", "turns"),
+        *("implied", "jit_compile.planned", "looks", "optimizer.implementation", "parity.device", "pid", "pid_started", "turns"),
         *("trial.intermediate", "trial.params", "trial.values"),
     )
 )
