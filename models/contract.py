@@ -378,6 +378,10 @@ class Framework(ABC):
         """Nodes of a training step's graph before and after its optimizers, by kind; of no graph, none. Makes a step."""
         return {}
 
+    def jit_compile(self, network: Any) -> bool | None:  # noqa: ARG002
+        """Return whether XLA compiles the network's training step; None if this framework has no such choice."""
+        return None
+
     def waits_in_step(self, network: Any) -> str:  # noqa: ARG002
         """Return what makes a training step wait for the device before its end; empty if nothing does."""
         return ""

@@ -19,6 +19,7 @@ class Variant:
     has_pipeline: whether `Framework.read` is its own. fits: whether it trains by a `fit` of its own, which MLflow's autologging
     records. autologging: MLflow's flavour for it; empty for none. trouble: why it cannot run here although its packages are
     installed; empty if it can. compiles: whether it trains by programs that it traces or compiles.
+    by_xla: the devices on which XLA is to compile these programs.
     """
 
     architecture: str
@@ -33,3 +34,4 @@ class Variant:
     autologging: str = ""
     trouble: Callable[[], str] | None = None
     compiles: bool = False
+    by_xla: tuple[str, ...] = ()

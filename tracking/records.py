@@ -20,6 +20,8 @@ OTHERS_CPU = "machine/others_cpu_percent"
 OTHERS_GPU = "machine/others_gpu_percent"
 # Tag: which network was to be compiled and was not, or not as a whole.
 RAN_EAGERLY = "ran_eagerly"
+# Tags: whether XLA compiled the training step, and whether the framework's variant is to be.
+JIT_COMPILE, JIT_PLANNED = "jit_compile", "jit_compile.planned"
 VANISHED = "its process ended without a message (killed, or the machine went down)"
 
 

@@ -13,7 +13,7 @@ ALONE = {"origin": f"{TAG}.origin"}
 NAMES = frozenset(
     (
         *("cell", "cool_down", "energy_of", "environment", "exported_from", "exported_run_id", "features", "host", "idle"),
-        *("implied", "keras.use_cudnn", "looks", "optimizer.implementation", "parity.device", "pid"),
+        *("implied", "jit_compile.planned", "keras.use_cudnn", "looks", "optimizer.implementation", "parity.device", "pid"),
         *("pid_started", "trial.params", "turns"),
     )
 )

@@ -135,7 +135,7 @@ def opened(
         waiting = []
         for number, (treatment, own) in enumerate(_distinct(settings, compared)):
             name = treatment.framework
-            values = {k: v for k, v in dataclasses.asdict(own).items() if k not in silent}
+            values = {k: v for k, v in devices.values_of_cell(own).items() if k not in silent}
             device = devices.to_open(own.device, own)
             spec = CellSpec(
                 *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),

@@ -309,7 +309,7 @@ class Runner:
             device=devices.resolve(settings.device, settings),
             threads=threads_of_cells(settings),
             block=work.block,
-            settings={k: v for k, v in dataclasses.asdict(settings).items() if k not in untold},
+            settings={k: v for k, v in devices.values_of_cell(settings).items() if k not in untold},
             inputs=dict(work.inputs),
             journal=str(self.folder.resolve()),
             folder=f"cells/{work.key}/{work.run[:8]}",
@@ -540,7 +540,8 @@ def logged_settings(
     device, threads = devices.resolve(settings.device, settings), threads_of_cells(settings)
     own = {f"{variation.ENVIRONMENT}{name}": text or variation.UNSET for name, text in treatment.environment.items()}
     period = settings_.to_text(devices.sensor_seconds(settings))
-    return {**texts, **own, "device": device, "threads": str(threads), "sensor_seconds": period}
+    resolved = {"device": device, "threads": str(threads), "sensor_seconds": period, "timing": devices.timing(settings)}
+    return {**texts, **own, **resolved}
 
 
 def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:

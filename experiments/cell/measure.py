@@ -20,10 +20,10 @@ from experiments.cell.timing import EVERY_STEP, Pace, PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.config import memory
 from models.contract import Framework, OptimizerConfig
-from models.frameworks import distributions
+from models.frameworks import described, distributions
 from tracking import clock, provenance, tables
 from tracking.errors import EvenhandError
-from tracking.records import Tags
+from tracking.records import JIT_COMPILE, JIT_PLANNED, Tags
 
 LIVE_SECONDS = 1.0
 
@@ -60,7 +60,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     summary |= task.derived(summary, state) | memory_peaks(spec, peaks, state.peak_rss_bytes, output)
     summary["check/page_faults_per_step"] = float(np.median(state.page_faults)) / task.steps_per_epoch
     output.metrics(summary, step=state.steps)
-    record_optimizer(spec, framework, optimizer, output)
+    record_implementation(spec, framework, network, optimizer, output)
 
     answers = _infer(task, spec, framework, network, output)
     output.progress("quality", 0, None)
@@ -77,9 +77,13 @@ def make_optimizer(spec: CellSpec, framework: Framework, network: Any) -> Any:
     return framework.optimizer(network, optimizer_config(spec.settings))
 
 
-def record_optimizer(spec: CellSpec, framework: Framework, optimizer: Any, output: Output) -> None:
-    """Record which code ran, as tags of the run and so lines of the report; when its steps have been measured."""
+def record_implementation(spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output) -> None:
+    """Record which code ran, as tags of the run and so lines of the report; after its steps."""
     tags = {"optimizer.implementation": framework.optimizer_implementation(optimizer)}
+    by_xla = framework.jit_compile(network)
+    if by_xla is not None:
+        planned = spec.device in described(spec.framework).by_xla
+        tags |= {JIT_COMPILE: str(by_xla), JIT_PLANNED: str(planned)}
     if framework.device == "cuda" and (use_cudnn := framework.versions().get("keras_use_cudnn")):
         tags["keras.use_cudnn"] = use_cudnn
     output.record(Tags(spec.run, tags))

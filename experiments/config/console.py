@@ -122,4 +122,5 @@ class Display:
         if self._all is not None:
             self._progress.update(self._all, completed=self._done)
         self._last_line = time.monotonic()
-        self.say(f"[{self._done:>2}/{self._total}] {line}", style="" if good else "bold red")
+        total = f"/{self._total}" if self._total else ""
+        self.say(f"[{self._done:>2}{total}] {line}", style="" if good else "bold red")

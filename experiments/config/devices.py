@@ -193,6 +193,24 @@ def sensor_seconds(settings: CampaignSettings) -> float:
     return CUDA_SENSOR_SECONDS if resolve(settings.device, settings) == "cuda" else CPU_SENSOR_SECONDS
 
 
+def timing(settings: CampaignSettings) -> str:
+    """Return when cells wait for the device: `step`, `free` or `both`.
+
+    `auto` is `both` on a GPU, where waiting after each step hides that host and device overlap.
+    `free` alone would leave no median step and no percentile. Where a cell runs on the CPU it is
+    `step` in all: cells with different timing are never paired.
+    """
+    if settings.timing != "auto":
+        return settings.timing
+    used = {resolve(device, settings) if device == "auto" else device for device in asked(settings)}
+    return "both" if used == {"cuda"} else "step"
+
+
+def values_of_cell(settings: CampaignSettings) -> dict[str, Any]:
+    """Return a cell's settings by name, with the timing that `auto` stands for."""
+    return {**dataclasses.asdict(settings), "timing": timing(settings)}
+
+
 def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None:
     """Raise WrongCall if an inherited environment variable makes the GPU's figures wrong.
 

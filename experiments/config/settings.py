@@ -187,9 +187,10 @@ class CampaignSettings:
         0, "CPU threads of every framework alike; 0: one for each CPU it may use", minimum=0, maximum=1_024, group="machine"
     )
     timing: str = setting(
-        "step",
-        "step: the device is waited for after every step; free: once a window of window_steps; both: in turns",
-        choices=("step", "free", "both"),
+        "auto",
+        "step: the device is waited for after every step; free: once a window of window_steps; "
+        "both: in turns; auto: both where all cells run on a GPU, else step",
+        choices=("auto", "step", "free", "both"),
         group="clock",
         before="step",
         searchable=False,

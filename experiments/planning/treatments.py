@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeVar
 
-from experiments.config import variation
+from experiments.config import devices, variation
 from experiments.config.settings import CampaignSettings
 from tracking.errors import WrongCall
 
@@ -91,8 +91,8 @@ def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
 
 def require_single_steps(settings: CampaignSettings, study: str) -> None:
     """Raises WrongCall where steps would not be timed one by one, which is what the study is about."""
-    if settings.timing != "step":
-        raise WrongCall(f"timing={settings.timing}: {study} compares steps that are timed one by one; take timing=step")
+    if (kind := devices.timing(settings)) != "step":
+        raise WrongCall(f"timing={kind}: {study} compares steps that are timed one by one; take timing=step")
 
 
 def models_of(study: ModuleType, settings: CampaignSettings) -> tuple[str, ...]:

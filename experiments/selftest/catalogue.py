@@ -49,6 +49,8 @@ FOUR_VARIANTS = ("pytorch", "pytorch+compile", "keras-torch", "keras-jax")
 FREE_PAIRS = ((0.005, 0.002), (0.002, 0.005))
 # A first step that a warm cache shortens is less than half of a cold one.
 EQUALLY_COLD = 2.0
+NO_TF32 = "a CPU has no such arithmetic"
+ON_A_GPU = "measured on a GPU only"
 GIB, MIB = 2**30, 2**20
 ENERGY_SECONDS, SENSOR_SECONDS = 5.0, 0.1
 
@@ -87,6 +89,7 @@ def _precision(context: Context) -> Sequence[Figure]:
         treatments.append(("pytorch+compile", "tf32"))  # Inductor reads switches of its own
     for name, precision in treatments:
         if precision == "tf32" and not context.has_gpu:
+            figures.append(unmeasured(f"{name}, tf32", NO_TF32))
             continue
         try:
             found = probe("precision", framework=name, device=context.device, precision=precision)
@@ -94,7 +97,7 @@ def _precision(context: Context) -> Sequence[Figure]:
             figures.append(Figure(f"{name}, {precision}", None, holds=False, reason=str(error)))
             continue
         low, high = ERRORS[precision]
-        figures += [within(f"{name}, {precision}, {what}", error, low, high) for what, error in found["errors"].items()]
+        figures += [within(f"{name}, {precision}, {what}, error", error, low, high) for what, error in found["errors"].items()]
     return figures
 
 
@@ -123,13 +126,15 @@ def _contract(context: Context) -> Sequence[Figure]:
             run_module(*command, device=context.device)
             outcomes = json.loads((own / "outcomes.json").read_text())
             failed = {check: text.strip().splitlines()[-1] for check, text in outcomes.items() if text}
+            reasons = "; ".join(f"{check}: {why}" for check, why in failed.items())
             figures.append(reported(f"{name}, checks", len(outcomes)))
-            figures.append(equal(f"{name}, failed checks", "; ".join(f"{one}: {why}" for one, why in failed.items()), ""))
+            figures.append(equal(f"{name}, failed checks", reasons or "none", "none"))
             if context.has_gpu:
                 with np.load(own / "cross.npz") as arrays:
                     computed[name] = dict(arrays)
-    figures += _shared(computed)
-    return figures
+    others = [name for name in FOUR_VARIANTS if name in context.frameworks and not context.has_gpu]
+    figures += [unmeasured(name, ON_A_GPU) for name in others if name not in names]
+    return figures + _shared(computed)
 
 
 def _has_pytest() -> bool:
@@ -159,9 +164,14 @@ def _shared(computed: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
 
 
 def _rows(rows: Sequence[parity.Row]) -> list[Figure]:
-    return [
-        Figure(f"{row.model}, {row.framework}, {row.quantity}", row.error, f"at most {row.limit:g}", row.equal) for row in rows
-    ]
+    figures = []
+    for row in rows:
+        name = f"{row.model}, {row.framework}: {parity.QUANTITIES[row.quantity].what}"
+        if row.compared or not row.equal:
+            figures.append(Figure(name, row.error, f"at most {row.limit:g}", row.equal))
+        else:
+            figures.append(unmeasured(name, "the network has none"))
+    return figures
 
 
 def _gate(context: Context) -> Sequence[Figure]:
@@ -173,7 +183,8 @@ def _gate(context: Context) -> Sequence[Figure]:
     for model in GATED if context.has_gpu else GATED[:1]:
         request = parity.ParityRequest(model, device=context.device)
         figures += _rows(parity.gate(request, sides, environment=environment))
-    return figures
+    left_out = () if context.has_gpu else (*GATED[1:], *names[2:])
+    return figures + [unmeasured(name, ON_A_GPU) for name in left_out]
 
 
 def _synchronisation(context: Context) -> Sequence[Figure]:
@@ -317,7 +328,7 @@ def _compile(context: Context) -> Sequence[Figure]:
     first = []
     for block in (1, 2):
         result = _training_speed(context, "pytorch+compile", block=block)
-        figures.append(equal(f"block {block}", result.outcome, str(RunOutcome.OK)))
+        figures.append(equal(f"block {block}, outcome", result.outcome, str(RunOutcome.OK)))
         if result.outcome != RunOutcome.OK:
             return [*figures, unmeasured(f"block {block}, first step", result.reason)]
         for name, expected in (("compilations", 1), ("recompilations", 0), ("graph_breaks", 0)):
@@ -343,7 +354,7 @@ def _adam(context: Context) -> Sequence[Figure]:
     figures.append(reported("implementation", found["implementation"]))
     figures.append(equal("kernels of a step", sum(ours.values()), sum(stock.values())))
     different = sorted(name for name in ours.keys() | stock.keys() if ours.get(name) != stock.get(name))
-    figures.append(equal("kernels that differ", "; ".join(different), ""))
+    figures.append(equal("kernels that differ", "; ".join(different) or "none", "none"))
     return figures
 
 
@@ -351,7 +362,7 @@ def _cells(context: Context) -> Sequence[Figure]:
     names, figures = context.installed(*(FOUR_VARIANTS if context.has_gpu else ("pytorch",)))
     for name in names:
         result = _training_speed(context, name, timing="both", window_steps=5, steps=20)
-        figures.append(_ok(f"{name}, training_speed", result))
+        figures.append(_ok(f"{name}, cell of training_speed", result))
         if result.outcome == RunOutcome.OK:
             figures.append(reported(f"{name}, step, ms", 1_000 * result.metrics["train/step_seconds"]))
             figures.append(reported(f"{name}, examples a second", result.metrics["train/examples_per_second"]))
@@ -359,7 +370,7 @@ def _cells(context: Context) -> Sequence[Figure]:
         return figures
     model, side, rows = ("resnet18", 224, 64) if context.has_gpu else ("lenet", 28, 8)
     result = _grid(context, "pytorch", model, side, rows, seconds=2.0 if context.has_gpu else 0.1, optimizer="adam-stock")
-    figures.append(_ok(f"pytorch, grid of {model}", result))
+    figures.append(_ok(f"pytorch, cell of the grid, {model}", result))
     plain = probe(
         "plain_loop",
         device=context.device,
@@ -415,12 +426,26 @@ def _training_speed(
 
 CHECKS = (
     Check(1, "one GPU, one name", 10, "NVML and PyTorch name one card; an empty CUDA_VISIBLE_DEVICES is the CPU", _visible_gpu),
-    Check(2, "precision", 40, "float32 < 2e-6, tf32 1e-4 to 3e-3, bfloat16 > 1e-3, each operator", _precision, on_cpu=True),
+    Check(
+        2,
+        "precision",
+        40,
+        "relative L2 error against float64: float32 < 2e-6, tf32 1e-4 to 3e-3, bfloat16 > 1e-3",
+        _precision,
+        on_cpu=True,
+    ),
     Check(3, "LSTM in bfloat16", 10, "an LSTM returns bfloat16, or is refused", _lstm_type),
     Check(4, "contract suite", 90, "every framework keeps its contract in float64", _contract, on_cpu=True),
-    Check(5, "parity gate", 60, "networks are equal in every framework", _gate, on_cpu=True),
+    Check(5, "parity gate", 60, "networks are equal to PyTorch's in every framework, in float64", _gate, on_cpu=True),
     Check(6, "synchronisation", 20, "four times the work is four times the step, ± 3 %; no step is shorter", _synchronisation),
-    Check(7, "free-running", 20, "ten steps take ten times the longer of host and device", _free_running, on_cpu=True),
+    Check(
+        7,
+        "free-running",
+        20,
+        "ten steps take ten times the longer of host and device; on a CPU, their sum",
+        _free_running,
+        on_cpu=True,
+    ),
     Check(8, "peak memory", 20, "1 GiB and 3 GiB are seen as such, ± 1 MiB; JAX does not preallocate", _peaks),
     Check(9, "out of memory", 60, "a cell that does not fit is out_of_memory with its phase; the next is ok", _out_of_memory),
     Check(10, "energy", 20, "the counter is the integral of power, ± 10 %; too few updates are not available", _energy),
@@ -429,5 +454,5 @@ CHECKS = (
     Check(13, "compile", 30, "one compilation, no graph break, equally cold in blocks 1 and 2", _compile, on_cpu=True),
     Check(14, "one worker", 20, "DistributedDataParallel with one worker trains as none, ± 1e-12", _workers, on_cpu=True),
     Check(15, "adam-stock", 15, "adam-stock runs the kernels of torch.optim.Adam's default", _adam),
-    Check(16, "real cells", 60, "cells end well; a step is within 3 % of a plain loop's", _cells, on_cpu=True),
+    Check(16, "real cells", 60, "cells end well; on a GPU a step is within 3 % of a plain loop's", _cells, on_cpu=True),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import uuid
 from pathlib import Path
@@ -12,6 +11,7 @@ from experiments import studies
 from experiments.cell import alone
 from experiments.cell.alone import AloneResult
 from experiments.cell.contract import CellSpec
+from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.planning import treatments
 from tracking.cpus import quota
@@ -57,7 +57,7 @@ def cell_spec(folder: Path, study: str, framework: str, device: str, *, block: i
         device=device,
         threads=merged.threads or _threads(),
         block=block,
-        settings={name: value for name, value in dataclasses.asdict(merged).items() if name not in silent},
+        settings={name: value for name, value in devices.values_of_cell(merged).items() if name not in silent},
         inputs=dict(prepared.inputs),
         journal=str(folder.resolve()),
         folder=f"cells/{study}-{framework}-{run_id[:8]}",
@@ -67,8 +67,6 @@ def cell_spec(folder: Path, study: str, framework: str, device: str, *, block: i
 
 
 def _threads() -> int:
-    from experiments.config import devices
-
     available, limit = len(devices.own_cpus()), quota()
     return max(1, available if limit is None else min(available, int(limit)))
 

@@ -91,23 +91,31 @@ def as_markdown(values: dict[str, Any]) -> str:
         "",
         f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[SKIPPED]} skipped.",
         "",
+        f"- ended: {time.strftime('%Y-%m-%d %H:%M', time.gmtime(values['ended_ms'] / 1_000))} UTC",
+        f"- system: {_cell(machine['system'])}, {machine['memory_gib']} GiB of memory",
         f"- CPU: {_cell(machine['cpu'])}, {machine['cores']} cores",
         f"- GPU: {_cell(cards)}",
         f"- packages: {', '.join(f'{name} {version}' for name, version in values['packages'].items())}",
         f"- commit: {values['commit'] or 'not known'}",
         "",
-        "| # | check | result | seconds | must hold, or why not |",
-        "|--:|---|---|--:|---|",
+        "Each check does work whose answer is known. `docs/gpu.md` explains them by number.",
+        "",
+        "| # | check | result | seconds | must hold | why it did not pass |",
+        "|--:|---|---|--:|---|---|",
     ]
     for check in values["checks"]:
-        why = check["reason"] or check["must_hold"]
-        lines.append(f"| {check['number']} | {check['name']} | {check['status']} | {check['seconds']} | {_cell(why)} |")
+        cells = [str(check["number"]), check["name"], check["status"], str(check["seconds"])]
+        cells += [check["must_hold"], check["reason"]]
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
     lines += ["", "| # | figure | value | limit | holds |", "|--:|---|--:|---|---|"]
     for check in values["checks"]:
         for figure in check["figures"]:
             holds = {True: "yes", False: "**no**", None: "–"}[figure["holds"]]
-            value = _number(figure["value"]) if figure["value"] is not None else figure["reason"]
-            lines.append(f"| {check['number']} | {_cell(figure['name'])} | {_cell(value)} | {_cell(figure['limit'])} | {holds} |")
+            has_value = figure["value"] is not None
+            value = _number(figure["value"]) if has_value else f"not measured: {figure['reason']}"
+            limit = figure["limit"] or ("none, reported only" if has_value else "–")
+            cells = [str(check["number"]), figure["name"], value, limit]
+            lines.append(f"| {' | '.join(map(_cell, cells))} | {holds} |")
     return "\n".join(lines) + "\n"
 
 

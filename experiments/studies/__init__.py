@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from types import ModuleType
 
+from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.outcomes import FREELY, Outcome, declared, outcome
 from tracking import plain
@@ -31,7 +32,7 @@ def primary(study: ModuleType, settings: settings_.CampaignSettings) -> tuple[st
 def outcomes(study: ModuleType, settings: settings_.CampaignSettings) -> tuple[Outcome, ...]:
     """What a campaign judges, in the order of its report; of steps that run freely, it is their throughput in every study."""
     found: tuple[Outcome, ...] = tuple(study.OUTCOMES)
-    if settings.timing == "step" or FREELY in (one.metric for one in found):
+    if devices.timing(settings) == "step" or FREELY in (one.metric for one in found):
         return found
     return (outcome(FREELY), *found)
 

@@ -51,6 +51,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "blocks": 12,
         "inference_batch_sizes": (1, 8),
         "inference_requests": 100,
+        "timing": "step",
     },
 }
 

@@ -120,7 +120,7 @@ class Settings(CampaignSettings):
         return math.ceil(max(self.workers) / self.nodes) * self.threads + self.reserve_cores
 
 
-PRESETS: dict[str, dict[str, Any]] = {"demo": {"blocks": 6}}
+PRESETS: dict[str, dict[str, Any]] = {"demo": {"blocks": 6, "timing": "step"}}
 
 OUTCOMES = (
     outcome("train/examples_per_second"),

@@ -78,7 +78,7 @@ class Settings(PointSettings):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"blocks": 3},
+    "demo": {"blocks": 3, "window_steps": 6},
     "paper": {
         "models": ("resnet18", "resnet152", "vgg16", "mobilenet_v2", "efficientnet_b4"),
         "batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),

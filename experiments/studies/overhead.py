@@ -94,8 +94,8 @@ class Settings(grid.PointSettings):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"models": ("lenet",), "batch_sizes": (1,), "seconds": 0.5, "blocks": 6, "threads": 1},
-    "proof": {"seconds": 0.5, "blocks": 6, "threads": 1},
+    "demo": {"models": ("lenet",), "batch_sizes": (1,), "seconds": 0.5, "blocks": 6, "threads": 1, "timing": "step"},
+    "proof": {"seconds": 0.5, "blocks": 6, "threads": 1, "timing": "step"},
 }
 
 OUTCOMES = (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, cast
 
+from experiments.config import devices
+from experiments.config.settings import CampaignSettings
 from tracking.errors import WrongCall
 
 
@@ -55,8 +57,9 @@ def check(settings: Steps, examples: int, what: str, data: str) -> None:
 
 def check_windows(settings: Timing, steps: int, what: str) -> None:
     """Raises WrongCall where a window is too long. steps: measured in a row; what: those in words."""
-    most = {"step": settings.window_steps, "free": steps, "both": steps // 2}[settings.timing]
+    kind = devices.timing(cast(CampaignSettings, settings))
+    most = {"step": settings.window_steps, "free": steps, "both": steps // 2}[kind]
     if settings.window_steps > most:
-        right = f"at most {most}" if most else "take timing=step"
-        twice = ", with as many timed one by one," * (settings.timing == "both")
+        right = f"at most {most}, or timing=step" if most else "take timing=step"
+        twice = ", with as many timed one by one," * (kind == "both")
         raise WrongCall(f"window_steps={settings.window_steps}: a window{twice} is longer than the {what}; {right}")

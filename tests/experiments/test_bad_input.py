@@ -71,7 +71,7 @@ def test_bad_data(place: Place, make: Callable[[Path], str], message: str) -> No
         ({"steps_per_epoch": "100000"}, "steps_per_epoch=100000 is more than"),
         ({"warmup_steps": "8"}, "warmup_steps=8 leaves none of the 8 steps to be measured"),
         ({"warmup_steps": "8"}, "at most 7, or more epochs or a smaller batch_size"),
-        ({"timing": "freely"}, "timing=freely is not known; choose step, free, both"),
+        ({"timing": "freely"}, "timing=freely is not known; choose auto, step, free, both"),
         ({"timing": "free", "window_steps": "0"}, "window_steps=0 is too small; at least 1"),
         ({"timing": "free", "window_steps": "9"}, "window_steps=9: a window is longer than the"),
         ({"device": "cuda"}, "device=cuda: no NVIDIA GPU"),

@@ -9,10 +9,13 @@ import pytest
 from experiments import studies
 from experiments.campaign import launch, preflight, runner
 from experiments.cell.contract import DatasetInfo, Prepared
-from experiments.config import devices
+from experiments.config import devices, variation
+from experiments.config import settings as settings_
 from experiments.config.console import Display
+from experiments.config.outcomes import FREELY
 from experiments.config.settings import CampaignSettings
-from experiments.planning.treatments import Treatment
+from experiments.planning.treatments import Treatment, require_single_steps
+from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
 from tracking.errors import WrongCall
 
@@ -45,7 +48,11 @@ def test_a_worker_takes_the_gpu_of_its_number_on_its_own_machine() -> None:
     assert [local_rank(rank, addresses) for rank in range(4)] == [0, 1, 0, 1]
 
 
-def on(device: str, **own: float) -> CampaignSettings:
+DIGITS = 1_500  # images of the training part, rounded
+COUNTS = ("steps", "least_steps", "steps_per_epoch")
+
+
+def on(device: str, **own: float | str) -> CampaignSettings:
     """Settings of cells on a node of a cluster, which need no such device here."""
     return CampaignSettings(executor="slurm", device=device, **own)  # type: ignore[arg-type]
 
@@ -58,6 +65,44 @@ def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
     assert logged == ["0.5", "0.1"], "what was read, which runs of earlier versions log, too"
     with pytest.raises(WrongCall, match=r"sensor_seconds=0\.01 is too small; at least 0\.05"):
         launch.check("captioning", on("cpu", sensor_seconds=0.01))
+
+
+def test_a_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
+    cell = Treatment("toy", "toy")
+    for device, kind in (("cpu", "step"), ("cuda", "both")):
+        assert devices.timing(on(device)) == kind
+        assert runner.logged_settings(on(device), cell)["timing"] == kind
+        assert devices.values_of_cell(on(device))["timing"] == kind
+        assert {devices.timing(on(device, timing=own)) for own in ("step", "free")} == {"step", "free"}
+    assert devices.timing(on("auto", gres="gpu:1")) == "both"
+    assert devices.timing(on("auto")) == "step"
+
+
+def test_cells_on_cpu_and_gpu_are_timed_alike() -> None:
+    """Runs with different timing are never paired."""
+    study = studies.load("grid")
+    both = study.Settings(executor="slurm", devices=("cpu", "cuda"))
+    assert {devices.timing(one.merged(both)) for one in study.treatments(both)} == {"step"}
+    varied = on("cpu", vary="device=cpu,cuda")
+    assert {devices.timing(level) for level in variation.each(varied)} == {"step"}
+
+
+@pytest.mark.parametrize("name", studies.available())
+def test_every_preset_runs_on_a_gpu_as_it_is_timed_there(name: str) -> None:
+    study = studies.load(name)
+    for preset in study.PRESETS:
+        given = {"preset": preset, "device": "cuda", "executor": "slurm"}
+        settings = settings_.parse(study.Settings, study.PRESETS, given)
+        if name in ("calibrate", "distributed", "overhead"):
+            require_single_steps(settings, name)
+            continue
+        assert devices.timing(settings) == "both"
+        assert FREELY in [outcome.metric for outcome in studies.outcomes(study, settings)]
+        in_a_row = next(filter(None, (getattr(settings, name, 0) for name in COUNTS)), 0)
+        if not in_a_row and settings.data == "digits":
+            in_a_row = DIGITS // settings.batch_size
+        if in_a_row:  # where the user names the data, they decide
+            steps.check_windows(settings, in_a_row, "steps of a preset")
 
 
 def test_only_cells_on_the_cpu_wait_until_the_machine_is_cool() -> None:

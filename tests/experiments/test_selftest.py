@@ -14,8 +14,20 @@ from typing import Any
 import pytest
 
 from experiments.selftest import cells, running
-from experiments.selftest.catalogue import CHECKS
-from experiments.selftest.checks import FAILED, PASSED, SKIPPED, Check, Context, Figure, Skip, at_most, equal, unmeasured
+from experiments.selftest.catalogue import CHECKS, NO_TF32, ON_A_GPU
+from experiments.selftest.checks import (
+    FAILED,
+    PASSED,
+    SKIPPED,
+    Check,
+    Context,
+    Figure,
+    Skip,
+    at_most,
+    equal,
+    reported,
+    unmeasured,
+)
 from tests.conftest import ROOT
 from tracking import provenance
 from tracking.records import Metrics, RunClosed, RunOutcome, Tags, from_line
@@ -75,8 +87,9 @@ def test_a_framework_that_is_not_installed_is_skipped_with_a_reason(run_values: 
     for name in ("keras-torch", "tensorflow"):
         assert (figures[name]["value"], figures[name]["holds"]) == (None, None)
         assert "is not installed" in figures[name]["reason"]
-    assert figures["pytorch, float32, matmul"]["holds"]
-    assert 1e-3 < figures["pytorch, bfloat16, lstm"]["value"] < 0.1
+    assert figures["pytorch, float32, matmul, error"]["holds"]
+    assert 1e-3 < figures["pytorch, bfloat16, lstm, error"]["value"] < 0.1
+    assert figures["pytorch, tf32"]["reason"] == NO_TF32
 
 
 def test_the_files_have_every_figure_with_its_limit(run_values: dict[str, Any]) -> None:
@@ -129,6 +142,25 @@ def test_however_a_check_ends_is_a_result(function: Any, status: str, reason: st
     values = running.as_values([result], "cpu")
     assert json.loads(running.as_json(values))["checks"][0]["status"] == status
     assert f"| {status} |" in running.as_markdown(values)
+
+
+def test_a_row_states_its_limit_or_why_there_is_none(tmp_path: Path) -> None:
+    figures = [at_most("a", 1.0, 2.0), reported("b", 3.0), unmeasured("c", "not installed")]
+    check = Check(1, "known work", 1, "a below 2", lambda _: figures, on_cpu=True)
+    results = [running.run_check(check, Context("cpu", (), tmp_path))]
+    lines = running.as_markdown(running.as_values(results, "cpu")).splitlines()
+    assert lines[-3:] == [
+        "| 1 | a | 1 | at most 2 | yes |",
+        "| 1 | b | 3 | none, reported only | – |",
+        "| 1 | c | not measured: not installed | – | – |",
+    ]
+    assert any(line.startswith("| 1 | known work | passed |") and "a below 2" in line for line in lines)
+
+
+def test_the_contract_suite_is_skipped_without_pytest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytest", None)  # "not installed", to an import
+    result = running.run_check(CHECKS[3], Context("cpu", ("pytorch",), tmp_path))
+    assert (result.status, result.reason.split(",")[0]) == (SKIPPED, "pytest is not installed")
 
 
 def test_a_failed_check_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,3 +235,6 @@ def test_every_check_of_the_cpu_passes(tmp_path: Path) -> None:
     names = ("pytorch", "pytorch+compile", "keras-torch")
     results = running.run_checks(ON_THE_CPU, Context("cpu", names, tmp_path))
     assert {result.number: (result.status, result.reason) for result in results} == dict.fromkeys(ON_THE_CPU, (PASSED, ""))
+    left_out = {result.number: [one.name for one in result.figures if one.reason == ON_A_GPU] for result in results}
+    assert left_out[4] == ["pytorch+compile", "keras-torch"]
+    assert left_out[5] == ["caption_decoder", "bert"]

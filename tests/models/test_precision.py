@@ -78,3 +78,23 @@ except ModelError as error:
 """
     for framework in ("pytorch", "tensorflow"):
         assert "precision 'tf32' is a GPU's" in run_in(framework, "-c", script, framework).stdout
+
+
+# A layer in bfloat16 whose products, sums and tanh XLA fuses.
+EXCESS = """
+import json, os, sys
+os.environ["XLA_FLAGS"] = sys.argv[1]
+import numpy as np
+import tensorflow as tf
+rng = np.random.default_rng(0)
+x, w, b = (tf.cast(rng.normal(size=shape), tf.bfloat16) for shape in ((64, 256), (256, 128), (128,)))
+layer = tf.function(lambda x, w, b: tf.tanh(x @ w + b) * b - x @ w, jit_compile=True)
+print(json.dumps(tf.cast(layer(x, w, b), tf.float32).numpy().tolist()))
+"""
+
+
+def test_on_a_cpu_xla_rounds_with_excess_precision_as_without() -> None:
+    """XLA may leave out roundings between operators, by default; on a CPU it does not."""
+    flags = ("--xla_allow_excess_precision=true", "--xla_allow_excess_precision=false")
+    outputs = {run_in("tensorflow", "-c", EXCESS, flag).stdout.splitlines()[-1] for flag in flags}
+    assert len(outputs) == 1

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from models.frameworks import missing
+from models.frameworks.spans import Event
+from models.frameworks.xplane import FUSED, STEP, TraceEvent, read_trace, to_profile
 from tests.models.children import run_in
 
 STEPS, SLEEP = 3, 0.02
@@ -151,6 +154,59 @@ def test_what_xla_fuses_is_not_counted_but_its_kernels_are() -> None:
     assert found["counts"].keys() == {"launches"}
     assert found["counts"]["launches"] >= STEPS * 5
     assert not any(kind.startswith(("while", "end: ")) for kind in found["kinds"])
+
+
+# A program of a product, a sum and a tanh, which XLA may fuse, five times.
+JAX = """
+import jax
+from models.frameworks.keras.profiler import profiled
+weights = jax.random.normal(jax.random.key(0), (256, 256))
+layer = jax.jit(lambda x: jax.numpy.tanh(x @ weights + 1.0))
+
+def step():
+    x = weights
+    for _ in range(5):
+        x = layer(x)
+    float(x[0, 0])
+
+step()
+"""
+
+
+def test_jax_shows_the_kernels_of_xla() -> None:
+    if reason := missing("keras-jax"):
+        pytest.skip(reason)
+    found = profile_of("keras-jax", JAX)
+    check_parts(found)
+    assert found["uncounted"] == {"ops": FUSED}
+    assert found["counts"].keys() == {"launches"}
+    assert found["counts"]["launches"] >= STEPS * 5
+    assert found["counts"]["launches"] % STEPS == 0
+    assert not any(kind.startswith("end: ") for kind in found["kinds"])
+    assert found["parts"]["dispatch"] > 0
+
+
+@pytest.mark.parametrize("by_xla", [False, True])
+def test_a_gpus_kernels_are_those_of_its_streams(by_xla: bool) -> None:
+    """Two kernels and a copy in a step, one kernel before it; a line that sums up the same is not counted.
+
+    XLA's kernels are not operators: how many operators each of them holds is not known.
+    """
+    host, gpu, stream = "/host:CPU", "/device:GPU:0", "Stream #13(Compute)"
+    events = [
+        TraceEvent(host, "python", False, Event(STEP, 1.0, 2.0, 0)),
+        TraceEvent(host, "python", False, Event("ExecutorState::Process", 1.0, 1.1, 1)),
+        TraceEvent(gpu, stream, by_xla, Event("fusion.1", 0.5, 0.6, 13)),
+        TraceEvent(gpu, stream, by_xla, Event("fusion.1", 1.1, 1.3, 13)),
+        TraceEvent(gpu, stream, by_xla, Event("fusion.2", 1.3, 1.4, 13)),
+        TraceEvent(gpu, "Stream #14(MemcpyD2H)", False, Event("MemcpyD2H", 1.4, 1.5, 14)),
+        TraceEvent(gpu, "XLA Ops", by_xla, Event("fusion.1", 1.1, 1.3, 99)),
+    ]
+    profile = to_profile(read_trace(events), "cuda", count=lambda: 7)
+    assert {kind: len(spans) for kind, spans in profile.operators.items()} == {"fusion": 2}
+    assert profile.copies == [(1.4, 1.5)]
+    assert profile.counts == ({"launches": 2} if by_xla else {"launches": 2, "ops": 7})
+    assert profile.uncounted == ({"ops": FUSED} if by_xla else {})
 
 
 # A network of the zoo whose pass is broken: not at all, by an effect, by a value that Python asks for, inside of a loop.

@@ -53,3 +53,27 @@ def test_only_windows_are_tagged(timing: str, tagged: bool) -> None:
     summary = {"train/examples_per_second": 1.0, "train/step_seconds": 1.0, "train/step_seconds_p95": 1.0}
     measure.as_timed(spec, summary, windows, on_device, output, held_up=False, waits="lengths")
     assert records == ([Tags("r", {"waits_in_step": "lengths"})] if tagged else [])
+
+
+PLACED = """
+import json
+import numpy as np
+import models
+from models.frameworks import open_framework
+adapter = open_framework("pytorch", device="cpu", threads=1, precision="float32", seed=0)
+found = {}
+for model in ("caption_decoder", "bert", "lenet"):
+    _, batch = models.spec(model).probe(np.random.default_rng(0), full=False)
+    placed = adapter.place(batch)
+    found[model] = [sorted({str(array.dtype) for array in placed.inputs}), str(placed.targets.dtype)]
+print(json.dumps(found))
+"""
+
+
+def test_pytorch_widens_targets_before_the_step_and_no_inputs() -> None:
+    found = json.loads(run_in("pytorch", "-c", PLACED).stdout.splitlines()[-1])
+    assert found == {
+        "caption_decoder": [["torch.float32", "torch.int32"], "torch.int64"],
+        "bert": [["torch.int32"], "torch.int64"],
+        "lenet": [["torch.float32"], "torch.int64"],
+    }

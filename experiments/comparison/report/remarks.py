@@ -15,7 +15,7 @@ from experiments.comparison.verdicts.learning import Agreement
 from experiments.comparison.verdicts.precision import Precision
 from experiments.config import shell
 from experiments.config.outcomes import outcome
-from tracking.records import RAN_EAGERLY
+from tracking.records import JIT_COMPILE, JIT_PLANNED, RAN_EAGERLY
 
 
 @dataclass(frozen=True)
@@ -139,16 +139,23 @@ def on_learning(found: Sequence[Agreement]) -> tuple[list[str], list[str]]:
 
 
 def on_eager(environment: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """A line for each level that should have been compiled and ran eagerly, as a whole or in part.
+    """A line for each level that was not compiled as its variant is to be.
 
     environment: level -> fact -> what it is, as a comparison has it.
     """
     told = "What was not compiled ran eagerly: read the times with that in mind"
-    return [
+    eager = [
         f"NOT COMPILED THROUGHOUT, {level}: {facts[RAN_EAGERLY]}. {told}"
         for level, facts in environment.items()
         if RAN_EAGERLY in facts
     ]
+    by_xla = [
+        f"COMPILED OTHERWISE, {level}: jit_compile is {facts[JIT_COMPILE]}, expected {facts[JIT_PLANNED]}. "
+        "The framework decided by the network and the device: read the times with that in mind"
+        for level, facts in environment.items()
+        if facts.get(JIT_COMPILE) != facts.get(JIT_PLANNED)
+    ]
+    return eager + by_xla
 
 
 def on_batches(found: Sequence[Curve]) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
-from experiments.cell.measure import check_parameters, record_optimizer, write_run_files
+from experiments.cell.measure import check_parameters, record_implementation, write_run_files
 from experiments.cell.timing import PhaseValues
 from experiments.workloads.distributed import elastic, group, training
 from experiments.workloads.distributed.group import Worker
@@ -87,7 +87,7 @@ def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Wo
     output.window("train", began, clock.now(), rows * steps)
     weights = training.fingerprint(framework.weights(joined.network))
     watching = _watching(workers, output, "alone", steps)
-    record_optimizer(spec, framework, joined.optimizer, output)
+    record_implementation(spec, framework, joined.network, joined.optimizer, output)
     alone = training.timed_alone(joined, batch, steps, float(np.median(seconds)), watching)
     table = joined.gathered([weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone])
     joined.close()

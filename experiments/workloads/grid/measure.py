@@ -18,7 +18,7 @@ from experiments.cell.measure import (
     check_parameters,
     make_optimizer,
     memory_peaks,
-    record_optimizer,
+    record_implementation,
     write_run_files,
 )
 from experiments.cell.peak_memory import DevicePeaks
@@ -181,7 +181,7 @@ def _train(
     summary |= first_losses(watch.losses, spec.settings)
     summary |= {"check/train_steps": steps, "check/train_warmup": values.warmup + left_out}
     output.metrics(summary, step=steps)
-    record_optimizer(spec, framework, optimizer, output)
+    record_implementation(spec, framework, network, optimizer, output)
     return [values, windows, on_device], summary
 
 

@@ -18,7 +18,7 @@ from experiments.cell.measure import (
     check_parameters,
     make_optimizer,
     memory_peaks,
-    record_optimizer,
+    record_implementation,
     write_run_files,
 )
 from experiments.cell.peak_memory import DevicePeaks
@@ -92,7 +92,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     if varying:
         summary |= {"train/first_epoch_seconds": epochs[0], "train/epoch_seconds": epochs[-1]}
     output.metrics(summary, step=total)
-    record_optimizer(spec, framework, optimizer, output)
+    record_implementation(spec, framework, network, optimizer, output)
     write_run_files(spec, framework, [values, windows, on_device], summary, output)
     if settings["profile"]:
         profile(spec, framework, network, optimizer, lambda: cycle(batches), output)

@@ -9,6 +9,9 @@ COMPANY = ("matplotlib", "pandas", "scipy", "sklearn")
 # It asks of what it copies or saves (both layers of a bidirectional one) whether it is TensorFlow's.
 ASKED_FOR = "tensorflow"
 
+# With jit_compile="auto" Keras leaves XLA out where TensorFlow sees no GPU.
+BY_XLA = {"tensorflow": ("cuda",), "jax": ("cpu", "cuda"), "torch": ()}
+
 
 def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool = True) -> Variant:
     return Variant(
@@ -19,6 +22,7 @@ def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool =
         distributions=("keras", *distributions),
         extra=extra,
         compiles=backend != "torch",
+        by_xla=BY_XLA[backend],
         has_pipeline=has_pipeline,
         has_plain_loop=True,
         fits=True,

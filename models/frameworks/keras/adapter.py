@@ -39,6 +39,10 @@ class Adapter(KerasFramework):
         network.compile(optimizer=optimizer, loss=_loss())
         return optimizer
 
+    def jit_compile(self, network: Any) -> bool | None:
+        """Return what Keras decided: it asks for devices, layers and switches that no setting here names."""
+        return None if self.backend == "torch" else bool(network.jit_compile)
+
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         _check_compiled(network, optimizer)
         return network.train_on_batch(*self._trained_on(batch if batch.even is not None else self.place(batch)))

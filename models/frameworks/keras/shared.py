@@ -39,6 +39,7 @@ DEVICES: dict[str, Callable[[str, int, str, str], Device]] = {
 }
 # Backend -> the framework here whose input pipeline and profiler are also Keras'.
 OWNERS = {"tensorflow": "tensorflow", "torch": "pytorch"}
+PROFILERS = {**OWNERS, "jax": "keras"}
 
 
 class KerasFramework(Framework):
@@ -164,12 +165,9 @@ class KerasFramework(Framework):
         return epoch
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
-        if self.backend not in OWNERS:
-            return super().profile(folder, work)
-        found: Profile = import_module(f"{models.__name__}.frameworks.{OWNERS[self.backend]}.profiler").profiled(
-            folder, self.device, work
-        )
-        return found
+        module = import_module(f"{models.__name__}.frameworks.{PROFILERS[self.backend]}.profiler")
+        profile: Profile = module.profiled(folder, self.device, work)
+        return profile
 
     def place(self, batch: Batch) -> Batch:
         targets, weights = self.place_inputs((batch.targets, batch.weights))

@@ -15,4 +15,9 @@ _ANY = Variant(
     has_pipeline=True,
 )
 _COMPILED = replace(_ANY, compiles=True)
-VARIANTS = {"tensorflow": replace(_COMPILED, has_plain_loop=True), "tensorflow+eager": _ANY, "tensorflow+xla": _COMPILED}
+_BY_XLA = replace(_COMPILED, by_xla=("cpu", "cuda"))
+VARIANTS = {
+    "tensorflow": replace(_COMPILED, has_plain_loop=True),
+    "tensorflow+eager": _ANY,
+    "tensorflow+xla": _BY_XLA,
+}

@@ -44,6 +44,9 @@ class Adapter(KerasFramework):
                     layer.use_cudnn = False
         return network
 
+    def jit_compile(self, network: Any) -> bool | None:  # noqa: ARG002
+        return self._compiles_each_shape
+
     def versions(self) -> dict[str, str]:
         return {**super().versions(), "keras_use_cudnn": "False" if self._compiles_each_shape else "auto"}
 
