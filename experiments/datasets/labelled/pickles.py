@@ -12,6 +12,7 @@ import math
 import mmap
 import pickle
 import pickletools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -65,10 +66,11 @@ def _check_opcodes(data: mmap.mmap) -> IO[bytes]:
     Raises:
         ValueError: The stream has an opcode that plain data have not, or one that takes too much.
     """
-    stream, start, position, tuples = io.BytesIO(), 0, 0, 0
-    latest, is_single, memo = "", False, dict[int, bool]()
-    for count, (opcode, argument, position) in enumerate(pickletools.genops(cast(IO[bytes], data))):
-        name = opcode.name
+    stream, start, tuples = io.BytesIO(), 0, 0
+    latest, is_single, memo = "", False, dict[Any, bool]()
+    opcodes = cast(Iterator[tuple[Any, Any, int]], pickletools.genops(cast(IO[bytes], data)))
+    for count, (opcode, argument, position) in enumerate(opcodes):
+        name: str = opcode.name
         if count > MAX_OPCODES:
             raise ValueError(f"it has more than {MAX_OPCODES:,} opcodes")
         if isinstance(argument, int) and not -(2**63) <= argument < 2**64:
@@ -91,7 +93,7 @@ def _check_opcodes(data: mmap.mmap) -> IO[bytes]:
             latest, is_single = name, name in TUPLES or is_long
         else:
             raise ValueError(f"it asks for {name}")
-    stream.write(data[start : position + 1])
+    stream.write(data[start:])
     stream.seek(0)
     return stream
 
