@@ -231,6 +231,13 @@ def _epoch(
     return watch.losses, seconds
 
 
+def check_losses(losses: list[float]) -> None:
+    """Raise EvenhandError for a training that has diverged."""
+    if not np.isfinite(losses).all():
+        step = int(np.argmin(np.isfinite(losses)))
+        raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
+
+
 def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
     sums = np.sum([framework.evaluate(network, batch) for batch in batches], axis=0)
     return float(sums[0] / sums[1])

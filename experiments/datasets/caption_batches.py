@@ -27,11 +27,6 @@ _WORDS_MULTIPLE = 8
 _SPLIT_WORDS: dict[Split, str] = {"train": "training", "validation": "validation", "test": "test"}
 
 
-def shuffled(captions: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The captions shuffled for one epoch; the same for every framework."""
-    return np.random.default_rng((seed, epoch)).permutation(captions)
-
-
 def steps_per_epoch(captions: int, batch_size: int) -> int:
     """Number of whole batches in an epoch; a last smaller one is dropped."""
     return captions // batch_size
@@ -59,7 +54,7 @@ def epoch(
 ) -> Iterator[Batch]:
     """Batches of `batch_size` captions.
 
-    features: (images, n). order: the captions to go through, as `shuffled` gives them; without, the split's in file order.
+    features: (images, n). order: the captions to go through; without, the split's in file order.
     steps: at most so many batches. drop_last: leave out a last batch that is not full; otherwise it is filled with weight 0.
     inputs: features float32 (rows, n), tokens int32 (rows, words), positions int32 (predictions,). A position is
     row * words + word, where the network's output predicts the target. Raises WrongCall where no batch can be filled.

@@ -102,35 +102,32 @@ def index(
     seed: int,
     images: int = 400,
     side: int = 64,
-    max_images: int | None = None,
     own_split: bool = True,
     max_broken: float = 0.01,
     progress: Progress | None = None,
 ) -> CaptionData:
     """The data set `source` ("scenes", or a folder) from the cache, where it is put if it is not there yet.
 
-    images, side: number of scenes and their pixels. max_images: a random part of that many images, chosen by `seed`.
+    images, side: number of scenes and their pixels.
     The vocabulary is of all splits' captions, as in the study. The split is the data set's own; where it lacks training or
     validation, or `own_split` is False, 85 % of the images are for training, shuffled by `seed`.
     Raises WrongCall for an unknown folder, unreadable files, or more than the share `max_broken` of images broken.
     """
-    if max_images is not None and max_images < 2:
-        raise WrongCall(f"max_images {max_images} cannot be split into training and validation; at least 2")
     scenes = source == "scenes"
     folder = _scenes_folder(cache, images, side, seed) if scenes else Path(source).expanduser().absolute()
     layout, module = find(folder)
     if scenes:
         layout = replace(layout, name="scenes", format=f"handwritten digits, {side}x{side} pixels, seed {seed}")
-    split_seed = 0 if layout.own_split and own_split and max_images is None else seed
+    split_seed = 0 if layout.own_split and own_split else seed
     report = progress or (lambda _stage, _done, _total: None)
-    digest = _digest(layout, split_seed, max_images, own_split, report)
+    digest = _digest(layout, split_seed, own_split, report)
     target = cache.absolute() / "captions" / digest
     data = _kept(target, layout)
     if data is None:
         shutil.rmtree(target, ignore_errors=True)
         # Opened before the work, which takes minutes on a large data set: an unwritable cache is said at once.
         with new_folder(target) as partial:
-            _build(partial, layout, module, digest, np.random.default_rng(split_seed), max_images, own_split, max_broken, report)
+            _build(partial, layout, module, digest, np.random.default_rng(split_seed), own_split, max_broken, report)
         data = CaptionData.open(target)
     _check_broken(data.broken, len(data.images) + len(data.broken), max_broken, layout.folder)
     return data
@@ -144,9 +141,10 @@ def _scenes_folder(cache: Path, images: int, side: int, seed: int) -> Path:
     return folder
 
 
-def _digest(layout: Layout, split_seed: int, max_images: int | None, own_split: bool, progress: Progress) -> str:
+def _digest(layout: Layout, split_seed: int, own_split: bool, progress: Progress) -> str:
     """Of the caption files' bytes and the images' names and sizes; reads no image."""
-    digest = hashlib.sha256(json.dumps([_INDEX_VERSION, layout.name, split_seed, max_images, own_split]).encode())
+    # The fourth was a limit of images; without it, recorded digests would be other ones.
+    digest = hashlib.sha256(json.dumps([_INDEX_VERSION, layout.name, split_seed, None, own_split]).encode())
     try:
         for path in layout.caption_files:
             with path.open("rb") as file:
@@ -205,14 +203,12 @@ def _build(
     module: ModuleType,
     digest: str,
     rng: np.random.Generator,
-    max_images: int | None,
     own_split: bool,
     max_broken: float,
     progress: Progress,
 ) -> None:
     found = _find_images(layout, module, progress)
-    wanted = _some(len(found.numbers), max_images, rng)
-    paths = [path for path, number in found.numbers.items() if wanted[number]]
+    paths = list(found.numbers)
     broken = _broken_images(layout, paths, progress)
     _check_broken(list(broken.items()), len(paths), max_broken, layout.folder)
     images = [path for path in paths if path not in broken]
@@ -269,13 +265,6 @@ def _rows(layout: Layout, module: ModuleType, stage: str, progress: Progress) ->
         if done % _PROGRESS_ROWS == 0:
             progress(stage, done, None)
         yield row
-
-
-def _some(total: int, wanted: int | None, rng: np.random.Generator) -> NDArray[np.bool_]:
-    chosen = np.ones(total, np.bool_)
-    if wanted is not None and wanted < total:
-        chosen[rng.permutation(total)[wanted:]] = False
-    return chosen
 
 
 def _broken_images(layout: Layout, paths: Sequence[str], progress: Progress) -> dict[str, str]:

@@ -162,7 +162,11 @@ def json_items(path: Path, key: str) -> Iterator[Any]:
 
 
 class _Window:
-    """A part of a JSON file, refilled from the file when a value does not fit."""
+    """A part of a JSON file, refilled from the file when a value does not fit.
+
+    Not ijson: its C backend crashes on a number of 5,000 digits, takes memory with the square of the
+    depth, and refuses a whole file for NaN or half a character.
+    """
 
     def __init__(self, path: Path, file: Any) -> None:
         self._path = path
@@ -174,29 +178,28 @@ class _Window:
         self._ended = False
 
     def items(self, wanted: str) -> Iterator[Any]:
-        self._expect("{")
-        while self._peek() != "}":
+        for _ in self._members("{}"):
             key = self._value()
             self._expect(":")
-            if self._peek() == "[":
-                for item in self._elements():
-                    if key == wanted:
-                        yield item
-            else:
+            if self._peek() != "[":
                 self._value()
-            if self._peek() != "}":
-                self._expect(",")
+                continue
+            for _ in self._members("[]"):
+                item = self._value()
+                if key == wanted:
+                    yield item
 
-    def _elements(self) -> Iterator[Any]:
-        self._expect("[")
-        while self._peek() != "]":
-            yield self._value()
-            if self._peek() != "]":
+    def _members(self, brackets: str) -> Iterator[None]:
+        """Stop at the beginning of each member of an object or array, for the caller to read it."""
+        self._expect(brackets[0])
+        while self._peek() != brackets[1]:
+            yield
+            if self._peek() != brackets[1]:
                 self._expect(",")
-        self._expect("]")
+        self._expect(brackets[1])
 
     def _peek(self) -> str:
-        """The next character that is not white space, left where it is."""
+        """Return the next character that is not white space, left where it is."""
         while True:
             while self._at < len(self._text):
                 character = self._text[self._at]

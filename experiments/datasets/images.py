@@ -11,7 +11,6 @@ import io
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -50,21 +49,19 @@ class ImageBatch(NamedTuple):
     broken: list[tuple[int, str]]
 
 
-def batches(
-    folder: Path, images: Sequence[str], *, size: int, batch: int, start: int = 0, threads: int = 1
-) -> Iterator[ImageBatch]:
-    """Images below `folder` from `start` on, `batch` at a time (the last may be smaller). `threads` decode at once."""
-    with ThreadPoolExecutor(max_workers=threads) as pool:
-        for first in range(start, len(images), batch):
-            paths = [folder / path for path in images[first : first + batch]]
-            pixels = np.zeros((len(paths), size, size, 3), np.float32)
-            broken = []
-            for row, result in enumerate(pool.map(lambda path: _pixels_or_problem(path, size), paths)):
-                if isinstance(result, str):
-                    broken.append((first + row, result))
-                else:
-                    pixels[row] = result
-            yield ImageBatch(first, pixels, broken)
+def batches(folder: Path, images: Sequence[str], *, size: int, batch: int, start: int = 0) -> Iterator[ImageBatch]:
+    """Yield images below `folder` from `start` on, `batch` at a time (the last may be smaller)."""
+    for first in range(start, len(images), batch):
+        paths = [folder / path for path in images[first : first + batch]]
+        pixels = np.zeros((len(paths), size, size, 3), np.float32)
+        broken = []
+        for row, path in enumerate(paths):
+            result = _read(path, lambda picture: normalised(picture, size))
+            if isinstance(result, str):
+                broken.append((first + row, result))
+            else:
+                pixels[row] = result
+        yield ImageBatch(first, pixels, broken)
 
 
 def normalised(picture: Image.Image, size: int) -> NDArray[np.float32]:
@@ -113,10 +110,6 @@ def decoded(content: bytes) -> Image.Image | str:
             return _rgb(picture)
     except Exception as error:
         return _reason(error)
-
-
-def _pixels_or_problem(path: Path, size: int) -> NDArray[np.float32] | str:
-    return _read(path, lambda picture: normalised(picture, size))
 
 
 def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from experiments.datasets import marked_modules
 from experiments.datasets.files import lines
 from tracking import plain
 from tracking.errors import WrongCall
@@ -77,7 +76,7 @@ def find(folder: Path) -> tuple[Layout, ModuleType]:
         raise WrongCall(f"cannot read {folder}: {error.strerror}") from None
     if not there:
         raise WrongCall(f"there is no folder {folder}; give scenes, or the folder that holds a caption data set")
-    formats = _formats()
+    formats = list(marked_modules(__package__, "LOOKS_FOR").values())
     found = [(layout, module) for module in formats if (layout := module.detect(folder)) is not None]
     if not found:
         looked_for = "; ".join(module.LOOKS_FOR for module in formats)
@@ -87,12 +86,6 @@ def find(folder: Path) -> tuple[Layout, ModuleType]:
         raise WrongCall(f"{folder} holds more than one caption data set: {several}; keep the caption files of one only")
     layout, module = found[0]
     return replace(layout, name=plain.line(layout.name), format=plain.line(layout.format)), module
-
-
-def _formats() -> list[ModuleType]:
-    package = importlib.import_module(__package__)
-    modules = (importlib.import_module(f"{__package__}.{info.name}") for info in pkgutil.iter_modules(package.__path__))
-    return [module for module in modules if hasattr(module, "LOOKS_FOR")]
 
 
 def first_file(folder: Path, *names: str) -> Path | None:

@@ -60,11 +60,6 @@ class Vocabulary:
     def end(self) -> int:
         return self.ids[END]
 
-    def encode(self, text: str) -> list[int]:
-        """Ids with both marks; words that are not in the vocabulary are left out."""
-        known = (self.ids.get(word) for word in words(text))
-        return [self.start, *(number for number in known if number is not None), self.end]
-
     def decode(self, ids: Iterable[int]) -> str:
         """The words up to the first end mark, without padding and marks."""
         found: list[str] = []

@@ -20,11 +20,16 @@ def of_images(name: str, asked: Sequence[str], setting: str) -> ModuleType:
     module = models.spec(name)
     if not takes_images(module):
         raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(_of_images())}")
+    check_siblings(name, asked, setting)
+    return module
+
+
+def check_siblings(name: str, asked: Sequence[str], setting: str) -> None:
+    """Raise WrongCall for a framework in which the model is not written."""
     written = models.available()[name]
     for framework in asked:
         if (architecture := frameworks.described(framework).architecture) not in written:
             raise WrongCall(f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); have {', '.join(written)}")
-    return module
 
 
 def _of_images() -> list[str]:

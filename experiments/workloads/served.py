@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.cell.contract import CellSpec
 from experiments.datasets.images import Image, decoded, opened
 from models import frameworks
 from tracking import provenance
@@ -106,6 +107,11 @@ def example(picture: Image.Image) -> dict[str, str]:
     content = io.BytesIO()
     small.save(content, "JPEG", quality=85)
     return {"image": base64.b64encode(content.getvalue()).decode("ascii")}
+
+
+def is_kept(cell: CellSpec) -> bool:
+    """Return whether the settings ask for this cell's model."""
+    return cell.settings["save_model"] in ("all", "first" if cell.block == 1 else "all")
 
 
 def name(what: str, framework: str, block: int) -> str:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from experiments.datasets.labelled.data import Labelled
 from models.contract import Batch, ImageFiles
 
-AUGMENTATIONS = ("none", "crop", "crop+mirror")
 PAD = 4
 
 

@@ -140,6 +140,12 @@ def check_names(path: Path, names: Sequence[str]) -> None:
         raise refused(path, f"{count} classes are called {name!r}; give each a name of its own")
 
 
+def check_path(path: Path) -> None:
+    """Raise WrongCall for a data set whose path cannot be recorded."""
+    if not is_text(str(path)):
+        raise refused(f"data={path}", "a path must be UTF-8 text without control characters; rename what is not")
+
+
 def is_text(text: str) -> bool:
     """Neither control characters nor lone surrogates, which is what bytes that are not UTF-8 become in a path."""
     return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)

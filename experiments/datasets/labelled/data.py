@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
-import pkgutil
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets import own_code
+from experiments.datasets import marked_modules, own_code
 from experiments.datasets.files import new_folder
 from experiments.datasets.images import Image, orientation_of_plain
 from experiments.datasets.labelled import checks
@@ -112,7 +109,7 @@ def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Pro
 
     Raises WrongCall for what is no known data set, or a damaged one; the message names the file.
     """
-    embedded = _modules("EMBEDDED")
+    embedded = marked_modules(__package__, "EMBEDDED")
     found: Pictures = embedded[source].read() if source in embedded else _read(Path(source).expanduser().absolute())
     known = {"content": found.key, "side": side, "channels": channels, "version": VERSION}
     known |= {"files": found.source} if found.files else {}  # a folder that was moved has other files
@@ -125,14 +122,13 @@ def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Pro
 
 
 def _read(path: Path) -> Pictures:
-    if not checks.is_text(str(path)):
-        raise checks.refused(f"data={path}", "a path must be UTF-8 text without control characters; rename what is not")
+    checks.check_path(path)
     if path.suffix == ".py":
         return own_code.read(path)
-    formats = sorted(_modules("LOOKS_FOR").values(), key=lambda module: hasattr(module, "GENERAL"))
+    formats = sorted(marked_modules(__package__, "LOOKS_FOR").values(), key=lambda module: hasattr(module, "GENERAL"))
     try:
         if not path.exists():
-            embedded = " or ".join(f"data={name}" for name in _modules("EMBEDDED"))
+            embedded = " or ".join(f"data={name}" for name in marked_modules(__package__, "EMBEDDED"))
             raise WrongCall(f"data={path}: there is no such file or folder; or take {embedded}, which is embedded")
         for module in formats:
             if module.detect(path):
@@ -146,14 +142,7 @@ def _read(path: Path) -> Pictures:
 
 def of_numerals() -> tuple[str, ...]:
     """Names of the data sets whose pictures mean something else, or nothing, in a mirror."""
-    return tuple(_modules("NUMERALS"))
-
-
-def _modules(mark: str) -> dict[str, ModuleType]:
-    """The modules of this package with a constant of that name, by their names: a data set is found by its module."""
-    package = importlib.import_module(__package__)
-    found = [importlib.import_module(f"{__package__}.{module.name}") for module in pkgutil.iter_modules(package.__path__)]
-    return {module.__name__.rpartition(".")[2]: module for module in found if hasattr(module, mark)}
+    return tuple(marked_modules(__package__, "NUMERALS"))
 
 
 def _write(target: Path, found: Pictures, digest: str, side: int, channels: int, progress: Progress) -> None:

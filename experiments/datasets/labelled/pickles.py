@@ -1,16 +1,18 @@
-"""Plain values and arrays out of a pickle, without unpickling: nothing in it can run code, or take more than its size again.
+"""Plain values and arrays of a pickle: a restricted `pickle.Unpickler`, after a check of the opcodes.
 
-`pickle.Unpickler` is not bounded by the file, even where `find_class` refuses everything: the number of a memo entry, the shape
-of an array or the hash of nested tuples takes all memory or time. Here the standard library splits the stream into opcodes, and
-those that plain data have are carried out on a list.
+`find_class` keeps a file from running code, but not from taking memory or time: the number of a memo
+entry or of bytes takes memory unread, nested or colliding tuples as keys take hours or all of the
+C stack. The opcodes show all of this beforehand.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import mmap
+import pickle
 import pickletools
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -18,161 +20,143 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST_BYTES = 1 << 30
+# An empty container takes 64 bytes. The training file of CIFAR-100 has a quarter of a million.
+MAX_OPCODES = 1_000_000
+MAX_TUPLES = 1_000
+MAX_SHARED_CHARACTERS = 255
 MAX_DIMENSIONS = 4
-CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-EMPTY = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}
-TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+FRAME_BYTES = 9
 TYPES = frozenset({"u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"})
-ARRAY, TYPE, ENCODE = "an array", "an array's type", "bytes"
-NAMES = {
-    "numpy.core.multiarray _reconstruct": ARRAY,
-    "numpy._core.multiarray _reconstruct": ARRAY,
-    "numpy ndarray": "",
-    "numpy dtype": TYPE,
-    "_codecs encode": ENCODE,
-    "__builtin__ bytes": ENCODE,
+TUPLES = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
+# Each leaves a new value on the stack, which a PUT may store.
+VALUES = TUPLES | {
+    *("NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"),
+    *("FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING"),
+    *("BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "EMPTY_TUPLE"),
+    *("EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT", "GLOBAL", "STACK_GLOBAL", "REDUCE"),
 }
-_MARK = object()
-
-
-@dataclass
-class _Name:
-    """A global name that a pickle imports."""
-
-    makes: str
-
-
-@dataclass
-class _Type:
-    name: str
-    order: str = "|"
-
-
-@dataclass
-class Array:
-    """An array of the file, a read-only view on its bytes."""
-
-    values: NDArray[Any]
+PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"})
+GETS = frozenset({"GET", "BINGET", "LONG_BINGET"})
+OTHERS = GETS | {"PROTO", "MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD", "STOP"}
 
 
 def load(path: Path) -> Any:
-    """The value, with `Array` for arrays and bytes for Python 2's strings. Raises ValueError or LookupError for what is none."""
+    """Return the value, with `Array` for arrays and bytes for Python 2's strings.
+
+    Raises:
+        ValueError, LookupError, RuntimeError: The file holds no such value.
+    """
     if (size := path.stat().st_size) > LARGEST_BYTES:
         raise ValueError(f"it has {size:,} bytes; at most {LARGEST_BYTES:,} are read")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        machine = _Machine(size)
-        for opcode, argument, _ in pickletools.genops(cast(IO[bytes], data)):
-            if opcode.name == "STOP":
-                return machine.stack.pop()
-            machine.do(opcode.name, argument)
-    raise ValueError("it has no end")
+        stream = _check_opcodes(data)
+    try:
+        return _Unpickler(stream, encoding="bytes").load()
+    except (pickle.UnpicklingError, EOFError, AttributeError, TypeError) as error:
+        raise ValueError(str(error)) from None
 
 
-class _Machine:
-    """A stack, and a memo of what is used again; every container of it has at most one entry an opcode."""
+def _check_opcodes(data: mmap.mmap) -> IO[bytes]:
+    """Return the stream without its frames, which make Unpickler skip what pickletools reads.
 
-    def __init__(self, size: int) -> None:
-        self.stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
-        self._left_to_encode = size
+    Tuples that are no arguments are few, because of their hash. No tuple is used twice, nor a long
+    text, which could be encoded again and again. A PUT follows the value that it stores: what may
+    not be used twice is known by the opcode before.
 
-    def do(self, name: str, argument: Any) -> None:
-        if name in CONSTANTS:
-            self.stack.append(CONSTANTS[name])
-        elif name in EMPTY:
-            self.stack.append(EMPTY[name]())
-        elif name in ("PROTO", "FRAME"):
-            pass
-        elif name == "MARK":
-            self.stack.append(_MARK)
-        elif name.endswith(("PUT", "MEMOIZE")):
-            self._memo[len(self._memo) if argument is None else argument] = self.stack[-1]
-        elif name.endswith("GET"):
-            self.stack.append(self._memo[argument])
-        elif name in ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"):
-            self._object(name, argument)
-        elif argument is not None:
-            self.stack.append(_value(name, argument))
-        else:
-            self._container(name)
-
-    def _container(self, name: str) -> None:
-        if name in ("APPEND", "APPENDS"):
-            items = self._marked() if name == "APPENDS" else [self.stack.pop()]
-            _of(list, self.stack[-1]).extend(items)
-        elif name in ("SETITEM", "SETITEMS"):
-            items = self._marked() if name == "SETITEMS" else self._popped(2)
-            _of(dict, self.stack[-1]).update(_pairs(items))
-        elif name in TUPLES:
-            self.stack.append(tuple(self._popped(TUPLES[name])))
-        elif name in ("TUPLE", "LIST"):
-            self.stack.append(tuple(self._marked()) if name == "TUPLE" else self._marked())
-        elif name == "DICT":
-            self.stack.append(_pairs(self._marked()))
-        elif name == "POP":
-            self.stack.pop()
+    Raises:
+        ValueError: The stream has an opcode that plain data have not, or one that takes too much.
+    """
+    stream, start, tuples = io.BytesIO(), 0, 0
+    latest, is_single, memo = "", False, dict[Any, bool]()
+    opcodes = cast(Iterator[tuple[Any, Any, int]], pickletools.genops(cast(IO[bytes], data)))
+    for count, (opcode, argument, position) in enumerate(opcodes):
+        name: str = opcode.name
+        if count > MAX_OPCODES:
+            raise ValueError(f"it has more than {MAX_OPCODES:,} opcodes")
+        if isinstance(argument, int) and not -(2**63) <= argument < 2**64:
+            raise ValueError("it has an integer of more than 64 bits")
+        if name == "FRAME":
+            stream.write(data[start:position])
+            start = position + FRAME_BYTES
+        elif name in PUTS and latest in VALUES:
+            index = len(memo) if argument is None else argument
+            if index > MAX_OPCODES:  # the memo is an array
+                raise ValueError(f"it has a memo of more than {MAX_OPCODES:,} entries")
+            memo[index] = is_single
+        elif name in VALUES or name in OTHERS:
+            if name in GETS and memo[argument]:
+                raise ValueError("it uses a tuple or a long text twice")
+            tuples += (name in TUPLES) - (latest in TUPLES and name in ("REDUCE", "BUILD"))
+            if tuples > MAX_TUPLES:
+                raise ValueError(f"it has more than {MAX_TUPLES:,} tuples")
+            is_long = isinstance(argument, str) and len(argument) > MAX_SHARED_CHARACTERS
+            latest, is_single = name, name in TUPLES or is_long
         else:
             raise ValueError(f"it asks for {name}")
-
-    def _object(self, name: str, argument: Any) -> None:
-        if name == "BUILD":
-            state = self.stack.pop()
-            _build(self.stack[-1], state)
-        elif name == "REDUCE":
-            called, arguments = self._popped(2)
-            self.stack.append(self._made(called, arguments))
-        else:
-            wanted = argument or " ".join(_of(str, part) for part in self._popped(2))
-            if wanted not in NAMES:
-                raise ValueError(f"it asks for {wanted.replace(' ', '.')}")
-            self.stack.append(_Name(NAMES[wanted]))
-
-    def _made(self, called: Any, arguments: Any) -> Any:
-        match called, arguments:
-            case _Name(makes="an array"), _:
-                return Array(np.empty(0, np.uint8))
-            case _Name(makes="an array's type"), (str() | bytes() as name, *_):
-                return _Type(_text(name))
-            case _Name(makes="bytes"), ():
-                return b""
-            case _Name(makes="bytes"), (str(text), str() | bytes() as encoding) if _text(encoding) in ("latin1", "latin-1"):
-                self._left_to_encode -= len(text)  # the same text, encoded again and again, outgrows the file
-                if self._left_to_encode >= 0:
-                    return text.encode("latin-1")
-        raise ValueError("it calls something with arguments of other types")
-
-    def _popped(self, count: int) -> list[Any]:
-        if len(self.stack) < count:
-            raise ValueError("it takes values that it has not given")
-        found = self.stack[-count:]
-        del self.stack[-count:]
-        return found
-
-    def _marked(self) -> list[Any]:
-        found: list[Any] = []
-        while (value := self.stack.pop()) is not _MARK:
-            found.append(value)
-        return found[::-1]
+    stream.write(data[start:])
+    stream.seek(0)
+    return stream
 
 
-def _value(name: str, argument: Any) -> Any:
-    if isinstance(argument, int) and not -(2**63) <= argument < 2**64:
-        raise ValueError("it has an integer of more than 64 bits")
-    if name in ("STRING", "BINSTRING", "SHORT_BINSTRING"):
-        return argument.encode("latin-1")
-    if isinstance(argument, int | float | str | bytes | bytearray) and not name.startswith(("EXT", "INST", "PERSID")):
-        return bytes(argument) if isinstance(argument, bytearray) else argument
-    raise ValueError(f"it asks for {name}")
+class _Changeless:
+    """Base class of what a file can name: also a class is not to be changed by BUILD."""
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError("it changes a value that is no array")
 
 
-def _build(target: Any, state: Any) -> None:
-    match target, state:
-        case _Type(), (_, str() | bytes() as order, *_):
-            target.order = _text(order)
-        case Array(), (_, tuple(shape), _Type() as kind, _ as fortran, bytes(data)):
-            target.values = _array(shape, kind, bool(fortran), data)
-        case _:
-            raise ValueError("it changes a value that is no array")
+class _Type(_Changeless):
+    """NumPy's type of an array."""
+
+    def __init__(self, name: Any, *_: Any) -> None:
+        self.name, self.order = _text(name), "|"
+
+    def __setstate__(self, state: Any) -> None:
+        match state:
+            case (_, order, *_):
+                self.order = _text(order)
+            case _:
+                super().__setstate__(state)
+
+
+class Array(_Changeless):
+    """An array of the file, a read-only view on its bytes."""
+
+    def __init__(self, *_: Any) -> None:
+        self.values: NDArray[Any] = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        match state:
+            case (_, tuple(shape), _Type() as kind, fortran, bytes(data)):
+                self.values = _array(shape, kind, bool(fortran), data)
+            case _:
+                super().__setstate__(state)
+
+
+class _Encoded(_Changeless):
+    """Bytes, as Python 3 writes them with the protocols of Python 2."""
+
+    def __new__(cls, text: str = "", encoding: Any = "latin1") -> Any:
+        if _text(encoding) not in ("latin1", "latin-1"):
+            raise ValueError(f"it has bytes in the encoding {encoding[:20]!r}")
+        return text.encode("latin-1")
+
+
+NAMES = {
+    "numpy.core.multiarray _reconstruct": Array,
+    "numpy._core.multiarray _reconstruct": Array,
+    "numpy ndarray": Array,
+    "numpy dtype": _Type,
+    "_codecs encode": _Encoded,
+    "__builtin__ bytes": _Encoded,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (wanted := f"{module} {name}") not in NAMES:
+            raise ValueError(f"it asks for {module}.{name}")
+        return NAMES[wanted]
 
 
 def _array(shape: tuple[Any, ...], kind: _Type, fortran: bool, data: bytes) -> NDArray[Any]:
@@ -186,18 +170,8 @@ def _array(shape: tuple[Any, ...], kind: _Type, fortran: bool, data: bytes) -> N
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _pairs(items: list[Any]) -> dict[bytes | str, Any]:
-    keys = items[::2]
-    if len(items) % 2 or not all(isinstance(key, bytes | str) for key in keys):  # a nested tuple's hash can take for ever
-        raise ValueError("it has a dictionary whose keys are no names")
-    return dict(zip(keys, items[1::2], strict=True))
-
-
-def _of(kind: type, value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise ValueError(f"it has a {type(value).__name__} in the place of a {kind.__name__}")
-    return value
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode("latin-1") if isinstance(name, bytes) else name
+def _text(name: Any) -> str:
+    text = name.decode("latin-1") if isinstance(name, bytes) else name
+    if not isinstance(text, str):
+        raise ValueError(f"it has a {type(name).__name__} in the place of a str")
+    return text

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets.files import alone, new_folder
-from experiments.datasets.labelled.checks import is_text, reading, refused
+from experiments.datasets.labelled.checks import check_path, reading, refused
 from experiments.datasets.sequences.raw import EXAMPLES, Found
 from models.contract import Array, Reads
 
@@ -62,8 +62,7 @@ def prepare(source: str, reads: Reads, *, any_length: bool, seed: int, cache: Pa
     any_length: longer than the network takes, because it will be cut. Raises WrongCall for what is no such data, or damaged.
     """
     path = Path(source).expanduser().absolute()
-    if not is_text(str(path)):
-        raise refused(f"data={path}", "a path must be UTF-8 text without control characters; rename what is not")
+    check_path(path)
     reader = importlib.import_module(f"{__package__}.{reads.kind}")
     longest = None if any_length else reads.longest
     with reading(path, "data set of sentences or speech"):

@@ -13,6 +13,7 @@ from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import mean_loss, measure
 from experiments.datasets import caption_batches
 from experiments.datasets.captions import CaptionData
+from experiments.workloads import served
 from experiments.workloads.captioning import captioner, features, samples
 from models.caption_decoder.decoding import decode
 from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights, parameters
@@ -129,8 +130,7 @@ class Captioning:
             samples.write(self._cell.path, rows, f"{framework.name}, block {self._cell.block}")
             output.artifact("captions.html")
             output.artifact("captions.png")
-        keep = self._settings["save_model"]
-        if keep == "all" or (keep == "first" and self._cell.block == 1):
+        if served.is_kept(self._cell):
             record = captioner.save(self._cell, framework, network, self.spec, self._data)
             output.record(record)
 

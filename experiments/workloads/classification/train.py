@@ -15,6 +15,7 @@ from experiments.cell.measure import measure
 from experiments.config.outcomes import TO_ACCURACY
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
+from experiments.workloads import served
 from experiments.workloads.classification import classifier, confusion
 from models import own
 from models.contract import Array, Batch, Framework, Weights
@@ -109,10 +110,9 @@ class Classification:
         confusion.write(self._cell.path, self._counted, self._data.classes)
         output.artifact("confusion.csv")
         output.artifact("confusion.png")
-        keep = self._settings["save_model"]
         if self.model in own.folders():
             return  # a logged model carries our code alone
-        if keep == "all" or (keep == "first" and self._cell.block == 1):
+        if served.is_kept(self._cell):
             output.record(classifier.save(self._cell, framework, network, self.model, self._data))
 
 

@@ -15,6 +15,7 @@ from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import (
     as_timed,
+    check_losses,
     check_parameters,
     make_optimizer,
     memory_peaks,
@@ -162,9 +163,7 @@ def _train(
     watch = Stopwatch(on_step, pace=pace, turn=output.turn)
     with compiling.epoch():
         framework.train_epoch(network, optimizer, _again(batch, budget), watch)
-    if not np.isfinite(watch.losses).all():
-        step = int(np.argmin(np.isfinite(watch.losses)))
-        raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
+    check_losses(watch.losses)
     compiling.tell(spec, spec.settings["model"], output)
     steps = len(watch.losses)
     examples = rows * (steps - budget.warm_up_steps)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import memory_peaks, write_run_files
 from experiments.cell.peak_memory import DevicePeaks
-from experiments.workloads.grid.measure import PLACES, budget_of, drawn_batch, first_losses, values_of
-from models import frameworks
+from experiments.workloads.grid.measure import PLACES, budget_of, first_losses, values_of
+from experiments.workloads.overhead.plain import open_loop
 from models.contract import Framework
 from tracking import clock
 
@@ -18,16 +15,8 @@ AHEAD = 1  # batches that Lightning asks for before it makes a step
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
-    spec.path.mkdir(parents=True, exist_ok=True)
     settings, rows = spec.settings, spec.settings["batch_size"]
-    module, rng = models.spec(settings["model"]), np.random.default_rng(settings["seed"])
-    sizes = module.Spec(classes=settings["classes"])
-    weights = module.initial_weights(sizes, rng)
-    batch = drawn_batch(sizes, settings["image_size"], rows, rng)
-    network = models.load(settings["model"], framework.architecture).build(sizes)
-    loop = frameworks.loop(framework.name, "lightning")
-    trainer = loop.Trainer(network, weights, batch.inputs[0], batch.targets, framework.device)
-    output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
+    trainer = open_loop("lightning", "Trainer", spec, framework, output)
     output.progress(f"training, batch {rows}", 0, None)
     output.begin(PLACES["train"])
     budget, peaks = budget_of(spec, framework, output), DevicePeaks(framework)

@@ -24,6 +24,17 @@ from tracking import clock
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    loop = open_loop("plain", "Plain", spec, framework, output)
+    phases = {"inference": _inference, "train": _training}
+    peaks = DevicePeaks(framework)
+    found = [phases[phase](loop, framework, spec, peaks, output) for phase in spec.settings["phases"]]
+    output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
+    summary = {name: value for _, one in found for name, value in one.items()}
+    write_run_files(spec, framework, [values for values, _ in found], summary, output)
+
+
+def open_loop(name: str, kind: str, spec: CellSpec, framework: Framework, output: Output) -> Any:
+    """Return a framework's loop of its own on the grid's network, weights and batch."""
     spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
     module, rng = models.spec(settings["model"]), np.random.default_rng(settings["seed"])
@@ -31,14 +42,10 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     weights = module.initial_weights(sizes, rng)
     batch = drawn_batch(sizes, settings["image_size"], settings["batch_size"], rng)
     network = models.load(settings["model"], framework.architecture).build(sizes)
-    loop = frameworks.loop(framework.name, "plain").Plain(network, weights, batch.inputs[0], batch.targets, framework.device)
+    make = getattr(frameworks.loop(framework.name, name), kind)
+    loop = make(network, weights, batch.inputs[0], batch.targets, framework.device)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
-    phases = {"inference": _inference, "train": _training}
-    peaks = DevicePeaks(framework)
-    found = [phases[phase](loop, framework, spec, peaks, output) for phase in settings["phases"]]
-    output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
-    summary = {name: value for _, one in found for name, value in one.items()}
-    write_run_files(spec, framework, [values for values, _ in found], summary, output)
+    return loop
 
 
 def _inference(

@@ -15,6 +15,7 @@ from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import (
     as_timed,
+    check_losses,
     check_parameters,
     make_optimizer,
     memory_peaks,
@@ -28,7 +29,6 @@ from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.workloads.training_speed import inputs
 from models.contract import Batch, Framework
 from tracking import clock
-from tracking.errors import EvenhandError
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any, list[Batch]]:
@@ -75,9 +75,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     pauses = [(ended[0], ended[1])] if len(ended) > 2 else []  # how long a GPU needed is no result
     singly = watch.seconds[:least] + watch.seconds[warmup:]
     seconds = sum(singly) + sum(one.seconds for one in watch.windows)
-    if not np.isfinite(watch.losses).all():
-        step = int(np.argmin(np.isfinite(watch.losses)))
-        raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
+    check_losses(watch.losses)
     compiling.tell(spec, model, output)
     if warm_up:
         warm_up.record(spec, "train", output)

@@ -15,7 +15,6 @@ from experiments.studies import training_speed
 from experiments.studies.training_speed import SYNTHETIC, Settings
 from experiments.workloads import networks, steps
 from experiments.workloads.training_speed import inputs
-from models import frameworks
 from tracking.errors import WrongCall
 
 
@@ -72,12 +71,10 @@ def _warnings(settings: Settings, found: dict[str, Sequences]) -> tuple[str, ...
 
 
 def _check_model(name: str, settings: Settings) -> None:
-    module, written = models.spec(name), models.available()[name]
+    module = models.spec(name)
     if not hasattr(module, "sized") and not networks.takes_images(module):
         raise WrongCall(f"models={name}: there are no random inputs for it")
-    for framework in settings.frameworks:
-        if (architecture := frameworks.described(framework).architecture) not in written:
-            raise WrongCall(f"models={name}: it has no sibling for {framework} ({architecture}.py); have {', '.join(written)}")
+    networks.check_siblings(name, settings.frameworks, "models")
     rows = training_speed.rows(settings, name)
     if networks.takes_images(module):
         spec = inputs.sizes(module, settings.size, settings.ctc)

@@ -76,7 +76,6 @@ def test_digest_is_of_the_bytes(folder: Path, tmp_path: Path, cache: Path) -> No
     digest = _index(folder, cache).digest
     assert _index(same, cache).digest == digest
     assert _index(folder, cache, seed=2).digest != digest
-    assert _index(folder, cache, max_images=5).digest != digest
     (same / "captions.txt").write_text((same / "captions.txt").read_text().replace("fast", "slow"))
     assert _index(same, cache).digest != digest
     picture(folder / "Images" / "3.jpg", seed=99, size=(40, 40))
@@ -132,15 +131,6 @@ def test_progress_tells_every_stage(folder: Path, cache: Path) -> None:
     _index(folder, cache, progress=lambda *told: seen.append(told))
     assert {stage for stage, _, _ in seen} == {"listing images", "reading captions", "checking images", "indexing captions"}
     assert ("checking images", 10, 10) in seen
-
-
-def test_max_images(folder: Path, cache: Path) -> None:
-    data = _index(folder, cache, max_images=4)
-    assert len(data.images) == 4
-    assert len(data.tokens) == 8
-    assert len(data.images_of("train")) == 3
-    with pytest.raises(WrongCall, match=r"max_images 1 .* at least 2"):
-        _index(folder, cache, max_images=1)
 
 
 def test_open_is_quick(folder: Path, cache: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import os
 import pickle
 import shutil
@@ -343,6 +344,31 @@ def _doubled_tuples(depth: int = 60) -> bytes:
     return b"\x80\2})" + b"".join(b"q%c0h%ch%c\x86" % (at, at, at) for at in range(depth)) + b"K\1s."
 
 
+def _shared_tuples(before_put: bytes = b"", depth: int = 60) -> bytes:
+    """The same without POP."""
+    doubled = (b"\x86%bq%ch%c" % (before_put, at, at) for at in range(depth))
+    return b"\x80\2}K\0K\0" + b"".join(doubled) + b"\x86K\1s."
+
+
+def _colliding_keys(count: int = 30_000) -> bytes:
+    """Tuples of one hash as keys: each is compared with all before it. CPython's xxHash of (a, b), solved for b."""
+    mask, keys = 2**64 - 1, list[tuple[int, int]]()
+    first, second, fifth = 11400714785074694791, 14029467366897019727, 2870177450012600261
+    before_last_step, undone = 12345 * pow(first, -1, 2**64) & mask, pow(second, -1, 2**64)
+    rotated = (before_last_step >> 31 | before_last_step << 33) & mask
+    for a in itertools.count(1):
+        once = (fifth + a * second) & mask
+        once = (once << 31 | once >> 33) & mask
+        b = (rotated - once * first) * undone & mask
+        if b < 2**61 - 1:
+            keys.append((a, b))
+        if len(keys) == count:
+            assert len({hash(key) for key in keys[:9]}) == 1
+            pairs = b"".join(pickle.dumps(key, 2)[2:-3] + b"K\0" for key in keys)
+            return b"\x80\2}(" + pairs + b"u."
+    raise AssertionError
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -352,6 +378,15 @@ def _doubled_tuples(depth: int = 60) -> bytes:
         b"\x80\4\x8e\0\0\0\0\0\x01\0\0.",  # a TiB of bytes
         b"\x80\2" + b"(" * 100_000 + b"l" * 100_000 + b".",  # lists in lists
         _doubled_tuples(),
+        _shared_tuples(),
+        _shared_tuples(b"(e"),  # nothing appended to a tuple: a PUT that is not that of TUPLE2
+        _colliding_keys(),
+        b"\x80\2})" + b"\x85" * 500_000 + b"K\0s.",  # a key whose hash takes all of the C stack
+        # the end of a frame in an opcode: Unpickler drops a byte, and reads a LONG_BINPUT in pickletools' string
+        b"\x80\4\x95\3\0\0\0\0\0\0\0}J\0" + b"\0\0\0Ur\xff\xff\xff\x7f" + b"a" * 110 + b".",
+        b"\x80\2" + b"]" * 1_000_001 + b".",  # an empty list takes 56 bytes
+        b"\x80\2(X\0\0\1\0" + b"a" * 65_536 + b"q\0" + b"c_codecs\nencode\nh\0\x85R" * 10_000 + b"t.",
+        b"\x80\2c_codecs\nencode\nN}X\7\0\0\0__new__Ns\x86b.",  # a class of ours, changed
         b"\x80\2c_codecs\nencode\nX\1\0\0\0aX\7\0\0\0unknown\x86R.",  # LookupError
         b"\x80\2K\1K\2a.",  # TypeError, once
         b"",
