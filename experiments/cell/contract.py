@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from experiments.cell.checkpoint import TrainingState
 from models.contract import Array, Batch, Framework, Weights
@@ -106,10 +106,6 @@ class Output(Protocol):
 
     @property
     def waited_seconds(self) -> float: ...
-
-    @property
-    def stream(self) -> TextIO:
-        """Where its lines go: a process that does the cell's work for this one writes its own there."""
 
     def record(self, record: Record) -> None: ...
 

@@ -196,9 +196,3 @@ def _variants_of(package: str) -> dict[str, Variant]:
     except (ImportError, AttributeError) as error:
         raise ModelError(f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or uninstall it") from None
     return variants
-
-
-def elastic(name: str) -> ModuleType:
-    """How a framework's workers are started again: the module `elastic` of its folder. Importing it imports the framework."""
-    check(name)
-    return import_module(f"{_variants()[name][0]}.elastic")

@@ -118,7 +118,6 @@ def test_a_worker_on_another_node_that_dies_or_freezes_fails_the_cell(
         ({"partition": "mian"}, "partition=mian does not exist; did you mean main?"),
         ({"workers": "1,4"}, "Slurm takes no job as partition=main, time_limit=1h, nodes=2, mincpus=2: "),
         ({"workers": "1"}, "nodes=2 are more than the workers=1 that use them"),
-        ({"max_restarts": "1"}, "max_restarts=1: workers are started again on one machine alone; take nodes=1"),
     ],
 )
 def test_nodes_that_cannot_be_are_one_line(on_cluster: Place, cluster: Slurm, given: dict[str, str], said: str) -> None:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any
 
-from experiments.cell.contract import CellSpec, Output
+from experiments.cell.contract import CellSpec
 
 LOOK_SECONDS = 0.1
 END_SECONDS = 5.0
@@ -31,34 +31,27 @@ def processes(settings: Mapping[str, Any], workers: int) -> tuple[int, int]:
     return (1, workers) if settings["strategy"] == "one_process" else (workers, 1)
 
 
-class Started:
-    """`python -m MODULE` as a child, in the process group of its parent. name: of it in words; log: for what it says.
+class Worker:
+    """A process of several that train together, in the process group of its parent. meeting: see `Meeting.told`.
 
-    told: a line of JSON on its standard input, which stays open as long as it is to live. output: its standard output; none: the
-    log. by: words before its command, which run it on another node.
+    It is told a line of JSON on its standard input, which stays open as long as it is to live.
     """
 
-    def __init__(
-        self,
-        name: str,
-        module: str,
-        log: Path,
-        told: Mapping[str, Any],
-        *,
-        output: TextIO | None = None,
-        by: Sequence[str] = (),
-    ) -> None:
-        self.name, self._log, self._elsewhere = name, log, bool(by)
-        with log.open("w") as file:
+    def __init__(self, spec: CellSpec, rank: int, workers: int, meeting: Mapping[str, Any], **told: Any) -> None:
+        by = spec.nodes[node_of(rank, workers, len(spec.nodes))] if spec.nodes else ()
+        self.rank, self.name, self._elsewhere = rank, f"worker {rank}", bool(by)
+        self._log = spec.path / f"worker_{rank}_of_{workers}.log"
+        with self._log.open("w") as file:
             self._process = subprocess.Popen(
-                [*by, sys.executable, "-P", "-m", f"experiments.workloads.distributed.{module}"],
+                [*by, sys.executable, "-P", "-m", "experiments.workloads.distributed.rank"],
                 stdin=subprocess.PIPE,
-                stdout=output or file,
+                stdout=file,
                 stderr=file,
                 text=True,
             )
+        asked = {"spec": dataclasses.asdict(spec), "rank": rank, "meeting": meeting, "elsewhere": bool(by), **told}
         with suppress(BrokenPipeError):  # one that has died at once is told by its exit
-            self._input.write(json.dumps(told) + "\n")
+            self._input.write(json.dumps(asked) + "\n")
             self._input.flush()
 
     @property
@@ -99,25 +92,7 @@ class Started:
         self._process.wait()
 
 
-class Worker(Started):
-    """One of so many processes that train together; the first is the cell's process itself. meeting: see `Meeting.told`."""
-
-    def __init__(self, spec: CellSpec, rank: int, workers: int, meeting: Mapping[str, Any], **told: Any) -> None:
-        self.rank = rank
-        by = spec.nodes[node_of(rank, workers, len(spec.nodes))] if spec.nodes else ()
-        log = spec.path / f"worker_{rank}_of_{workers}.log"
-        asked = {"spec": dataclasses.asdict(spec), "rank": rank, "meeting": meeting, "elsewhere": bool(by), **told}
-        super().__init__(f"worker {rank}", "rank", log, asked, by=by)
-
-
-class Agent(Started):
-    """torchrun with all workers of a cell. told: a file, which tells them all. The first writes to the cell's parent."""
-
-    def __init__(self, spec: CellSpec, told: Path, output: Output) -> None:
-        super().__init__("torchrun", "agent", spec.path / "torchrun.log", {"told": str(told)}, output=output.stream)
-
-
-def trouble(workers: Sequence[Started], seconds: float) -> str:
+def trouble(workers: Sequence[Worker], seconds: float) -> str:
     """What has happened to the others, once any of it can be seen; empty where nothing can within so many seconds."""
     until = time.monotonic() + seconds
     while True:

@@ -17,7 +17,7 @@ from typing import Any
 
 from experiments.cell.contract import CellSpec
 from experiments.workloads.distributed import group
-from experiments.workloads.distributed.group import Started
+from experiments.workloads.distributed.group import Worker
 from models import frameworks
 from tracking import provenance
 from tracking.errors import EvenhandError
@@ -66,7 +66,7 @@ class Meeting:
         where = {"host": self._host, "port": self._socket.getsockname()[1]}
         return {**where, "secret": self._secret, "seconds": self._patience_seconds}
 
-    def addresses(self, workers: int, others: Sequence[Started]) -> list[str]:
+    def addresses(self, workers: int, others: Sequence[Worker]) -> list[str]:
         """Of each worker, once all are there; the first is this process where it is not among the others.
 
         Raises EvenhandError where one has ended, does not come, or runs other versions than the first.

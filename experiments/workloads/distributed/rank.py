@@ -1,7 +1,7 @@
 """A worker that is not the cell's process: told what to do, it trains along with the others and ends.
 
-It is told on standard input, or by torchrun in a file. One whose partners have failed ends as well; where the first does not,
-being frozen, it is killed, so that the cell ends. With torchrun the first is one of these, too.
+It is told on standard input. One whose partners have failed ends as well; where the first does not, being frozen, it is
+killed, so that the cell ends.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from experiments.cell import peak_memory
-from experiments.cell.__main__ import Emitter, opened
+from experiments.cell.__main__ import opened
 from experiments.cell.contract import CellSpec
 from experiments.cell.lifetime import die_with_parent
-from experiments.workloads.distributed import elastic, measure, meeting, training
+from experiments.workloads.distributed import meeting, training
 from experiments.workloads.distributed.training import Place
 from models.contract import Framework
 from tracking.errors import EvenhandError
@@ -33,22 +33,20 @@ GRACE_SECONDS = 10.0
 
 def main() -> int:
     first = os.getppid()
-    told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8") if sys.argv[1:] else sys.stdin.readline())
-    if told.get("elsewhere"):
+    told = json.loads(sys.stdin.readline())
+    if told["elsewhere"]:
         die_with_input()
     else:
         die_with_parent(signal.SIGKILL)
-    spec = CellSpec.of(told["spec"])
-    records = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # srun keeps two streams in no order
     try:
-        work(spec, told, records)
+        work(CellSpec.of(told["spec"]), told)
     except EvenhandError as error:
         print(f"\n\n{error}", file=sys.stderr)  # the last words of a log are told
         return 1
     except Exception:
         traceback.print_exc()
-        if told.get("rank") and not told["elsewhere"] and not told.get("weights"):
+        if told["rank"] and not told["elsewhere"] and not told.get("weights"):
             time.sleep(GRACE_SECONDS)  # the first says why, and this process dies with it
             os.kill(first, signal.SIGKILL)
         return 1
@@ -70,18 +68,12 @@ def die_with_input() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def work(spec: CellSpec, told: Mapping[str, Any], records: TextIO) -> None:
+def work(spec: CellSpec, told: Mapping[str, Any]) -> None:
     """Opens the framework, meets the others, trains."""
     framework = opened(spec)
-    if "meeting" in told:
-        addresses = meeting.join(told["meeting"], spec.framework, told["rank"])
-        place = Place(told["rank"], addresses, told.get("replicas", 1))
-    else:
-        place = elastic.place()
+    place = Place(told["rank"], meeting.join(told["meeting"], spec.framework, told["rank"]), told.get("replicas", 1))
     if told.get("weights"):
         prove(framework, place, spec.settings, told["steps"], Path(told["weights"]))
-    elif place.rank == 0:
-        measure.measure(spec, framework, place, [], Emitter(spec, records, sys.stdin))
     else:
         train(framework, place, spec)
 
@@ -92,7 +84,7 @@ def train(framework: Framework, place: Place, spec: CellSpec) -> None:
     group, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
     group.gathered([os.getpid()])
     steps = settings["warmup_steps"] + settings["steps"]
-    seconds, losses = training.timed(group, batch, steps, kept=elastic.checkpoints(spec, framework, place.rank))
+    seconds, losses = training.timed(group, batch, steps)
     weights = training.fingerprint(framework.weights(group.network))
     alone = training.timed_alone(group, batch, steps, float(np.median(seconds)))
     group.gathered([weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone])

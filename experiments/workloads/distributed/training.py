@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from experiments.studies import distributed
 from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks
 from models.contract import Batch, Framework, OptimizerConfig, Weights
-
-if TYPE_CHECKING:
-    from experiments.workloads.distributed.elastic import Checkpoints
 
 TOGETHER_SECONDS = 10.0
 MOVED = "moved by each step"  # among weights, whose names have no spaces
@@ -97,20 +94,14 @@ def timed(
     on_step: Callable[[int], object] = lambda _: None,
     *,
     alone: bool = False,
-    kept: Checkpoints | None = None,
 ) -> tuple[list[float], list[float]]:
-    """Seconds and losses of so many steps: each ends when this worker has its loss. alone: without any exchange.
-
-    kept: the checkpoints that the steps go on from, and write.
-    """
-    seconds, losses = kept.load(group) if kept else ([], [])
-    for step in range(len(seconds) + 1, steps + 1):
+    """Seconds and losses of so many steps: each ends when this worker has its loss. alone: without any exchange."""
+    seconds, losses = list[float](), list[float]()
+    for step in range(1, steps + 1):
         began = time.perf_counter()
         losses.append(group.step(batch, alone=alone))
         seconds.append(time.perf_counter() - began)
         on_step(step)
-        if kept and step % kept.every == 0:
-            kept.save(group, seconds, losses)
     return seconds, losses
 
 

@@ -22,17 +22,6 @@ from models.contract import Array, Batch, Framework, OptimizerConfig, Weights
 POWERSGD = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2, "min_compression_rate": 0.5}
 
 
-def random_state() -> Array:
-    """What the next random numbers on the CPU are drawn from, such as those of dropout."""
-    state: Array = torch.get_rng_state().numpy()
-    return state
-
-
-def draw_from(state: Array) -> None:
-    """Goes on with the numbers that were to be drawn when this was the state."""
-    torch.set_rng_state(torch.from_numpy(state))
-
-
 class Workers:
     """One worker of several. addresses: `host:port` of each; seconds: how long one waits for another."""
 
@@ -42,11 +31,7 @@ class Workers:
         self._framework, self._compression = framework, compression
         self._seconds, self._world = timedelta(seconds=seconds), len(addresses)
         host, _, port = addresses[0].rpartition(":")
-        by_torchrun = dist.is_torchelastic_launched()  # then its store is there, with what workers before a restart have left
-        master = rank == 0 and not by_torchrun
-        store: dist.Store = dist.TCPStore(host, int(port), self._world, is_master=master, timeout=self._seconds)
-        if by_torchrun:
-            store = dist.PrefixStore(f"restart_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        store = dist.TCPStore(host, int(port), self._world, is_master=rank == 0, timeout=self._seconds)
         self._gpu = framework.device == "cuda"
         if self._gpu:
             torch.cuda.set_device(rank % torch.cuda.device_count())  # those of one node are neighbours by rank
