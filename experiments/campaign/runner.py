@@ -23,7 +23,7 @@ from experiments import studies
 from experiments.campaign import readiness
 from experiments.campaign.listening import LISTEN_SECONDS, Listening, Watch
 from experiments.campaign.turns import FILE, Turn, Turns, as_csv, together
-from experiments.cell.contract import CellSpec, Prepared
+from experiments.cell.contract import CellSpec, Node, Prepared
 from experiments.config import devices, durations, interpreters, shell, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
@@ -111,7 +111,7 @@ class Runner:
 
     part_of: the campaign's folder, where these records are a part of it alone, which another process collects and delivers.
     placed: tags of where such a part runs. called: who is meant where a signal ends a cell.
-    ways, address: to other machines that cells may use, see `CellSpec`.
+    nodes: that cells may use, see `CellSpec`.
     """
 
     def __init__(self, records: Journal, display: Display, device: str, part_of: Path | None = None) -> None:
@@ -123,8 +123,7 @@ class Runner:
         self.resume_command = _resume_command(kept, self.folder.parent)
         self.placed: Mapping[str, str] = {}
         self.called = "the campaign"
-        self.ways: tuple[tuple[str, ...], ...] = ()
-        self.address = ""
+        self.nodes: tuple[Node, ...] = ()
         self.idle = readiness.from_values(kept.get("idle", {}))
         self.warnings: list[str] = []
         self.display = display
@@ -313,8 +312,7 @@ class Runner:
             experiment=self.experiment,
             campaign=self.run_id,
             cpus=devices.cpus_of_cells(settings),
-            nodes=self.ways,
-            address=self.address,
+            nodes=self.nodes,
             environment=dict(treatment.environment),
             clock=clock.CLOCK.origin,
         )

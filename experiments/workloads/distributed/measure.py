@@ -16,7 +16,6 @@ from experiments.cell.measure import check_parameters, record_optimizer, write_r
 from experiments.cell.timing import PhaseValues
 from experiments.workloads.distributed import group, training
 from experiments.workloads.distributed.group import Worker
-from experiments.workloads.distributed.meeting import Meeting
 from experiments.workloads.distributed.prepare import PROOFS
 from experiments.workloads.distributed.training import Place
 from models.contract import Framework
@@ -31,24 +30,26 @@ SIGHT_SECONDS = 3.0  # a worker that has failed by itself is about to end
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
     count, replicas = group.processes(spec.settings, spec.settings["worker_count"])
-    workers = list[Worker]()
-    try:
-        with Meeting(spec) as meeting:
-            workers += [Worker(spec, rank, count, meeting.told) for rank in range(1, count)]
-            addresses = meeting.addresses(count, workers)
+    patience_seconds = spec.settings["patience_seconds"]
+    with (
+        group.reserved(spec, count) as meeting,
+        group.started(spec, meeting, range(1, count)) as workers,
+    ):
         if spec.nodes:
-            output.record(Tags(spec.run, {"workers.nodes": ",".join(meeting.nodes)}))
-        measure(spec, framework, Place(0, addresses, replicas), workers, output)
-        late = [one.rank for one in workers if not one.wait(spec.settings["patience_seconds"])]
-        if late:
-            raise EvenhandError(group.trouble(workers, 0) or f"worker {late[0]} did not end")
-    except Exception as error:
-        if (why := group.trouble(workers, SIGHT_SECONDS)) and not isinstance(error, EvenhandError):
-            raise EvenhandError(f"{why}; the first worker saw {type(error).__name__}: {str(error)[:300]}") from error
-        raise
-    finally:
-        for one in workers:
-            one.kill()
+            places = (group.node_of(rank, count, len(spec.nodes)) for rank in range(count))
+            names = ",".join(spec.nodes[place].name for place in places)
+            output.record(Tags(spec.run, {"workers.nodes": names}))
+        try:
+            group.meet(workers, group.START_SECONDS + patience_seconds)
+            measure(spec, framework, Place(0, meeting.addresses, replicas), workers, output)
+            group.wait_until_ended(workers, patience_seconds)
+        except EvenhandError:
+            raise
+        except Exception as error:
+            if why := group.trouble(workers, SIGHT_SECONDS):
+                seen = f"{type(error).__name__}: {str(error)[:300]}"
+                raise EvenhandError(f"{why}; the first worker saw {seen}") from error
+            raise
 
 
 def _watching(workers: list[Worker], output: Output, phase: str, steps: int) -> Callable[[int], None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
@@ -26,7 +27,7 @@ class Workers:
     """One worker of several. addresses: `host:port` of each; seconds: how long one waits for another."""
 
     def __init__(self, framework: Framework, rank: int, addresses: list[str], seconds: float, compression: str) -> None:
-        if name := _interface(addresses[rank].rpartition(":")[0]):
+        if name := _interface(addresses[0 if rank else -1]):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         self._framework, self._compression = framework, compression
         self._seconds, self._world = timedelta(seconds=seconds), len(addresses)
@@ -102,11 +103,19 @@ class Replicas:
         """Nothing was opened."""
 
 
-def _interface(host: str) -> str:
-    """Of this machine, which has this address; empty where none is known to: then gloo looks its name up."""
-    if host.startswith("127."):
-        return "lo"
+def _interface(peer: str) -> str:
+    """Return the name of this machine's interface that leads to `host:port`; no packet is sent.
+
+    Empty where none is known: then gloo looks up the machine's own name.
+    """
     import psutil
 
-    found = (name for name, own in psutil.net_if_addrs().items() if any(one.address == host for one in own))
-    return next(found, "")
+    host, _, port = peer.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, int(port)))
+        except OSError:
+            return ""
+        own = probe.getsockname()[0]
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, held in interfaces if any(at.address == own for at in held)), "")
