@@ -111,8 +111,7 @@ def _opened_where_cells_run(
 def _opened_on_a_node(study: str, settings: CampaignSettings, compared: Sequence[Treatment], prepared: Prepared) -> list[Opened]:
     from experiments.campaign import slurm
 
-    nodes = slurm.nodes()
-    return opened(study, settings, compared, prepared, nodes=nodes.ways, address=nodes.address)
+    return opened(study, settings, compared, prepared, nodes=slurm.nodes())
 
 
 def opened(

@@ -23,7 +23,7 @@ from experiments import studies
 from experiments.campaign import readiness
 from experiments.campaign.listening import LISTEN_SECONDS, Listening, Watch
 from experiments.campaign.turns import FILE, Turn, Turns, as_csv, together
-from experiments.cell.contract import CellSpec, Prepared
+from experiments.cell.contract import CellSpec, Node, Prepared
 from experiments.config import devices, durations, interpreters, shell, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
@@ -114,7 +114,7 @@ class Runner:
 
     part_of: the campaign's folder, where these records are a part of it alone, which another process collects and delivers.
     placed: tags of where such a part runs. called: who is meant where a signal ends a cell.
-    ways, address: to other machines that cells may use, see `CellSpec`.
+    nodes: that cells may use, see `CellSpec`.
     """
 
     def __init__(self, records: Journal, display: Display, device: str, part_of: Path | None = None) -> None:
@@ -126,8 +126,7 @@ class Runner:
         self.resume_command = _resume_command(kept, self.folder.parent)
         self.placed: Mapping[str, str] = {}
         self.called = "the campaign"
-        self.ways: tuple[tuple[str, ...], ...] = ()
-        self.address = ""
+        self.nodes: tuple[Node, ...] = ()
         self._recorded: Mapping[str, Any] = kept["settings"]
         self.idle = readiness.from_values(kept.get("idle", {}))
         self.warnings: list[str] = []
@@ -317,8 +316,7 @@ class Runner:
             experiment=self.experiment,
             campaign=self.run_id,
             cpus=devices.cpus_of_cells(settings),
-            nodes=self.ways,
-            address=self.address,
+            nodes=self.nodes,
             environment=dict(treatment.environment),
             clock=clock.CLOCK.origin,
         )
@@ -533,15 +531,14 @@ def logged_settings(
             must be comparable with, do not have it.
     """
     settings = treatment.merged(campaign)
+    newer = frozenset() if recorded is None else settings_.unrecorded(settings, recorded)
     silent = settings_.silent(settings)
-    if recorded is not None:
-        silent |= settings_.unrecorded(settings, recorded)
     texts = {name: text for name, text in settings_.as_text(settings).items() if name not in silent}
     device, threads = devices.resolve(settings.device, settings), threads_of_cells(settings)
     own = {f"{variation.ENVIRONMENT}{name}": text or variation.UNSET for name, text in treatment.environment.items()}
     period = settings_.to_text(devices.sensor_seconds(settings))
     resolved = {"device": device, "threads": str(threads), "sensor_seconds": period, "timing": devices.timing(settings)}
-    return {**texts, **own, **resolved}
+    return {name: text for name, text in {**texts, **own, **resolved}.items() if name not in newer}
 
 
 def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ from experiments.campaign import slurm
 from experiments.campaign.campaign import Campaign, ended_cells
 from experiments.campaign.readiness import MachineProbe
 from experiments.campaign.runner import Ended, Runner, Setup, checkpoint_of, now_ms
-from experiments.campaign.slurm import Nodes
-from experiments.cell.contract import Job
+from experiments.cell.contract import Job, Node
 from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -108,7 +107,7 @@ class Share:
 def settle(runner: Runner, settings: CampaignSettings) -> None:
     """What a runner knows of its machine, on the node where cells run. Raises WrongCall where it is to be idle and is not."""
     nodes = slurm.nodes()
-    runner.placed, runner.ways, runner.address = {**slurm.here(), **tags(nodes)}, nodes.ways, nodes.address
+    runner.placed, runner.nodes = {**slurm.here(), **tags(nodes)}, nodes
     runner.called = f"job {runner.placed['slurm.job']}"
     runner.idle = MachineProbe(devices.of(settings)[0], devices.most_workers(settings)).idle()
     if settings.require_idle_machine and runner.idle.troubles:
@@ -117,14 +116,14 @@ def settle(runner: Runner, settings: CampaignSettings) -> None:
     runner.warnings += [line for line in runner.idle.troubles if line not in runner.warnings]
 
 
-def tags(nodes: Nodes) -> dict[str, str]:
+def tags(nodes: Sequence[Node]) -> dict[str, str]:
     """Of a job that has several nodes: their names, and as `machine` all of them together: others are another machine."""
-    return {"slurm.nodes": ",".join(nodes.names), "machine": machine()} if nodes.names else {}
+    return {"slurm.nodes": ",".join(node.name for node in nodes), "machine": machine()} if nodes else {}
 
 
 def machine() -> str:
     """The fingerprint of what this job's cells run on."""
-    return provenance.fingerprint(sorted(slurm.nodes().names))
+    return provenance.fingerprint(sorted(node.name for node in slurm.nodes()))
 
 
 def close_what_is_open(records: Journal, why: str) -> None:

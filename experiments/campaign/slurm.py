@@ -20,6 +20,7 @@ from submitit.core.utils import FailedJobError, UncompletedJobError
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob, read_job_id
 
 from experiments.campaign.process import ROOT
+from experiments.cell.contract import Node
 from experiments.config import durations, variation
 from experiments.config.settings import CampaignSettings, suggestion
 from experiments.config.stopping import STOP
@@ -234,27 +235,25 @@ def here() -> dict[str, str]:
     return {"slurm.job": str(job), "slurm.node": os.environ.get("SLURMD_NODENAME", "")}
 
 
-@dataclass(frozen=True)
-class Nodes:
-    """Of a job that has several, this one first. ways: words before a command that is to run there; address: of this one."""
+def nodes() -> tuple[Node, ...]:
+    """Return those of the job that this process runs in, this one first; none where it has one.
 
-    names: tuple[str, ...] = ()
-    ways: tuple[tuple[str, ...], ...] = ()
-    address: str = ""
-
-
-def nodes() -> Nodes:
-    """Those of the job that this process runs in; nothing where it has one. Raises EvenhandError where Slurm does not say."""
+    Raises EvenhandError where Slurm does not say.
+    """
     if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) < 2:
-        return Nodes()
+        return ()
     here = os.environ["SLURMD_NODENAME"]
-    listed = _asked(["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]])
-    told = _asked(["scontrol", "show", "node", "--oneliner", here])
-    address = re.search(r"\bNodeAddr=(\S+)", told.stdout)
-    if listed.returncode or not address:
-        raise EvenhandError(f"Slurm does not say which nodes this job has: {_first_line(listed.stderr or told.stderr)}")
-    names = (here, *(name for name in listed.stdout.split() if name != here))
-    return Nodes(names, ((), *(_way(name) for name in names[1:])), address[1])
+    told = _asked(["scontrol", "show", "node", "--oneliner", os.environ["SLURM_JOB_NODELIST"]])
+    addresses = node_addresses(told.stdout)
+    if told.returncode or here not in addresses:
+        raise EvenhandError(f"Slurm does not say which nodes this job has: {_first_line(told.stderr)}")
+    others = (Node(name, at, _way(name)) for name, at in addresses.items() if name != here)
+    return (Node(here, addresses[here]), *others)
+
+
+def node_addresses(text: str) -> dict[str, str]:
+    """Return name -> address, of `scontrol show node --oneliner`."""
+    return dict(re.findall(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)", text))
 
 
 def _way(node: str) -> tuple[str, ...]:

@@ -46,10 +46,6 @@ class Emitter:
     def waited_seconds(self) -> float:
         return self._turns.waited_seconds
 
-    @property
-    def stream(self) -> TextIO:
-        return self._stream
-
     def record(self, record: Record) -> None:
         self._stream.write(to_line(record) + "\n")
         self._stream.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from experiments.cell.checkpoint import TrainingState
 from models.contract import Array, Batch, Framework, Weights
@@ -60,12 +60,21 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class Node:
+    """Machine of a job that has several. command: words before a command that is to run there."""
+
+    name: str
+    address: str
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class CellSpec:
     """All that a child is told, as JSON. Paths are absolute but for what records carry: those are relative to `journal`.
 
     cpus: those that it may run on; none: as its parent may. in_turns: whether other cells of its block are alive beside it.
-    nodes: of each machine that it may use, this one first, the words before a command that run it there; none: this one alone.
-    address: at which those reach this one. environment: variables of its process; None: one that it does not have.
+    nodes: machines that it may use, this one first; none: this one alone.
+    environment: variables of its process; None: one that it does not have.
     clock: what its parent's clock began with, see `tracking.clock`; 0: its own.
     """
 
@@ -85,15 +94,15 @@ class CellSpec:
     campaign: str = ""
     cpus: tuple[int, ...] = ()
     in_turns: bool = False
-    nodes: tuple[tuple[str, ...], ...] = ()
-    address: str = ""
+    nodes: tuple[Node, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
     clock: float = 0.0
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> CellSpec:
         """From JSON, where more may be told than a cell knows."""
-        return cls(**{known.name: told[known.name] for known in fields(cls)})
+        nodes = tuple(Node(**node | {"command": tuple(node["command"])}) for node in told["nodes"])
+        return cls(**{known.name: told[known.name] for known in fields(cls)} | {"nodes": nodes})
 
     @property
     def path(self) -> Path:
@@ -106,10 +115,6 @@ class Output(Protocol):
 
     @property
     def waited_seconds(self) -> float: ...
-
-    @property
-    def stream(self) -> TextIO:
-        """Where its lines go: a process that does the cell's work for this one writes its own there."""
 
     def record(self, record: Record) -> None: ...
 

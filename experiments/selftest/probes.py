@@ -298,7 +298,7 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
         moved.append(math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after)))
         before = after
     alone = proof.Trained(before, np.array(moved))
-    together = frameworks.workers("pytorch").Workers(adapter, 0, [f"127.0.0.1:{_free_port()}"], 60.0, hook)
+    together = frameworks.workers("pytorch").Workers(adapter, 0, ["127.0.0.1:0"], 60.0, hook)
     try:
         together.build(model, spec, given, config)
         for _ in range(proof.STEPS):
@@ -313,14 +313,6 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
         return {"error": error, "limit": proof.EXACT}
     way = math.sqrt(sum(float(np.square(array).sum()) for array in apart.values()))
     return {"error": way / float(alone.moved.sum()), "limit": proof.most_lost(hook, 1, alone)}
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def adam_kernels(_: Say, *, device: str, model: str = "resnet18", side: int = 64, rows: int = 4) -> Result:

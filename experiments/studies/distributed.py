@@ -85,16 +85,6 @@ class Settings(CampaignSettings):
         group="machine",
         material=False,
     )
-    max_restarts: int = setting(
-        0,
-        "how often torchrun starts all workers again from their checkpoint where one dies; 0: the cell fails; PyTorch's",
-        minimum=0,
-        maximum=100,
-        group="machine",
-    )
-    checkpoint_steps: int = setting(
-        50, "with max_restarts, steps from one checkpoint to the next", minimum=1, maximum=MAX_STEPS, group="machine"
-    )
     threads: int = setting(1, "CPU threads of every worker", minimum=1, maximum=1_024, group="machine")
     strategy: str = setting(
         "processes",
@@ -190,7 +180,6 @@ def _check(settings: Settings) -> None:
         raise WrongCall(f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs that cells may use; {right}")
     if settings.pairing == "interleaved":
         raise WrongCall("pairing=interleaved: workers that are held would be taken for frozen; take pairing=sequential")
-    _check_restarts(settings)
     _check_gpus(settings)
     uneven = [count for count in settings.workers if settings.scaling == "strong" and settings.batch_size % count]
     if uneven:
@@ -203,9 +192,8 @@ def _check_gpus(settings: Settings) -> None:
         return
     if alone and settings.compression != ("none",):
         raise WrongCall("strategy=one_process: nothing is sent between processes, nor compressed; take compression=none")
-    if alone and (settings.nodes > 1 or settings.max_restarts):
-        asked = f"nodes={settings.nodes}" if settings.nodes > 1 else f"max_restarts={settings.max_restarts}"
-        raise WrongCall(f"{asked}: strategy=one_process has one process, on one machine; take strategy=processes")
+    if alone and settings.nodes > 1:
+        raise WrongCall(f"nodes={settings.nodes}: strategy=one_process has one process, on one machine; take strategy=processes")
     most, there = max(settings.workers), len(provenance.gpus())
     if settings.device == "cpu" or (there < most and not settings.on_cluster):
         asked = "strategy=one_process" if alone else "device=cuda"
@@ -220,23 +208,6 @@ def _check_nodes(settings: Settings) -> None:
     most = max(settings.workers)
     if settings.nodes > most:
         raise WrongCall(f"nodes={settings.nodes} are more than the workers={most} that use them; give at most nodes={most}")
-    if settings.nodes > 1 and settings.max_restarts:
-        raise WrongCall(f"max_restarts={settings.max_restarts}: workers are started again on one machine alone; take nodes=1")
-
-
-def _check_restarts(settings: Settings) -> None:
-    if not settings.max_restarts:
-        return
-    asked = f"max_restarts={settings.max_restarts}"
-    if others := [name for name in settings.frameworks if name != "pytorch"]:
-        raise WrongCall(
-            f"{asked}: {others[0]} cannot be started again in the middle: torchrun is PyTorch's, and a worker of "
-            f"MultiWorkerMirroredStrategy that is lost ends all others; take frameworks=pytorch"
-        )
-    if settings.device != "cpu":
-        raise WrongCall(f"{asked}: a checkpoint has no random state of a GPU; take device=cpu")
-    if "powersgd" in settings.compression:
-        raise WrongCall(f"{asked}: no checkpoint has what powersgd still owes the weights; take compression=none or fp16")
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:

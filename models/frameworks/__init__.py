@@ -205,9 +205,3 @@ def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
     """
     of_gpu = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if device == "cuda" else {}
     return {**of_gpu, **variables}
-
-
-def elastic(name: str) -> ModuleType:
-    """How a framework's workers are started again: the module `elastic` of its folder. Importing it imports the framework."""
-    check(name)
-    return import_module(f"{_variants()[name][0]}.elastic")

@@ -23,9 +23,9 @@ import pytest
 from mlflow.entities import Run
 
 from experiments.campaign.process import Child
-from experiments.cell.contract import CellSpec
+from experiments.cell.contract import CellSpec, Node
 from experiments.studies import distributed
-from experiments.workloads.distributed import check, group, meeting, proof, training
+from experiments.workloads.distributed import check, group, proof, training
 from tests import forks, warm
 from tests.conftest import Place
 from tests.models.children import run_in
@@ -166,16 +166,75 @@ def test_a_worker_that_dies_or_freezes_fails_the_cell(
     assert not psutil.wait_procs(workers, timeout=20)[1], "no worker is left"
 
 
-def test_the_port_of_a_worker_is_reserved_until_its_framework_listens_there() -> None:
-    port = meeting.reserve_port()
-    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
-        stranger.bind(("", port))
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("", port))
-        server.listen()
-        with socket.create_connection(("127.0.0.1", port), 5):
-            pass
+def test_the_port_of_a_worker_is_reserved_until_its_framework_listens_there(tmp_path: Path) -> None:
+    with group.reserved(cell(tmp_path, "pytorch"), 2) as meeting:
+        ports = [int(address.removeprefix("127.0.0.1:")) for address in meeting.addresses]
+        assert len({*ports}) == 2
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("", ports[1]))
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("", ports[1]))
+            server.listen()
+            with socket.create_connection(("127.0.0.1", ports[1]), 5):
+                pass
+
+
+def test_addresses_are_those_of_the_nodes_and_the_first_that_of_the_rendezvous(
+    tmp_path: Path,
+) -> None:
+    nodes = Node("n1", "10.0.0.1"), Node("n2", "10.0.0.2", ("srun",))
+    for rendezvous, first in (("", "10.0.0.1"), ("10.9.0.1", "10.9.0.1")):
+        spec = dataclasses.replace(cell(tmp_path, "pytorch", rendezvous=rendezvous), nodes=nodes)
+        spec.path.rmdir()
+        with group.reserved(spec, 4) as meeting:
+            hosts = [address.partition(":")[0] for address in meeting.addresses]
+        assert hosts == [first, first, "10.0.0.2", "10.0.0.2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_workers_on_another_node_are_started_by_its_command_and_die_with_their_input(tmp_path: Path, framework: str) -> None:
+    other = Node("n2", "127.0.0.1", ("env", "SLURMD_NODENAME=n2"))
+    spec = dataclasses.replace(cell(tmp_path, framework), nodes=(Node("n1", "127.0.0.1"), other))
+    result = proof.of(spec, "lenet", "2", 2, "none")
+    assert result.error <= result.limit == 1e-12
+    with (
+        group.reserved(spec, 2) as meeting,
+        group.started(spec, meeting, [1]) as workers,
+    ):
+        assert workers[0].output.readline()
+        process = psutil.Process(workers[0].pid)
+        assert process.environ()["SLURMD_NODENAME"] == "n2"
+        workers[0]._input.close()
+        assert process.wait(10) == 1
+
+
+def test_a_cell_whose_workers_do_not_join_ends_though_native_code_holds_the_lock() -> None:
+    code = (
+        "import ctypes\n"
+        "from experiments.workloads.distributed import training\n"
+        "with training.ended_after(0.5):\n"
+        "    ctypes.PyDLL(None).sleep(60)\n"  # PyDLL: without letting go of the lock
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == "waiting for the other workers to join, at most 0.5 s"
+
+
+@pytest.mark.parametrize(("blow", "reason"), [("kill", "was killed by SIGKILL"), ("suspend", "is stopped")])
+def test_a_worker_that_dies_or_freezes_before_all_are_ready_is_told_at_once(tmp_path: Path, blow: str, reason: str) -> None:
+    spec = cell(tmp_path, "pytorch")
+    with (
+        group.reserved(spec, 2) as meeting,
+        group.started(spec, meeting, [1]) as workers,
+    ):
+        process = psutil.Process(workers[0].pid)
+        getattr(process, blow)()
+        with pytest.raises(EvenhandError, match=f"worker 1 {reason}"):
+            group.meet(workers, 30)
+    assert not psutil.pid_exists(process.pid)
 
 
 class Counted:

@@ -323,6 +323,7 @@ def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Pa
     assert printed(["f00d"]) == [], "it ran on another machine"
 
 
+@pytest.mark.usefixtures("often")
 def test_the_card_has_the_command_in_every_format(tmp_path: Path) -> None:
     advice = Advice("20 more blocks", ("extend", "f00d", "--blocks=20"), ("--journal=/a/folder",))
     asked: list[tuple[int, str]] = []

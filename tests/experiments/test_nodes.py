@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from experiments.campaign.slurm import node_addresses
 from experiments.studies import distributed
-from experiments.workloads.distributed import group, meeting
-from experiments.workloads.distributed.meeting import Hello
+from experiments.workloads.distributed import group, rank
 from tests import slurm
 from tests.conftest import ROOT, Place, wait_for
 from tests.experiments.test_distributed import two_cpus
 from tests.slurm import Slurm
+from tracking.errors import EvenhandError
 from tracking.store import Store
 
 with_slurm = pytest.mark.debian(package="slurm-wlm")
@@ -118,7 +119,6 @@ def test_a_worker_on_another_node_that_dies_or_freezes_fails_the_cell(
         ({"partition": "mian"}, "partition=mian does not exist; did you mean main?"),
         ({"workers": "1,4"}, "Slurm takes no job as partition=main, time_limit=1h, nodes=2, mincpus=2: "),
         ({"workers": "1"}, "nodes=2 are more than the workers=1 that use them"),
-        ({"max_restarts": "1"}, "max_restarts=1: workers are started again on one machine alone; take nodes=1"),
     ],
 )
 def test_nodes_that_cannot_be_are_one_line(on_cluster: Place, cluster: Slurm, given: dict[str, str], said: str) -> None:
@@ -134,7 +134,7 @@ def test_nodes_with_different_versions_are_refused_with_what_differs_where(on_cl
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0.1\n")
     cluster.export("n2", "PYTHONPATH", f"{other.parent}:{ROOT}")
     try:
-        refused(on_cluster, "workers run different versions: torch ", **ON_TWO_NODES)
+        refused(on_cluster, "runs different versions on n2: torch 0.1, ", **ON_TWO_NODES)
     finally:
         cluster.export("n2", "PYTHONPATH", "")
 
@@ -146,12 +146,22 @@ def test_a_rendezvous_that_nobody_reaches_is_one_line_within_the_patience(place:
     refused(place, "does not reach the first at 192.0.2.1:", **given)
 
 
-def test_what_differs_is_told_with_the_workers_it_is_on() -> None:
-    same = {"python": "3.11.2", "torch": "2.15.0"}
-    on = [Hello(0, "", "n1", same), Hello(1, "", "n2", {**same, "torch": "2.14.1"}), Hello(2, "", "n3", same)]
-    assert "torch 2.15.0 on 0 (n1), 2 (n3), 2.14.1 on 1 (n2);" in meeting.different(on)
-    assert meeting.different([on[0], on[2]]) == ""
-    assert "torch 2.15.0 on 0 (n1), missing on 1 (n2);" in meeting.different([on[0], Hello(1, "", "n2", {"python": "3.11.2"})])
+def test_addresses_of_nodes_are_those_that_slurm_has() -> None:
+    # two lines of Slurm 22.05, shortened
+    text = (
+        "NodeName=n1 Arch=x86_64 CoresPerSocket=1 NodeAddr=10.0.0.1 NodeHostName=h1 Port=6819\n"
+        "NodeName=n2 CoresPerSocket=1 NodeAddr=h2.cluster NodeHostName=h2 State=IDLE\n"
+    )
+    assert node_addresses(text) == {"n1": "10.0.0.1", "n2": "h2.cluster"}
+
+
+def test_what_differs_from_the_first_is_told_with_the_node_it_is_on() -> None:
+    first = {"python": "3.11.2", "torch": "2.15.0"}
+    rank.check_versions(first, dict(first), "n2")
+    with pytest.raises(EvenhandError, match=r"on n2: torch 2\.14\.1, 2\.15\.0 on the first;"):
+        rank.check_versions(first, {**first, "torch": "2.14.1"}, "n2")
+    with pytest.raises(EvenhandError, match=r"versions: torch missing, 2\.15\.0 on the first;"):
+        rank.check_versions(first, {"python": "3.11.2"}, "")
 
 
 @pytest.mark.parametrize(("workers", "nodes"), [(1, 2), (2, 2), (3, 2), (4, 2), (5, 3), (8, 3)])

@@ -175,6 +175,7 @@ def test_a_close_case_goes_on_and_tells_what_is_left(tmp_path: Path) -> None:
     assert campaign.said[-1].endswith(": equivalent")
 
 
+@pytest.mark.usefixtures("often")
 def test_a_look_tells_how_many_more_blocks_where_that_is_predicted(tmp_path: Path) -> None:
     _, _, campaign = stops(tmp_path, noise(0.05, mean=0.09))
     assert re.search(r"; at most \d+ more blocks?, ", campaign.said[1])

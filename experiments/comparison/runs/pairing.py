@@ -19,7 +19,7 @@ from experiments.config import variation
 from tracking.errors import WrongCall
 from tracking.records import RepeatCause
 
-CONTROL, DISTURBED, RESTARTS = "tags.control", "tags.disturbed", "tags.workers.restarts"
+CONTROL, DISTURBED = "tags.control", "tags.disturbed"
 INSIDE_A_BLOCK = (
     *(("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits")),
     ("tags.turns", "turns"),  # cells that took turns, but not with each other
@@ -210,13 +210,13 @@ def _reasons(frame: pd.DataFrame, factor: str, block: str) -> list[str]:
     def column(name: str, otherwise: str) -> list[str]:
         return [text or otherwise for text in as_text(frame[name])] if name in frame.columns else [otherwise] * len(frame)
 
-    told = (("status", "FINISHED"), ("outcome", "ok"), ("outcome_reason", ""), (RESTARTS, ""))
+    told = (("status", "FINISHED"), ("outcome", "ok"), ("outcome_reason", ""))
     columns: list[list[str]] = [*(column(*one) for one in told), list(frame["level"]), list(frame["pair"])]
     return [_reason(run, factor, block) for run in zip(*columns, strict=True)]
 
 
 def _reason(run: Sequence[str], factor: str, block: str) -> str:
-    status, outcome, told, restarts, level, pair = run
+    status, outcome, told, level, pair = run
     why = f": {told}" if told else ""
     if status in ("RUNNING", "SCHEDULED"):
         return f"still {status.lower()}"
@@ -224,8 +224,6 @@ def _reason(run: Sequence[str], factor: str, block: str) -> str:
         return f"{outcome.replace('_', ' ')}{why}"
     if status != "FINISHED":
         return f"{status.lower()}{why}"
-    if restarts:
-        return f"its workers were started again ({restarts}×): its times are not those of an undisturbed run"
     if not level:
         return f"has no {factor}"
     return "" if pair else f"has no {block}: nothing to pair it with"

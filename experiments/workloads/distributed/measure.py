@@ -14,9 +14,8 @@ from experiments.cell import peak_memory, timing
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import check_parameters, record_implementation, write_run_files
 from experiments.cell.timing import PhaseValues
-from experiments.workloads.distributed import elastic, group, training
+from experiments.workloads.distributed import group, training
 from experiments.workloads.distributed.group import Worker
-from experiments.workloads.distributed.meeting import Meeting
 from experiments.workloads.distributed.prepare import PROOFS
 from experiments.workloads.distributed.training import Place
 from models.contract import Framework
@@ -30,28 +29,27 @@ SIGHT_SECONDS = 3.0  # a worker that has failed by itself is about to end
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
-    if spec.settings["max_restarts"]:
-        elastic.run(spec, output)
-        return
     count, replicas = group.processes(spec.settings, spec.settings["worker_count"])
-    workers = list[Worker]()
-    try:
-        with Meeting(spec) as meeting:
-            workers += [Worker(spec, rank, count, meeting.told) for rank in range(1, count)]
-            addresses = meeting.addresses(count, workers)
+    patience_seconds = spec.settings["patience_seconds"]
+    with (
+        group.reserved(spec, count) as meeting,
+        group.started(spec, meeting, range(1, count)) as workers,
+    ):
         if spec.nodes:
-            output.record(Tags(spec.run, {"workers.nodes": ",".join(meeting.nodes)}))
-        measure(spec, framework, Place(0, addresses, replicas), workers, output)
-        late = [one.rank for one in workers if not one.wait(spec.settings["patience_seconds"])]
-        if late:
-            raise EvenhandError(group.trouble(workers, 0) or f"worker {late[0]} did not end")
-    except Exception as error:
-        if (why := group.trouble(workers, SIGHT_SECONDS)) and not isinstance(error, EvenhandError):
-            raise EvenhandError(f"{why}; the first worker saw {type(error).__name__}: {str(error)[:300]}") from error
-        raise
-    finally:
-        for one in workers:
-            one.kill()
+            places = (group.node_of(rank, count, len(spec.nodes)) for rank in range(count))
+            names = ",".join(spec.nodes[place].name for place in places)
+            output.record(Tags(spec.run, {"workers.nodes": names}))
+        try:
+            group.meet(workers, group.START_SECONDS + patience_seconds)
+            measure(spec, framework, Place(0, meeting.addresses, replicas), workers, output)
+            group.wait_until_ended(workers, patience_seconds)
+        except EvenhandError:
+            raise
+        except Exception as error:
+            if why := group.trouble(workers, SIGHT_SECONDS):
+                seen = f"{type(error).__name__}: {str(error)[:300]}"
+                raise EvenhandError(f"{why}; the first worker saw {seen}") from error
+            raise
 
 
 def _watching(workers: list[Worker], output: Output, phase: str, steps: int) -> Callable[[int], None]:
@@ -70,7 +68,7 @@ def _watching(workers: list[Worker], output: Output, phase: str, steps: int) -> 
 
 
 def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Worker], output: Output) -> None:
-    """The first worker's part. workers: those of the others that are this process's children, and are looked at."""
+    """Train as the first worker, which times the steps and looks after the others: workers."""
     settings, model = spec.settings, spec.settings["model"]
     output.progress("build", 0, None)
     joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
@@ -82,8 +80,7 @@ def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Wo
     steps = warmup + settings["steps"]
     output.begin()
     began = clock.now()
-    kept, watch = elastic.checkpoints(spec, framework, place.rank), _watching(workers, output, "training", steps)
-    seconds, losses = training.timed(joined, batch, steps, watch, kept=kept)
+    seconds, losses = training.timed(joined, batch, steps, _watching(workers, output, "training", steps))
     output.window("train", began, clock.now(), rows * steps)
     weights = training.fingerprint(framework.weights(joined.network))
     watching = _watching(workers, output, "alone", steps)
@@ -104,9 +101,8 @@ def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Wo
         "train/loss": float(table[:, 2].mean()),
         "memory/peak_rss_bytes": float(table[:, 1].sum()),
         "check/workers": place.workers * place.replicas,
-        "check/restarts": elastic.restarts(),
     }
-    output.record(Tags(spec.run, {"weights.digest": f"{int(weights):012x}", **elastic.tags()}))
+    output.record(Tags(spec.run, {"weights.digest": f"{int(weights):012x}"}))
     output.metrics(summary, step=steps)
     _write_ranks(spec, table[:, 3:], steps, output)
     write_run_files(spec, framework, [values, apart], summary, output)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +11,6 @@ import numpy as np
 from experiments.cell.contract import CellSpec
 from experiments.studies import distributed
 from experiments.workloads.distributed import group
-from experiments.workloads.distributed.group import Worker
-from experiments.workloads.distributed.meeting import Meeting
 from experiments.workloads.distributed.training import MOVED
 from models.contract import Array, Weights
 from tracking.errors import EvenhandError
@@ -104,21 +101,19 @@ def _asked(spec: CellSpec, model: str, workers: int, hook: str) -> CellSpec:
 
 
 def _trained(spec: CellSpec, count: int) -> Trained:
-    path, workers = spec.path / f"weights_{count}.npz", list[Worker]()
+    path = spec.path / f"weights_{count}.npz"
     processes, replicas = group.processes(spec.settings, count)
     told = {"steps": STEPS, "weights": str(path), "replicas": replicas}
+    patience_seconds = spec.settings["patience_seconds"]
     try:
-        with Meeting(spec) as meeting:
-            workers += [Worker(spec, rank, processes, meeting.told, **told) for rank in range(processes)]
-            meeting.addresses(processes, workers)
-        until = time.monotonic() + TRAIN_SECONDS + spec.settings["patience_seconds"]
-        if not all(one.wait(max(until - time.monotonic(), 0)) for one in workers):
-            raise EvenhandError(group.trouble(workers, 0) or "they did not end in time")
+        with (
+            group.reserved(spec, processes) as meeting,
+            group.started(spec, meeting, range(processes), **told) as workers,
+        ):
+            group.meet(workers, group.START_SECONDS + patience_seconds)
+            group.wait_until_ended(workers, TRAIN_SECONDS + patience_seconds)
     except EvenhandError as error:
         raise EvenhandError(f"{count} workers could not train together: {error}") from None
-    finally:
-        for one in workers:
-            one.kill()
     with np.load(path) as kept:
         found = dict(kept)
     return Trained(found, found.pop(MOVED))

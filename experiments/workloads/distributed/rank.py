@@ -1,7 +1,7 @@
 """A worker that is not the cell's process: told what to do, it trains along with the others and ends.
 
-It is told on standard input, or by torchrun in a file. One whose partners have failed ends as well; where the first does not,
-being frozen, it is killed, so that the cell ends. With torchrun the first is one of these, too.
+It is told on standard input. One whose partners have failed ends as well; where the first does not, being frozen, it is
+killed, so that the cell ends.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,10 +21,10 @@ from typing import Any, TextIO
 import numpy as np
 
 from experiments.cell import peak_memory
-from experiments.cell.__main__ import Emitter, opened
+from experiments.cell.__main__ import opened
 from experiments.cell.contract import CellSpec
 from experiments.cell.lifetime import die_with_parent
-from experiments.workloads.distributed import elastic, measure, meeting, training
+from experiments.workloads.distributed import group, training
 from experiments.workloads.distributed.training import Place
 from models.contract import Framework
 from tracking.errors import EvenhandError
@@ -33,22 +34,22 @@ GRACE_SECONDS = 10.0
 
 def main() -> int:
     first = os.getppid()
-    told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8") if sys.argv[1:] else sys.stdin.readline())
-    if told.get("elsewhere"):
-        die_with_input()
+    told = json.loads(sys.stdin.readline())
+    if told["elsewhere"]:
+        for number in (signal.SIGTERM, signal.SIGUSR2):  # the job's, which ends the cell in order
+            signal.signal(number, signal.SIG_IGN)
     else:
         die_with_parent(signal.SIGKILL)
-    spec = CellSpec.of(told["spec"])
-    records = os.fdopen(os.dup(1), "w")
+    parent = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        work(spec, told, records)
+        work(CellSpec.of(told["spec"]), told, parent)
     except EvenhandError as error:
         print(f"\n\n{error}", file=sys.stderr)  # the last words of a log are told
         return 1
     except Exception:
         traceback.print_exc()
-        if told.get("rank") and not told["elsewhere"] and not told.get("weights"):
+        if told["rank"] and not told["elsewhere"] and not told.get("weights"):
             time.sleep(GRACE_SECONDS)  # the first says why, and this process dies with it
             os.kill(first, signal.SIGKILL)
         return 1
@@ -56,12 +57,7 @@ def main() -> int:
 
 
 def die_with_input() -> None:
-    """On another node than the first this process lives until its standard input ends, and until Slurm kills it.
-
-    The job hears of its end, and ends the cell in order; it passes its signals to all of its processes.
-    """
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    """Kill this process when its standard input ends: on another node no parent is seen to die."""
 
     def wait() -> None:
         sys.stdin.read()
@@ -70,52 +66,77 @@ def die_with_input() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def work(spec: CellSpec, told: Mapping[str, Any], records: TextIO) -> None:
+def work(spec: CellSpec, told: Mapping[str, Any], parent: TextIO) -> None:
     """Opens the framework, meets the others, trains."""
+    check_versions(told["versions"], group.versions(spec.framework), told["node"])
+    place = Place(told["rank"], told["addresses"], told.get("replicas", 1))
+    if place.rank:
+        check_reachable(told["probe"], spec.settings["patience_seconds"], told["node"])
     framework = opened(spec)
-    if "meeting" in told:
-        addresses = meeting.join(told["meeting"], spec.framework, told["rank"])
-        place = Place(told["rank"], addresses, told.get("replicas", 1))
-    else:
-        place = elastic.place()
+    print("ready", file=parent, flush=True)
+    if not sys.stdin.readline():
+        raise EvenhandError("the first has left before all were there")
+    if told["elsewhere"]:
+        die_with_input()
     if told.get("weights"):
         prove(framework, place, spec.settings, told["steps"], Path(told["weights"]))
-    elif place.rank == 0:
-        measure.measure(spec, framework, place, [], Emitter(spec, records, sys.stdin))
     else:
         train(framework, place, spec)
+
+
+def check_versions(first: Mapping[str, str], own: Mapping[str, str], node: str) -> None:
+    """Raises EvenhandError where this worker runs other versions than the first."""
+    apart = [
+        f"{package} {own.get(package) or 'missing'}, {first.get(package) or 'missing'} on the first"
+        for package in sorted({*first, *own})
+        if (own.get(package) or "") != (first.get(package) or "")
+    ]
+    if apart:
+        where = f" on {node}" if node else ""
+        raise EvenhandError(f"runs different versions{where}: {'; '.join(apart)}; install the same on all nodes")
+
+
+def check_reachable(probe: str, seconds: float, node: str) -> None:
+    """Raises EvenhandError where the first's machine is not reached: TensorFlow would wait an hour."""
+    host, _, port = probe.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), seconds).close()
+    except OSError as error:
+        why = str(error) if isinstance(error, TimeoutError) else error.strerror or str(error)
+        where = f", from {node}" if node else ""
+        raise EvenhandError(f"does not reach the first at {probe} (rendezvous=…), {seconds:g} s at most: {why}{where}") from None
 
 
 def train(framework: Framework, place: Place, spec: CellSpec) -> None:
     """The steps that the first worker times, and what it asks of the others after them."""
     settings = spec.settings
-    group, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
-    group.gathered([os.getpid()])
+    joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
+    joined.gathered([os.getpid()])
     steps = settings["warmup_steps"] + settings["steps"]
-    seconds, losses = training.timed(group, batch, steps, kept=elastic.checkpoints(spec, framework, place.rank))
-    weights = training.fingerprint(framework.weights(group.network))
-    alone = training.timed_alone(group, batch, steps, float(np.median(seconds)))
-    group.gathered([weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone])
-    group.close()
+    seconds, losses = training.timed(joined, batch, steps)
+    weights = training.fingerprint(framework.weights(joined.network))
+    alone = training.timed_alone(joined, batch, steps, float(np.median(seconds)))
+    joined.gathered([weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone])
+    joined.close()
 
 
 def prove(framework: Any, place: Place, settings: dict[str, Any], steps: int, path: Path) -> None:
     """So many steps, and the weights after them in a file; what a lossy hook is judged by with those of one worker."""
-    group, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
-    framework.drop_nothing(group.network)
+    joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
+    framework.drop_nothing(joined.network)
     lossy, moved = settings["hook"] != "none", list[float]()
     if lossy and place.workers == 1:
-        moved = training.moves(framework, group, batch, steps)
+        moved = training.moves(framework, joined, batch, steps)
     else:
-        training.timed(group, batch, steps - lossy)
+        training.timed(joined, batch, steps - lossy)
     if lossy and place.workers > 1:
-        group.settle()
-        training.timed(group, batch, 1)
+        joined.settle()
+        training.timed(joined, batch, 1)
     if place.rank == 0:
-        kept: dict[str, Any] = {**framework.weights(group.network), training.MOVED: np.array(moved)}
+        kept: dict[str, Any] = {**framework.weights(joined.network), training.MOVED: np.array(moved)}
         np.savez(path, **kept)
-    group.gathered([0.0])  # nobody leaves before all are there
-    group.close()
+    joined.gathered([0.0])  # nobody leaves before all are there
+    joined.close()
 
 
 if __name__ == "__main__":

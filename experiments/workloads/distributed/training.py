@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import math
+import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +23,7 @@ from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks
 from models.contract import Batch, Framework, OptimizerConfig, Weights
 
-if TYPE_CHECKING:
-    from experiments.workloads.distributed.elastic import Checkpoints
-
+JOIN_SECONDS = 30.0  # beyond the patience, which a framework keeps itself where it can
 TOGETHER_SECONDS = 10.0
 MOVED = "moved by each step"  # among weights, whose names have no spaces
 
@@ -60,6 +62,21 @@ class Alone:
         pass
 
 
+@contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """End this process where the block takes longer, even in native code that holds Python's lock.
+
+    TensorFlow waits an hour for a worker that has died before it joined the others.
+    """
+    print(f"waiting for the other workers to join, at most {seconds:g} s", file=sys.stderr)
+    with open(os.devnull, "w") as nowhere:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
 def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Any:
     """This process as a worker of its group, once all others are there. Its network has the same initial weights as theirs."""
     group: Any = Alone(framework)
@@ -67,7 +84,9 @@ def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> A
         group = frameworks.workers(framework.name).Replicas(framework, place.replicas)
     elif place.workers > 1:
         module = frameworks.workers(framework.name)
-        group = module.Workers(framework, place.rank, place.addresses, settings["patience_seconds"], settings["hook"])
+        patience_seconds = settings["patience_seconds"]
+        with ended_after(patience_seconds + JOIN_SECONDS):
+            group = module.Workers(framework, place.rank, place.addresses, patience_seconds, settings["hook"])
     return prepared(group, settings)
 
 
@@ -97,20 +116,14 @@ def timed(
     on_step: Callable[[int], object] = lambda _: None,
     *,
     alone: bool = False,
-    kept: Checkpoints | None = None,
 ) -> tuple[list[float], list[float]]:
-    """Seconds and losses of so many steps: each ends when this worker has its loss. alone: without any exchange.
-
-    kept: the checkpoints that the steps go on from, and write.
-    """
-    seconds, losses = kept.load(group) if kept else ([], [])
-    for step in range(len(seconds) + 1, steps + 1):
+    """Seconds and losses of so many steps: each ends when this worker has its loss. alone: without any exchange."""
+    seconds, losses = list[float](), list[float]()
+    for step in range(1, steps + 1):
         began = time.perf_counter()
         losses.append(group.step(batch, alone=alone))
         seconds.append(time.perf_counter() - began)
         on_step(step)
-        if kept and step % kept.every == 0:
-            kept.save(group, seconds, losses)
     return seconds, losses
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
@@ -22,31 +23,16 @@ from models.contract import Array, Batch, Framework, OptimizerConfig, Weights
 POWERSGD = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2, "min_compression_rate": 0.5}
 
 
-def random_state() -> Array:
-    """What the next random numbers on the CPU are drawn from, such as those of dropout."""
-    state: Array = torch.get_rng_state().numpy()
-    return state
-
-
-def draw_from(state: Array) -> None:
-    """Goes on with the numbers that were to be drawn when this was the state."""
-    torch.set_rng_state(torch.from_numpy(state))
-
-
 class Workers:
     """One worker of several. addresses: `host:port` of each; seconds: how long one waits for another."""
 
     def __init__(self, framework: Framework, rank: int, addresses: list[str], seconds: float, compression: str) -> None:
-        if name := _interface(addresses[rank].rpartition(":")[0]):
+        if name := _interface(addresses[0 if rank else -1]):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         self._framework, self._compression = framework, compression
         self._seconds, self._world = timedelta(seconds=seconds), len(addresses)
         host, _, port = addresses[0].rpartition(":")
-        by_torchrun = dist.is_torchelastic_launched()  # then its store is there, with what workers before a restart have left
-        master = rank == 0 and not by_torchrun
-        store: dist.Store = dist.TCPStore(host, int(port), self._world, is_master=master, timeout=self._seconds)
-        if by_torchrun:
-            store = dist.PrefixStore(f"restart_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        store = dist.TCPStore(host, int(port), self._world, is_master=rank == 0, timeout=self._seconds)
         self._gpu = framework.device == "cuda"
         if self._gpu:
             torch.cuda.set_device(rank % torch.cuda.device_count())  # those of one node are neighbours by rank
@@ -117,11 +103,19 @@ class Replicas:
         """Nothing was opened."""
 
 
-def _interface(host: str) -> str:
-    """Of this machine, which has this address; empty where none is known to: then gloo looks its name up."""
-    if host.startswith("127."):
-        return "lo"
+def _interface(peer: str) -> str:
+    """Return the name of this machine's interface that leads to `host:port`; no packet is sent.
+
+    Empty where none is known: then gloo looks up the machine's own name.
+    """
     import psutil
 
-    found = (name for name, own in psutil.net_if_addrs().items() if any(one.address == host for one in own))
-    return next(found, "")
+    host, _, port = peer.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, int(port)))
+        except OSError:
+            return ""
+        own = probe.getsockname()[0]
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, held in interfaces if any(at.address == own for at in held)), "")

@@ -128,15 +128,6 @@ def test_a_repeated_cell_is_left_out_with_its_reason() -> None:
     assert 99.0 not in [pair.a for one in found.findings for pair in one.pairs if one.row.metric == STEP]
 
 
-def test_a_cell_whose_workers_were_started_again_is_left_out_with_its_reason() -> None:
-    frame = measured({"pytorch": [FREE], "tensorflow": [FREE]})
-    frame["tags.workers.restarts"] = ["2", *[None] * (len(frame) - 1)]
-    found, undisturbed = compare(frame), compare(frame.drop(columns="tags.workers.restarts"))
-    why = "its workers were started again (2×): its times are not those of an undisturbed run"
-    assert [one.reason for one in found.excluded if one.run_id == frame["run_id"][0]] == [why]
-    assert row(found, STEP).n_blocks == row(undisturbed, STEP).n_blocks - 1
-
-
 def test_blocks_that_stay_disturbed_are_named_and_count() -> None:
     free = compare(measured({"pytorch": [FREE], "tensorflow": [FREE]}))
     assert not [line for line in free.warnings if "Disturbed blocks" in line]

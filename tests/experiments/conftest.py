@@ -1,4 +1,4 @@
-"""Of the comparison's tests."""
+"""Of the tests of plans."""
 
 from __future__ import annotations
 
