@@ -13,8 +13,8 @@ ALONE = {"origin": f"{TAG}.origin"}
 NAMES = frozenset(
     (
         *("cell", "cool_down", "energy_of", "environment", "exported_from", "exported_run_id", "features", "host", "idle"),
-        *("implied", "jit_compile.planned", "keras.use_cudnn", "looks", "optimizer.implementation", "parity.device", "pid"),
-        *("pid_started", "trial.params", "turns"),
+        *("implied", "jit_compile.planned", "keras.use_cudnn", "looks", "odd_block.rule"),
+        *("optimizer.implementation", "parity.device", "pid", "pid_started", "trial.params", "turns"),
     )
 )
 PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "version.", "warmup.")

@@ -200,7 +200,7 @@ for line in sys.stdin:
 def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> None:
     """Each setting that only some studies have, as a process reads it from what the runner sends to a cell."""
     shared = settings_.searchable(studies.load("captioning").Settings)
-    runner = SimpleNamespace(folder=Path(), experiment="", run_id="", ways=(), address="")
+    runner = SimpleNamespace(folder=Path(), experiment="", run_id="", nodes=())
     lines, expected = list[str](), list[tuple[str, str, Any]]()
     for study in studies.available():
         module = studies.load(study)
@@ -315,7 +315,7 @@ def test_on_a_cluster_a_cell_has_the_settings_of_its_treatment(
     """There the device is the node's: the toy framework says that it has a GPU."""
     for name in ("EVENHAND_TOY_SEEN", "EVENHAND_TOY_GPU"):
         monkeypatch.setenv(name, "1")
-    base = {**SYNTHETIC, "executor": "slurm", "partition": "main"}
+    base = {**SYNTHETIC, "executor": "slurm", "partition": "main", "timing": "step"}
     measured(on_cluster, way, base, {**CHECKS, "device": replace(CHECKS["device"], second="cuda")})
 
 

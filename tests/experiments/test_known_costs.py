@@ -20,6 +20,7 @@ import pytest
 
 from experiments.campaign.process import Child
 from experiments.cell.contract import CellSpec
+from experiments.config import devices
 from experiments.studies import captioning, grid, lenet, training_speed
 from experiments.workloads.captioning import prepare as captions
 from experiments.workloads.classification import prepare as pictures
@@ -86,7 +87,7 @@ def specs(folder: Path) -> dict[str, CellSpec]:
         asked[name] = (study, settings, inputs, {**more, "timing": name.rpartition(" ")[2], "window_steps": 3}, stage)
     return {
         name: CellSpec(
-            *(name, study.WORKLOAD, stage, "toy", "cpu", 1, 0, {**dataclasses.asdict(settings), **more}, inputs),
+            *(name, study.WORKLOAD, stage, "toy", "cpu", 1, 0, {**devices.values_of_cell(settings), **more}, inputs),
             *(str(folder / name), "cell", str(folder / name / "checkpoint")),
         )
         for name, (study, settings, inputs, more, stage) in asked.items()
