@@ -1,7 +1,4 @@
-"""Whether a tracking server can do its work: a row goes into the database and comes back, and so does a small file.
-
-Imported by the server's own process; `python deploy/readiness.py ARTIFACTS` asks for MLFLOW_BACKEND_STORE_URI from outside.
-"""
+"""Whether a tracking server can do its work: a row goes into the database and comes back, and so does a small file."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import hashlib
 import hmac
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -145,13 +141,3 @@ def _bucket(bucket: str, key: str) -> None:
 def _clean(text: str, password: str) -> str:
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return (line.replace(password, "…") if password else line)[:LONGEST_LINE]
-
-
-def main() -> int:
-    found = problem(os.environ["MLFLOW_BACKEND_STORE_URI"], sys.argv[1])
-    print(found or "ready")
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

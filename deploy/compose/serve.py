@@ -1,4 +1,4 @@
-"""In its container: secrets from files into the environment, the bucket made, then the server takes this process's place."""
+"""Start of the tracking container: secrets into the environment, the bucket, then the server."""
 
 from __future__ import annotations
 
@@ -7,55 +7,15 @@ import pwd
 import sys
 from pathlib import Path
 
+from deploy import authentication
+from deploy.compose import services
+from deploy.compose.services import secret
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECRETS = Path(os.environ.get("SECRETS", "/run/secrets"))
-BUCKET = "evenhand"
-AUTH = """[mlflow]
-default_permission = READ
-database_uri = {url}
-admin_username = admin
-auth_cache_ttl_seconds = 60
-"""
-
-
-def secret(name: str) -> str:
-    return (SECRETS / name).read_text().strip()
-
-
-def environment() -> dict[str, str]:
-    """What MLflow, libpq and boto3 read. No password is in an address or an argument."""
-    url = os.environ.get("DATABASE", "postgresql+psycopg2://evenhand@database/evenhand")
-    auth = Path(os.environ.get("TMPDIR", "/tmp")) / "auth.ini"
-    auth.write_text(AUTH.format(url=url))
-    return {
-        **os.environ,
-        "PGPASSWORD": secret("database_password"),
-        "MLFLOW_BACKEND_STORE_URI": url,
-        "MLFLOW_AUTH_CONFIG_PATH": str(auth),
-        "MLFLOW_AUTH_ADMIN_PASSWORD": secret("admin_password"),
-        "MLFLOW_FLASK_SERVER_SECRET_KEY": secret("session_key"),
-        "MLFLOW_S3_ENDPOINT_URL": os.environ.get("STORE", "http://store:9000"),
-        "AWS_ACCESS_KEY_ID": "evenhand",
-        "AWS_SECRET_ACCESS_KEY": secret("store_password"),
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "PYTHONPATH": str(ROOT),
-    }
-
-
-def make_bucket(known: dict[str, str]) -> None:
-    import boto3
-    from botocore.exceptions import ClientError
-
-    words = {"aws_access_key_id": known["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": known["AWS_SECRET_ACCESS_KEY"]}
-    store = boto3.client("s3", endpoint_url=known["MLFLOW_S3_ENDPOINT_URL"], region_name=known["AWS_DEFAULT_REGION"], **words)
-    try:
-        store.head_bucket(Bucket=BUCKET)
-    except ClientError:
-        store.create_bucket(Bucket=BUCKET)
 
 
 def drop_root() -> None:
-    """Secrets are read; what serves has no more rights than it needs."""
+    """Give up root after the secrets are read: the server needs no more rights than its user's."""
     if os.getuid() == 0:
         user = pwd.getpwnam("evenhand")
         os.setgroups([])
@@ -64,15 +24,26 @@ def drop_root() -> None:
 
 
 def main() -> None:
-    known = environment()
+    """Replace this process by the server's. No password is in an address or an argument."""
+    passwords = {name: secret(f"{name}_password") for name in ("database", "store", "admin")}
+    session_key = secret("session_key")
     drop_root()
-    make_bucket(known)
+    settings = Path(os.environ.get("TMPDIR", "/tmp")) / "auth.ini"
+    authentication.write_settings(settings, services.DATABASE)
+    services.open_bucket(passwords["store"])
+    environment = {
+        **os.environ,
+        "PGPASSWORD": passwords["database"],
+        "PYTHONPATH": str(ROOT),
+        **authentication.environment(settings, services.DATABASE, passwords["admin"], session_key),
+    }
     name, port = os.environ["SERVER_NAME"], os.environ.get("PORT", "5000")
-    command = [sys.executable, "-m", "deploy.guard", "serve", "--host", os.environ.get("HOST", "0.0.0.0"), "--port", port]
-    command += ["--workers", "2", "--artifacts", f"s3://{BUCKET}/artifacts", "--origins", f"https://{name}"]
-    # Only the proxy reaches this container, and it says who has asked.
+    command = [sys.executable, "-m", "deploy.guard", "serve", "--workers", "2"]
+    command += ["--host", os.environ.get("HOST", "0.0.0.0"), "--port", port]
+    command += ["--artifacts", f"s3://{services.BUCKET}/artifacts", "--origins", f"https://{name}"]
+    # Only the proxy reaches this container, and it states the client's address.
     command += ["--hosts", f"{name},{name}:443,127.0.0.1:{port}", "--proxies", "*"]
-    os.execvpe(command[0], command, known)
+    os.execvpe(command[0], command, environment)
 
 
 if __name__ == "__main__":

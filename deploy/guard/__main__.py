@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy import authentication
+
 KEPT_ALIVE_SECONDS = 20
 STATEMENT_SECONDS = 60
 # A worker that does not answer for so long is ended. One with much to do may need some seconds.
@@ -68,7 +70,10 @@ def _serve(asked: argparse.Namespace) -> int:
 
 def _routes() -> int:
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= _of_a_moment(Path(folder))
+        # MLflow wants a database and secrets before it lists its routes.
+        settings, store = Path(folder, "auth.ini"), f"sqlite:///{folder}/store.db"
+        authentication.write_settings(settings, store)
+        os.environ |= authentication.environment(settings, store, secrets.token_hex(), secrets.token_hex())
         from deploy.guard import inside, routes
 
         has = set(inside.offered(inside.application()))
@@ -78,18 +83,6 @@ def _routes() -> int:
     for line in sorted(known - has):
         print(f"no longer there: {line}")
     return 1 if has != known else 0
-
-
-def _of_a_moment(folder: Path) -> dict[str, str]:
-    """A database, an administrator and a key for sessions, which MLflow wants before it says which routes it has."""
-    store, accounts = f"sqlite:///{folder}/store.db", folder / "auth.ini"
-    told = f"default_permission = READ\ndatabase_uri = {store}\nadmin_username = admin\nadmin_password = {secrets.token_hex()}"
-    accounts.write_text(f"[mlflow]\n{told}\n")
-    return {
-        "MLFLOW_BACKEND_STORE_URI": store,
-        "MLFLOW_AUTH_CONFIG_PATH": str(accounts),
-        "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(),
-    }
 
 
 if __name__ == "__main__":

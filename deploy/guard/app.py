@@ -266,7 +266,11 @@ def _streamed(route: Route, scope: Scope) -> Scope:
     query = dict(parse_qsl(scope["query_string"].decode()))
     try:
         run = query.get("run_id") or query.get("run_uuid", "")
-        place = inside.place_of_model(route.named["model_id"]) if _of_model(route) else inside.place_of_run(run)
+        if _of_model(route):
+            _, uri = inside.home_of_model(route.named["model_id"])
+        else:
+            _, uri = inside.home_of_run(run)
+        place = inside.place(uri)
     except LookupError:
         raise Refusal(404, "there is no such run or model") from None
     wanted = query.get("path") or query.get("artifact_file_path", "")
@@ -321,8 +325,8 @@ def _teams(account: Account) -> frozenset[str] | None:
 def _owned(account: Account, kind: str, one: str) -> None:
     """Raises Refusal for what belongs to an experiment that the account may not write, and for what there is not."""
     try:
-        of = {asked.RUN: inside.experiment_of_run, asked.MODEL: inside.experiment_of_model}
-        experiment = of[kind](one) if kind in of else one
+        homes = {asked.RUN: inside.home_of_run, asked.MODEL: inside.home_of_model}
+        experiment = homes[kind](one)[0] if kind in homes else one
     except LookupError:
         raise Refusal(404, f"there is no {kind} {one}") from None
     if experiment == inside.DEFAULT_EXPERIMENT:

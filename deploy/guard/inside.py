@@ -16,7 +16,6 @@ from cachetools import TTLCache
 from google.protobuf.json_format import Error, MessageToDict
 from google.protobuf.message import Message
 
-from deploy import garbage
 from deploy.guard.refusal import Refusal
 from deploy.guard.routes import Route, line
 
@@ -28,14 +27,17 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ["MLFLOW_BASIC_AUTH_FAIL_CLOSED"] = "true"
 os.environ["MLFLOW_ENABLE_WORKSPACES"] = "false"
 
-with garbage.uncollected():
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.service_pb2 import SearchDatasets
-    from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
-    from mlflow.server import app as flask_app
-    from mlflow.utils.proto_json_utils import parse_dict
-    from sqlalchemy import text
-    from werkzeug.security import check_password_hash, generate_password_hash
+from fastapi.routing import iter_route_contexts
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos.service_pb2 import SearchDatasets
+from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
+from mlflow.server import app as flask_app
+from mlflow.utils.proto_json_utils import parse_dict
+from mlflow.utils.workspace_utils import DEFAULT_WORKSPACE_NAME
+from sqlalchemy import text
+from starlette.routing import Mount
+from werkzeug.security import check_password_hash, generate_password_hash
 
 BACKEND, ARTIFACTS = "MLFLOW_BACKEND_STORE_URI", ARTIFACTS_DESTINATION_ENV_VAR
 # Where MLflow puts the runs of those who name no experiment.
@@ -83,10 +85,11 @@ def offered(application: Any) -> Iterator[str]:
     """Every route that MLflow has, as `routes.toml` writes it."""
     for rule in flask_app.url_map.iter_rules():
         yield from (line(method, rule.rule) for method in rule.methods - {"HEAD", "OPTIONS"})
-    for router in auth._native_fastapi_routes(application):
-        for route in router.effective_route_contexts():
-            path = re.sub(r"\{(\w+):path\}", r"<path:\1>", route.path).replace("{", "<").replace("}", ">")
-            yield from (line(method, path) for method in route.methods - {"HEAD", "OPTIONS"})
+    native = [route for route in application.routes if not isinstance(route, Mount)]
+    for route in iter_route_contexts(native):
+        path = re.sub(r"\{(\w+):path\}", r"<path:\1>", route.path or "")
+        path = path.replace("{", "<").replace("}", ">")
+        yield from (line(method, path) for method in (route.methods or set()) - {"HEAD", "OPTIONS"})
 
 
 def message_of_body(route: Route, sent: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -106,13 +109,13 @@ def message_of_query(route: Route, entries: Iterable[tuple[str, str]]) -> dict[s
         return None
     fields = {field.name: field for field in kind.DESCRIPTOR.fields}  # fields_by_name stops at a NUL
     sent = dict[str, Any]()
-    for name, text in entries:
+    for name, value in entries:
         field = fields.get(name)
         if field is not None and field.is_repeated:
-            sent.setdefault(name, []).append(text)
+            sent.setdefault(name, []).append(value)
         elif field is not None:
-            is_flag = field.type == field.TYPE_BOOL and text.lower() in ("true", "false")
-            sent.setdefault(name, text.lower() == "true" if is_flag else text)
+            is_flag = field.type == field.TYPE_BOOL and value.lower() in ("true", "false")
+            sent.setdefault(name, value.lower() == "true" if is_flag else value)
     return _fields(kind, sent)
 
 
@@ -206,22 +209,39 @@ def teams(account: Account) -> frozenset[str]:
 
 
 def may_write(account: Account, experiment: str) -> bool:
-    """Whether an account may change what is in an experiment."""
-    return bool(auth._get_experiment_permission(experiment, account.user).can_update)
+    """Return whether a role of the account permits changes in an experiment."""
+    asked = (account.id, "experiment", experiment, DEFAULT_WORKSPACE_NAME)
+    permission = auth.store.get_role_permission_for_resource(*asked)
+    return permission is not None and bool(permission.can_update)
 
 
 @lru_cache(100_000)
-def experiment_of_run(run: str) -> str:
-    """The experiment of a run, for good. Raises LookupError where there is no such run."""
+def home_of_run(run: str) -> tuple[str, str]:
+    """Return the experiment of a run, and where its files lie. Raises LookupError."""
     with _what_there_is():
-        return str(handlers._get_tracking_store().get_run(run).info.experiment_id)
+        info = _client().get_run(run).info
+    return str(info.experiment_id), str(info.artifact_uri)
 
 
 @lru_cache(100_000)
-def experiment_of_model(model: str) -> str:
-    """The experiment of a logged model, for good. Raises LookupError where there is no such model."""
+def home_of_model(model: str) -> tuple[str, str]:
+    """Return the experiment of a logged model, and where its files lie. Raises LookupError."""
     with _what_there_is():
-        return str(handlers._get_tracking_store().get_logged_model(model).experiment_id)
+        found = _client().get_logged_model(model)
+    return str(found.experiment_id), str(found.artifact_location)
+
+
+def place(uri: str) -> str:
+    """Return where files lie below the server's artifacts. Raises LookupError."""
+    if not uri.startswith(OWN_PLACE):
+        raise LookupError(uri)
+    return uri.removeprefix(OWN_PLACE).strip("/")
+
+
+@lru_cache(1)
+def _client() -> MlflowClient:
+    """Return a client of the database, which has the engine that MLflow's handlers use."""
+    return MlflowClient(os.environ[BACKEND])
 
 
 def hand_over(account: Account, what: str, pattern: str, team: str) -> None:
@@ -244,24 +264,6 @@ def check_upload(path: str) -> None:
     for above in place.relative_to(root).parents:
         if Path(root, above).is_file():
             raise Refusal(400, f"{above} is a file; no file lies below it")
-
-
-def place_of_run(run: str) -> str:
-    """Where the files of a run lie, below the server's artifacts. Raises LookupError."""
-    with _what_there_is():
-        return _place(handlers._get_tracking_store().get_run(run).info.artifact_uri)
-
-
-def place_of_model(model: str) -> str:
-    """Where the files of a logged model lie, below the server's artifacts. Raises LookupError."""
-    with _what_there_is():
-        return _place(handlers._get_tracking_store().get_logged_model(model).artifact_location)
-
-
-def _place(uri: str) -> str:
-    if not uri.startswith(OWN_PLACE):
-        raise LookupError(uri)
-    return uri.removeprefix(OWN_PLACE).strip("/")
 
 
 @contextmanager

@@ -12,7 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from deploy import copies
-from deploy.native import backup, postgres, service, watch
+from deploy.copies import ArtifactFolder
+from deploy.native import backup, service, watch
+from deploy.native.database import chosen
 from deploy.native.folder import Folder, Refused, Settings
 from tracking import plain
 
@@ -132,10 +134,9 @@ def _prepared(folder: Folder, asked: argparse.Namespace) -> Settings:
 
 def _launch(folder: Folder, settings: Settings) -> subprocess.Popen[bytes]:
     kept = folder.secrets()
-    database = postgres.chosen(folder, settings, kept)
-    if database:
-        database.start()
-    else:
+    database = chosen(folder, settings, kept)
+    database.start()
+    if settings.database == "sqlite":
         print("SQLite: for one person. A group's writers would wait for each other; take PostgreSQL for that.")
     process = service.start(folder, settings, kept, database)
     print(f"MLflow answers at {settings.uri}; its artifacts are in {service.artifacts(folder, settings)}")
@@ -145,8 +146,7 @@ def _launch(folder: Folder, settings: Settings) -> subprocess.Popen[bytes]:
 
 def _end(folder: Folder, settings: Settings) -> bool:
     ran = service.stop(folder)
-    if database := postgres.chosen(folder, settings, folder.secrets()):
-        database.stop()
+    chosen(folder, settings, folder.secrets()).stop()
     return ran
 
 
@@ -159,12 +159,11 @@ def _stop(folder: Folder, _: argparse.Namespace) -> int:
 
 def _status(folder: Folder, _: argparse.Namespace) -> int:
     settings = folder.settings()
-    database = postgres.chosen(folder, settings, folder.secrets())
+    database = chosen(folder, settings, folder.secrets())
     reason = service.problem(folder, settings)
-    made = copies.found(folder.backups)
-    own = "" if not (database and database.cluster) else " runs" if database.is_running else " is down"
+    made = copies.finished(folder.backups)
     print(f"server     {f'is not ready: {reason}' if reason else f'is ready at {settings.uri}'}")
-    print(f"database   {settings.database}{own}")
+    print(f"database   {settings.database} {database.state}".rstrip())
     print(f"artifacts  {service.artifacts(folder, settings)}{'' if settings.artifacts else f', {_size(folder) / 1e6:,.1f} MB'}")
     print(f"copies     {len(made)}" + (f", the newest {made[-1].name}" if made else ""))
     return DOWN if reason else DONE
@@ -184,7 +183,7 @@ def _backup(folder: Folder, asked: argparse.Namespace) -> int:
     if asked.keep is not None and asked.keep < 1:
         raise Refused(f"--keep {asked.keep}: at least 1 copy stays, the one that is made now")
     settings = folder.settings()
-    database = postgres.chosen(folder, settings, folder.secrets())
+    database = chosen(folder, settings, folder.secrets())
     made = backup.make(folder, settings, database, Path(asked.copy).resolve() if asked.copy else None)
     print(f"copied to {made}; it holds the secrets too")
     for gone in copies.prune(folder.backups, asked.keep) if asked.keep else []:
@@ -196,13 +195,12 @@ def _backup(folder: Folder, asked: argparse.Namespace) -> int:
 
 def _restore(folder: Folder, asked: argparse.Namespace) -> int:
     source = Path(asked.copy).resolve()
-    before, kept = backup.told(source)
+    before, kept = copies.load(source, backup.parse)
     settings = _wanted(asked, before)
     with backup.restoring(folder, settings):
-        database = postgres.chosen(folder, settings, kept)
-        if database:
-            database.start()
-        backup.fill(folder, source, database)
+        database = chosen(folder, settings, kept)
+        database.start()
+        copies.restore(source, database, ArtifactFolder(folder.artifacts))
         folder.set_up(settings, kept)
     with folder.at_work():
         _launch(folder, settings)
@@ -211,11 +209,10 @@ def _restore(folder: Folder, asked: argparse.Namespace) -> int:
 
 def _upgrade(folder: Folder, _: argparse.Namespace) -> int:
     settings = folder.settings()
-    database = postgres.chosen(folder, settings, folder.secrets())
+    database = chosen(folder, settings, folder.secrets())
     with folder.at_work():
         service.stop(folder)
-        if database:
-            database.start()
+        database.start()
         made = backup.make(folder, settings, database)
         print(f"copied to {made}")
         try:
@@ -228,8 +225,8 @@ def _upgrade(folder: Folder, _: argparse.Namespace) -> int:
 
 
 def _gc(folder: Folder, _: argparse.Namespace) -> int:
-    settings = folder.settings()
-    print(service.collect(folder, settings, folder.secrets(), postgres.chosen(folder, settings, folder.secrets())))
+    settings, kept = folder.settings(), folder.secrets()
+    print(service.collect(folder, settings, kept, chosen(folder, settings, kept)))
     return DONE
 
 

@@ -14,21 +14,15 @@ from pathlib import Path
 
 import psutil
 
-from deploy import readiness
+from deploy import authentication, readiness
 from deploy.guard.routes import READY
 from deploy.native import account, interpreter
+from deploy.native.database import Database
 from deploy.native.folder import Folder, Refused, Secrets, Settings, write_private
-from deploy.native.postgres import Database
 
 START_SECONDS, STOP_SECONDS = 120, 20
 READY_SECONDS = 15
 SAME_START_SECONDS = 2  # the kernel tells the machine's start in whole seconds
-AUTH = """[mlflow]
-default_permission = READ
-database_uri = {url}
-admin_username = admin
-auth_cache_ttl_seconds = 60
-"""
 
 
 @dataclass(frozen=True)
@@ -40,16 +34,12 @@ class Main:
     command: tuple[str, ...]
 
 
-def backend(folder: Folder, database: Database | None) -> str:
-    return database.url if database else f"sqlite:///{folder.sqlite}"
-
-
-def start(folder: Folder, settings: Settings, kept: Secrets, database: Database | None) -> subprocess.Popen[bytes]:
+def start(folder: Folder, settings: Settings, kept: Secrets, database: Database) -> subprocess.Popen[bytes]:
     """Starts it in the background and waits until it is ready. Raises Refused where it does not become so."""
     stop(folder)  # what a killed main process left behind
     if answers(settings):
         raise Refused(f"something else answers at {settings.uri}; choose another --port")
-    write_private(folder.auth_file, AUTH.format(url=backend(folder, database).replace("%", "%%")))
+    authentication.write_settings(folder.auth_file, database.url)
     owner = _prepared(folder, settings)
     python = interpreter.reachable(owner, folder)
     command = _command(folder, settings, python.executable)
@@ -104,15 +94,11 @@ def _command(folder: Folder, settings: Settings, python: str) -> list[str]:
     return [*command, "--hosts", ",".join(settings.hosts), "--origins", ",".join(origins), "--proxies", settings.proxies]
 
 
-def _environment(folder: Folder, kept: Secrets, database: Database | None) -> dict[str, str]:
+def _environment(folder: Folder, kept: Secrets, database: Database) -> dict[str, str]:
     """Secrets go by the environment, which only the owner can read; arguments are seen by everybody."""
-    return {
-        **(database.environment if database else os.environ),
-        "MLFLOW_BACKEND_STORE_URI": backend(folder, database),
-        "MLFLOW_AUTH_CONFIG_PATH": str(folder.auth_file),
-        "MLFLOW_AUTH_ADMIN_PASSWORD": kept.admin_password,
-        "MLFLOW_FLASK_SERVER_SECRET_KEY": kept.session_key,
-    }
+    return database.environment | authentication.environment(
+        folder.auth_file, database.url, kept.admin_password, kept.session_key
+    )
 
 
 def artifacts(folder: Folder, settings: Settings) -> str:
@@ -129,14 +115,14 @@ def call(folder: Folder, settings: Settings, environment: dict[str, str], *words
     return subprocess.run(command, env=environment, cwd=folder.path, capture_output=True, text=True, **process)
 
 
-def collect(folder: Folder, settings: Settings, kept: Secrets, database: Database | None) -> str:
+def collect(folder: Folder, settings: Settings, kept: Secrets, database: Database) -> str:
     """MLflow's own garbage collection: deleted runs and experiments with their files, by way of the server. Raises Refused."""
     if not answers(settings):
         raise Refused(f"files are deleted through the server, and it does not answer at {settings.uri}; start it first")
-    words = ["-m", "mlflow", "gc", "--backend-store-uri", backend(folder, database)]
+    words = ["-m", "mlflow", "gc", "--backend-store-uri", database.url]
     words += ["--artifacts-destination", artifacts(folder, settings), "--tracking-uri", settings.uri]
     # Whoever has changed the first password gives name and password in the environment, as for anything else.
-    admin = {"MLFLOW_TRACKING_USERNAME": "admin", "MLFLOW_TRACKING_PASSWORD": kept.admin_password}
+    admin = {"MLFLOW_TRACKING_USERNAME": authentication.ADMINISTRATOR, "MLFLOW_TRACKING_PASSWORD": kept.admin_password}
     done = call(folder, settings, admin | _environment(folder, kept, database), *words)
     if done.returncode:
         raise Refused(f"mlflow gc failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:300]}")

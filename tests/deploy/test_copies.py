@@ -85,6 +85,14 @@ def test_a_backup_that_is_killed_leaves_what_the_next_removes(folder: Folder) ->
     assert [one.name.startswith(".") for one in folder.backups.iterdir()] == [False]
 
 
+def test_a_link_among_the_artifacts_is_refused_when_copied(folder: Folder) -> None:
+    (folder.artifacts / "link").symlink_to("/etc/passwd")
+    done = native("backup", folder.path)
+    assert done.returncode == 2
+    assert str(folder.artifacts / "link") in done.stderr
+    assert not list(folder.backups.iterdir())
+
+
 def spoiled(copy: Path) -> None:
     """With checksums that fit: as whoever may write to the copies would."""
     with tarfile.open(copy / "artifacts.tar", "a") as tar:

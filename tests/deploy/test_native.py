@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from deploy.native import backup, postgres
+from deploy import copies
+from deploy.copies import ArtifactFolder
+from deploy.native.database import PostgreSQL, Sqlite, chosen
 from deploy.native.folder import Folder, Refused, Secrets, Settings
 from tests.deploy.group import Group, free_port, native
 
@@ -125,13 +127,13 @@ def test_a_database_is_served_by_the_version_that_made_it(tmp_path: Path) -> Non
     cluster.mkdir(parents=True)
     for version in (16, 18):
         (cluster / "PG_VERSION").write_text(f"{version}\n")
-        found = postgres.chosen(folder, settings, Secrets())
-        assert found is not None
+        found = chosen(folder, settings, Secrets())
+        assert isinstance(found, PostgreSQL)
         told = subprocess.run([f"{found.binaries}/postgres", "--version"], capture_output=True, text=True).stdout
         assert told.startswith(f"postgres (PostgreSQL) {version}.")
     (cluster / "PG_VERSION").write_text("9\n")
     with pytest.raises(Refused, match=r"is of PostgreSQL 9, here is 16, 18; install 9, or restore a copy"):
-        postgres.chosen(folder, settings, Secrets())
+        chosen(folder, settings, Secrets())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_a_copy_writes_nothing_but_artifacts(tmp_path: Path, name: str, link: st
     folder.set_up(Settings(database="sqlite"))
     before = folder.secrets()
     with pytest.raises(Refused, match="which is no file of the artifacts"):
-        backup.fill(folder, copy, None)
+        copies.restore(copy, Sqlite(folder.sqlite), ArtifactFolder(folder.artifacts))
     assert folder.secrets() == before
     assert not (tmp_path / "escaped").exists()
     assert not list(folder.artifacts.iterdir())

@@ -132,7 +132,7 @@ def test_database_and_bucket_are_copied_and_made_anew(postgres: Postgres, tmp_pa
         name = backup(tmp_path, first, store, "list").stdout.split()[-1]
         full = backup(tmp_path, second, store, "restore", name)
         assert full.returncode == 2
-        assert "the bucket evenhand holds objects already" in full.stderr
+        assert "the store holds artifacts already" in full.stderr
 
     for wanted, where in (("the store", nowhere), ("the database", "")):
         dead = first if where else f"postgresql+psycopg2://evenhand@127.0.0.1:{free_port()}/x"

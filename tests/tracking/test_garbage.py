@@ -1,4 +1,4 @@
-"""What is done without the garbage collector, here and in the guard's own copy."""
+"""What is done without the garbage collector."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy import garbage as of_the_guard
 from experiments.cli import actions
 from experiments.config.commands import Compare
 from tracking import garbage
@@ -15,10 +14,9 @@ from tracking.errors import WrongCall
 
 
 def test_the_collector_works_again_afterwards_and_where_it_was_off_it_stays_off() -> None:
-    for one in (garbage, of_the_guard):
-        with one.uncollected():
-            assert not gc.isenabled()
-        assert gc.isenabled()
+    with garbage.uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()
     gc.disable()
     try:
         with garbage.uncollected():

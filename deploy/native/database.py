@@ -1,10 +1,11 @@
-"""PostgreSQL for one server: its own cluster in the server's folder, or a database that is already there."""
+"""The database of a server: PostgreSQL, its own cluster or an existing one, or SQLite."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
 from deploy.native import account, interpreter
@@ -27,13 +28,21 @@ LONGEST_SOCKET = 90  # a socket's path has at most 107 characters, its name amon
 
 
 @dataclass(frozen=True)
-class Database:
-    """A database and the programs that serve and dump it. `password` goes by the environment, never by an argument."""
+class PostgreSQL:
+    """A database of PostgreSQL.
+
+    Attributes:
+        url: SQLAlchemy's address, without a password.
+        password: Passed on in the environment, never in an argument.
+        binaries: Folder of PostgreSQL's programs, None for those in PATH.
+        cluster: Folder of the server's own cluster, None if the database is elsewhere.
+    """
 
     url: str
     password: str
     binaries: Path | None = None
     cluster: Path | None = None
+    dump_name: ClassVar[str] = "database.dump"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -59,6 +68,11 @@ class Database:
     def stop(self) -> None:
         if self.cluster and self.is_running:
             self._call("pg_ctl", f"--pgdata={self.cluster}", "--mode=fast", "--wait", "stop")
+
+    @property
+    def state(self) -> str:
+        """Whether the server's own cluster runs, formatted; empty if the database is elsewhere."""
+        return "" if not self.cluster else "runs" if self.is_running else "is down"
 
     @property
     def is_running(self) -> bool:
@@ -154,21 +168,66 @@ class Database:
         return done.stdout
 
 
-def chosen(folder: Folder, settings: Settings, kept: Secrets) -> Database | None:
-    """The server's database; None for SQLite. Raises Refused where it cannot be had."""
+@dataclass(frozen=True)
+class Sqlite:
+    """A database in one file, with the methods of `PostgreSQL`."""
+
+    path: Path
+    dump_name: ClassVar[str] = "database.sqlite"
+    state: ClassVar[str] = ""
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def start(self) -> None:
+        """Do nothing: no server belongs to it."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def dump(self, path: Path) -> None:
+        """Write one consistent state of the whole database, taken while it works."""
+        with sqlite3.connect(self.path) as source, sqlite3.connect(path) as copy:
+            source.backup(copy)
+
+    def restore(self, path: Path) -> None:
+        """Copy a dump."""
+        self.path.parent.mkdir(exist_ok=True, mode=0o700)
+        shutil.copy2(path, self.path)
+
+    def tables(self) -> int:
+        """Return how many tables there are."""
+        if not self.path.exists():
+            return 0
+        with sqlite3.connect(self.path) as database:
+            count = "SELECT count(*) FROM sqlite_master WHERE type = 'table'"
+            return int(database.execute(count).fetchone()[0])
+
+
+Database = PostgreSQL | Sqlite
+
+
+def chosen(folder: Folder, settings: Settings, kept: Secrets) -> Database:
+    """Return the server's database. Raises Refused if it is not available."""
     if settings.database == "sqlite":
-        return None
+        return Sqlite(folder.sqlite)
     if settings.database in ("system", "embedded"):
         cluster = folder.path / "postgres" / "data"
         binaries = _system(cluster) if settings.database == "system" else _embedded(folder, cluster)
         url = f"postgresql+psycopg2://{USER}@/{DATABASE}?host={quote(str(cluster.parent), safe='/')}"
-        return Database(url, kept.database_password, binaries, cluster)
+        return PostgreSQL(url, kept.database_password, binaries, cluster)
     parts = urlsplit(settings.database)
     if not parts.scheme.startswith("postgresql"):
         raise Refused(f"--database {settings.database}: write system, embedded, sqlite or postgresql://user@host/database")
     if parts.password:
         raise Refused("--database: a password in the address ends in process lists; leave it out and set PGPASSWORD")
-    return Database(settings.database.replace("postgresql://", "postgresql+psycopg2://", 1), os.environ.get("PGPASSWORD", ""))
+    url = settings.database.replace("postgresql://", "postgresql+psycopg2://", 1)
+    return PostgreSQL(url, os.environ.get("PGPASSWORD", ""))
 
 
 def _system(cluster: Path) -> Path:

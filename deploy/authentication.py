@@ -1,0 +1,31 @@
+"""Settings of MLflow's names and passwords, the same for every way to run the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deploy.native.folder import write_private
+
+ADMINISTRATOR = "admin"
+# A log-in is checked against the database again after the last of these seconds.
+SETTINGS = f"""[mlflow]
+default_permission = READ
+database_uri = {{url}}
+admin_username = {ADMINISTRATOR}
+auth_cache_ttl_seconds = 60
+"""
+
+
+def write_settings(path: Path, backend_uri: str) -> None:
+    """Write the file that MLflow reads; it holds no password."""
+    write_private(path, SETTINGS.format(url=backend_uri.replace("%", "%%")))
+
+
+def environment(path: Path, backend_uri: str, admin_password: str, session_key: str) -> dict[str, str]:
+    """Return the variables of a server's process: secrets in arguments are public."""
+    return {
+        "MLFLOW_BACKEND_STORE_URI": backend_uri,
+        "MLFLOW_AUTH_CONFIG_PATH": str(path),
+        "MLFLOW_AUTH_ADMIN_PASSWORD": admin_password,
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": session_key,
+    }
