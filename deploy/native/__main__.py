@@ -14,7 +14,7 @@ from pathlib import Path
 from deploy import copies
 from deploy.copies import ArtifactFolder
 from deploy.native import backup, service, watch
-from deploy.native.database import chosen
+from deploy.native.database import Database, chosen
 from deploy.native.folder import Folder, Refused, Settings
 from tracking import plain
 
@@ -158,8 +158,7 @@ def _stop(folder: Folder, _: argparse.Namespace) -> int:
 
 
 def _status(folder: Folder, _: argparse.Namespace) -> int:
-    settings = folder.settings()
-    database = chosen(folder, settings, folder.secrets())
+    settings, database = _opened(folder)
     reason = service.problem(folder, settings)
     made = copies.finished(folder.backups)
     print(f"server     {f'is not ready: {reason}' if reason else f'is ready at {settings.uri}'}")
@@ -167,6 +166,11 @@ def _status(folder: Folder, _: argparse.Namespace) -> int:
     print(f"artifacts  {service.artifacts(folder, settings)}{'' if settings.artifacts else f', {_size(folder) / 1e6:,.1f} MB'}")
     print(f"copies     {len(made)}" + (f", the newest {made[-1].name}" if made else ""))
     return DOWN if reason else DONE
+
+
+def _opened(folder: Folder) -> tuple[Settings, Database]:
+    settings = folder.settings()
+    return settings, chosen(folder, settings, folder.secrets())
 
 
 def _size(folder: Folder) -> int:
@@ -182,8 +186,7 @@ def _size(folder: Folder) -> int:
 def _backup(folder: Folder, asked: argparse.Namespace) -> int:
     if asked.keep is not None and asked.keep < 1:
         raise Refused(f"--keep {asked.keep}: at least 1 copy stays, the one that is made now")
-    settings = folder.settings()
-    database = chosen(folder, settings, folder.secrets())
+    settings, database = _opened(folder)
     made = backup.make(folder, settings, database, Path(asked.copy).resolve() if asked.copy else None)
     print(f"copied to {made}; it holds the secrets too")
     for gone in copies.prune(folder.backups, asked.keep) if asked.keep else []:
@@ -208,8 +211,7 @@ def _restore(folder: Folder, asked: argparse.Namespace) -> int:
 
 
 def _upgrade(folder: Folder, _: argparse.Namespace) -> int:
-    settings = folder.settings()
-    database = chosen(folder, settings, folder.secrets())
+    settings, database = _opened(folder)
     with folder.at_work():
         service.stop(folder)
         database.start()
@@ -225,8 +227,8 @@ def _upgrade(folder: Folder, _: argparse.Namespace) -> int:
 
 
 def _gc(folder: Folder, _: argparse.Namespace) -> int:
-    settings, kept = folder.settings(), folder.secrets()
-    print(service.collect(folder, settings, kept, chosen(folder, settings, kept)))
+    settings, database = _opened(folder)
+    print(service.collect(folder, settings, folder.secrets(), database))
     return DONE
 
 

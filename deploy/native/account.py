@@ -45,10 +45,10 @@ def of_server(name: str) -> Account | None:
     """
     if os.getuid():
         return None
-    found = _known(name) or _made(name)
-    if found.pw_uid == 0:
+    account = known(name) or _made(name)
+    if account.uid == 0:
         raise Refused(f"--user {name} is root; the server gets a user without rights: leave --user out")
-    return Account(name, found.pw_uid, found.pw_gid, found.pw_dir)
+    return account
 
 
 def check_folder(account: Account, folder: Folder) -> None:
@@ -91,35 +91,30 @@ def open_for_reading(path: Path) -> None:
 
 
 def known(name: str) -> Account | None:
-    """The account of that name, if there is one."""
-    found = _known(name)
-    return Account(name, found.pw_uid, found.pw_gid, found.pw_dir) if found else None
-
-
-def _known(name: str) -> pwd.struct_passwd | None:
+    """Return the account of that name, if there is one."""
     try:
-        return pwd.getpwnam(name)
+        entry = pwd.getpwnam(name)
     except KeyError:
         return None
+    return Account(name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
 
 
-def _made(name: str) -> pwd.struct_passwd:
-    right = f"useradd --system --user-group --no-create-home --shell /usr/sbin/nologin {name}"
+def _made(name: str) -> Account:
+    options = ["--system", "--no-create-home", "--shell", "/usr/sbin/nologin"]
+    has_group = any(group.gr_name == name for group in grp.getgrall())
+    options += ["--gid", name] if has_group else ["--user-group"]
+    right = " ".join(["useradd", *options, name])
     if not shutil.which("useradd"):
-        raise Refused(f"root starts the server as the user {name}, and there is none; make it, as by: {right}")
-    same = [] if not _is_group(name) else ["--gid", name]
-    command = [word for word in right.split() if not (same and word == "--user-group")]
-    done = subprocess.run([*command[:-1], *same, name], capture_output=True, text=True)
+        reason = "root starts the server as the user"
+        raise Refused(f"{reason} {name}, and there is none; make it, as by: {right}")
+    done = subprocess.run(["useradd", *options, name], capture_output=True, text=True)
     deadline = time.monotonic() + MADE_SECONDS
-    while (found := _known(name)) is None:  # somebody else may be making it at this moment
+    while (account := known(name)) is None:  # another process may be making it at this moment
         if time.monotonic() > deadline:
-            raise Refused(f"the user {name} cannot be made: {(done.stderr.strip().splitlines() or ['?'])[-1]}; make it: {right}")
+            reason = (done.stderr.strip().splitlines() or ["?"])[-1]
+            raise Refused(f"the user {name} cannot be made: {reason}; make it: {right}")
         time.sleep(0.2)
-    return found
-
-
-def _is_group(name: str) -> bool:
-    return any(one.gr_name == name for one in grp.getgrall())
+    return account
 
 
 def closed(account: Account, path: Path) -> str:

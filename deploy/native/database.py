@@ -101,15 +101,11 @@ class PostgreSQL:
             try:
                 return self._call("pg_ctl", *start)
             except Refused as error:
-                if time.monotonic() > deadline or not self._was_killed:
+                # A server that ended by itself removes this file.
+                was_killed = Path(str(self.cluster), "postmaster.pid").exists()
+                if time.monotonic() > deadline or not was_killed:
                     raise Refused(f"{error}; {sockets}/postgres.log says why") from None
                 time.sleep(1)
-
-    @property
-    def _was_killed(self) -> bool:
-        """A server that ended by itself removes this file."""
-        assert self.cluster
-        return (self.cluster / "postmaster.pid").exists()
 
     def _make(self) -> None:
         assert self.cluster

@@ -55,54 +55,24 @@ class Secrets:
     session_key: str = field(default_factory=lambda: secrets.token_hex(SECRET_BYTES))
 
 
-@dataclass(frozen=True)
 class Folder:
     """Paths of one server's files."""
 
-    path: Path
-
-    @property
-    def secrets_file(self) -> Path:
-        return self.path / "secrets.json"
-
-    @property
-    def settings_file(self) -> Path:
-        return self.path / "settings.json"
-
-    @property
-    def auth_file(self) -> Path:
-        return self.path / "auth.ini"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "server.log"
-
-    @property
-    def pid_file(self) -> Path:
-        return self.path / "server.pid"
-
-    @property
-    def artifacts(self) -> Path:
-        return self.path / "artifacts"
-
-    @property
-    def backups(self) -> Path:
-        return self.path / "backups"
-
-    @property
-    def sqlite(self) -> Path:
-        """In a folder of its own: SQLite writes beside its file, and the server's user writes nowhere else."""
-        return self.path / "sqlite" / "mlflow.db"
-
-    @property
-    def python(self) -> Path:
-        """A copy of Python, where root's is closed to the server's user."""
-        return self.path / "python"
-
-    @property
-    def restoring(self) -> Path:
-        """There as long as a copy is not yet whole in here."""
-        return self.path / "restoring"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.secrets_file = path / "secrets.json"
+        self.settings_file = path / "settings.json"
+        self.auth_file = path / "auth.ini"
+        self.log = path / "server.log"
+        self.pid_file = path / "server.pid"
+        self.artifacts = path / "artifacts"
+        self.backups = path / "backups"
+        # SQLite writes beside its file, and the server's user writes nowhere else.
+        self.sqlite = path / "sqlite" / "mlflow.db"
+        # A copy of Python, if root's is closed to the server's user.
+        self.python = path / "python"
+        # Exists until a copy is completely restored.
+        self.restoring = path / "restoring"
 
     @property
     def is_set_up(self) -> bool:
