@@ -196,6 +196,7 @@ def pause_twin(events: Path, process: Process) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow  # a pause is odd where the machine is quiet: other noise hides it
 def test_a_slowed_block_is_measured_again_once(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Killed while it repeats: resume finishes the repeat, and a further one adds nothing."""
     events = tmp_path / "events"

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,7 @@ def test_ctrl_c_ends_a_spec_without_an_end(place: Place) -> None:
         text=True,
     )
     wait_for((place.folder / "begun").exists, 60)
+    time.sleep(0.5)  # the parent may not have come back from starting it
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=20)
     assert (started.returncode, said) == (130, "evenhand: stopped by SIGINT\n")

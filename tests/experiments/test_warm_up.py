@@ -181,7 +181,7 @@ print(json.dumps([result.outcome, result.reason, dict(result.metrics), tags]))
 @pytest.mark.parametrize(
     ("study", "given"),
     [
-        ("lenet", {"epochs": 12, "warmup_steps": 2, "inference_requests": 6, "warmup_requests": 1}),
+        ("lenet", {"epochs": 30, "warmup_steps": 2, "inference_requests": 6, "warmup_requests": 1}),
         pytest.param(
             *("grid", {"models": ["lenet"], "image_sizes": [28], "batch_sizes": [4], "seconds": 0.05}),
             marks=pytest.mark.slow,

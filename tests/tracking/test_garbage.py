@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 
 import pytest
 
@@ -26,8 +25,12 @@ def test_the_collector_works_again_afterwards_and_where_it_was_off_it_stays_off(
         gc.enable()
 
 
-def test_a_comparison_leaves_the_collector_to_whoever_called_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
+def test_a_comparison_leaves_the_collector_to_whoever_called_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        assert not gc.isenabled()
+        raise WrongCall("no runs")
+
+    monkeypatch.setattr("experiments.cli.compare.compare", refuse)
     with pytest.raises(WrongCall):
         actions._compare(Compare())
     assert gc.isenabled()
