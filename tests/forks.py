@@ -158,7 +158,7 @@ def run(
 
 def use(address: str) -> None:
     """From here on the cells and proofs that this process starts are forks."""
-    from experiments.campaign import listening, preflight, process
+    from experiments.run import listening, preflight, process
     from models import parity
 
     class Cell(process.Child):

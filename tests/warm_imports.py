@@ -13,7 +13,7 @@ os.environ.update(_BEFORE)
 for _name in (
     "experiments.cli.main",
     "experiments.cli.actions",
-    "experiments.campaign.launch",
+    "experiments.run.launch",
     "experiments.comparison",
     "experiments.comparison.judgement",
     "experiments.server.admin",

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from experiments.campaign.listening import LISTEN_SECONDS, Listening
+from experiments.run.listening import LISTEN_SECONDS, Listening
 from experiments.cell.contract import CellSpec
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from tracking import clock

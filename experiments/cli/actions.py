@@ -34,9 +34,9 @@ from tracking.errors import EvenhandError, WrongCall
 from tracking.garbage import uncollected
 
 if TYPE_CHECKING:
-    from experiments.campaign.campaign import Campaign
-    from experiments.campaign.conclude import Conclusion
-    from experiments.campaign.runner import Runner
+    from experiments.run.campaign import Campaign
+    from experiments.run.conclude import Conclusion
+    from experiments.run.runner import Runner
     from experiments.config.console import Display
 
 
@@ -72,7 +72,7 @@ def study(name: str, given: Mapping[str, str]) -> int:
     if settings.dry_run:
         return _forecast(name, settings)
     _end_in_order()
-    from experiments.campaign import launch
+    from experiments.run import launch
     from experiments.config.console import Display
 
     with Display() as display:
@@ -84,7 +84,7 @@ def study(name: str, given: Mapping[str, str]) -> int:
 
 
 def _forecast(name: str, settings: settings_.CampaignSettings) -> int:
-    from experiments.campaign.forecast import forecast
+    from experiments.run.forecast import forecast
     from experiments.cli import dry_run
     from experiments.config.console import Display
 
@@ -134,7 +134,7 @@ def _export(settings: Export) -> int:
 
 def _extend(settings: Extend) -> int:
     _end_in_order()
-    from experiments.campaign import extending, launch
+    from experiments.run import extending, launch
     from experiments.config.console import Display
 
     root = Path(settings.journal).resolve()
@@ -268,7 +268,7 @@ def _by_runner() -> bool:
 
 
 def _concluded(campaign: Campaign, display: Display, last_block: int = 0) -> int:
-    from experiments.campaign.conclude import run
+    from experiments.run.conclude import run
 
     conclusion = run(campaign, display.step, last_block)
     display.rest()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
-from experiments.campaign.opening import ABOUT_COMPARISONS, announce, keep
+from experiments.run.opening import ABOUT_COMPARISONS, announce, keep
 from experiments.config import settings as settings_
 from experiments.config import shell
 from experiments.config.commands import Compare
@@ -103,7 +103,7 @@ def _judged(
     settings: Compare, store: Store, selection: Selection, runs: Sequence[StoredRun], told: Sequence[str], progress: Progress
 ) -> tuple[ComparisonResult, tuple[str, ...]]:
     """The answer, and what is said of the runs that it does not rest on."""
-    from experiments.campaign import extending
+    from experiments.run import extending
     from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from experiments.campaign.forecast import Detectable, Forecast
+from experiments.run.forecast import Detectable, Forecast
 from experiments.comparison.report import wording
 from experiments.config import durations
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import models
-from experiments.campaign import equality
-from experiments.campaign.opening import keep
+from experiments.run import equality
+from experiments.run.opening import keep
 from experiments.cell.contract import Progress
 from experiments.config import devices, interpreters
 from experiments.config import settings as settings_

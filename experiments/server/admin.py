@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments import studies
-from experiments.campaign.opening import ABOUT_COMPARISONS, describe
+from experiments.run.opening import ABOUT_COMPARISONS, describe
 from experiments.config.commands import Admin
 from experiments.config.console import Table
 from experiments.config.settings import require_writable

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.campaign import executors, slurm
-from experiments.campaign.jobs import SUBMITTED, name_of
-from experiments.campaign.runner import Runner
-from experiments.campaign.share import settle
+from experiments.run import executors, slurm
+from experiments.run.jobs import SUBMITTED, name_of
+from experiments.run.runner import Runner
+from experiments.run.share import settle
 from experiments.config.commands import Sweep
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings

@@ -13,9 +13,9 @@ from optuna.study import Study
 from optuna.trial import Trial
 
 from experiments import studies
-from experiments.campaign import launch
-from experiments.campaign.campaign import extract
-from experiments.campaign.runner import Runner, Setup, Work, now_ms
+from experiments.run import launch
+from experiments.run.campaign import extract
+from experiments.run.runner import Runner, Setup, Work, now_ms
 from experiments.config import devices
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted

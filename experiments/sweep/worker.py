@@ -17,11 +17,11 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from experiments import studies
-from experiments.campaign import conclude, launch
-from experiments.campaign.campaign import Campaign
-from experiments.campaign.conclude import Conclusion
-from experiments.campaign.launch import Opening, Ready
-from experiments.campaign.runner import Runner
+from experiments.run import conclude, launch
+from experiments.run.campaign import Campaign
+from experiments.run.conclude import Conclusion
+from experiments.run.launch import Opening, Ready
+from experiments.run.runner import Runner
 from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.commands import Sweep

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from experiments.campaign import finished
-from experiments.campaign.campaign import ended_cells
+from experiments.run import finished
+from experiments.run.campaign import ended_cells
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_

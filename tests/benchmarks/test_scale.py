@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.campaign import finished
-from experiments.campaign.campaign import ended_cells
+from experiments.run import finished
+from experiments.run.campaign import ended_cells
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.runs.query import table
 from tests.benchmarks import scale

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.campaign import preflight
-from experiments.campaign.process import Child
+from experiments.run import preflight
+from experiments.run.process import Child
 from experiments.cell.contract import CellSpec
 from experiments.studies import lenet
 from experiments.workloads.classification.prepare import prepare
@@ -19,7 +19,7 @@ WATCH = """
 import atexit, pathlib, sys
 atexit.register(lambda: pathlib.Path({to!r}, "modules").write_text("\\n".join(sys.modules)))
 """
-OF_THE_PARENT = {"mlflow", "experiments.campaign", "tracking.store"}
+OF_THE_PARENT = {"mlflow", "experiments.run", "tracking.store"}
 FRAMEWORKS = {"pytorch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}
 # It brings them, and no framework here requires one. (Nor pandas, which writes the tables when all is measured.)
 OF_MLFLOW = {"matplotlib", "scipy", "sklearn"}

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from experiments import studies
-from experiments.campaign.runner import Runner, Setup, Work
+from experiments.run.runner import Runner, Setup, Work
 from experiments.cell.contract import Prepared
 from experiments.config import devices, memory
 from experiments.config import settings as settings_

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from experiments import studies
-from experiments.campaign import launch
+from experiments.run import launch
 from experiments.cell.profile import PARTS
 from experiments.config.console import Display
 from experiments.config.settings import parse

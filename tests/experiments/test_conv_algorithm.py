@@ -9,7 +9,7 @@ from dataclasses import replace
 import mlflow
 import pytest
 
-from experiments.campaign import launch
+from experiments.run import launch
 from experiments.comparison import compare
 from experiments.comparison.report import ablations
 from experiments.comparison.runs.query import table

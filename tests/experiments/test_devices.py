@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments import studies
-from experiments.campaign import launch, preflight, runner
+from experiments.run import launch, preflight, runner
 from experiments.cell.contract import DatasetInfo, Prepared
 from experiments.config import devices, variation
 from experiments.config import settings as settings_

@@ -22,7 +22,7 @@ import psutil
 import pytest
 from mlflow.entities import Run
 
-from experiments.campaign.process import Child
+from experiments.run.process import Child
 from experiments.cell.contract import CellSpec, Node
 from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, proof, training

@@ -13,7 +13,7 @@ from PIL import Image
 from statsmodels.stats.power import TTestPower
 
 from experiments import studies
-from experiments.campaign import forecast
+from experiments.run import forecast
 from experiments.cli import dry_run
 from experiments.cli.codes import DONE, WRONG_CALL
 from experiments.cli.main import main

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from experiments import studies
-from experiments.campaign import extending, launch, runner
+from experiments.run import extending, launch, runner
 from experiments.cli import arguments
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main

@@ -11,7 +11,7 @@ import mlflow
 import numpy as np
 import pytest
 
-from experiments.campaign import launch
+from experiments.run import launch
 from experiments.comparison import compare
 from experiments.comparison.report import ablations
 from experiments.comparison.runs.query import table

@@ -12,8 +12,8 @@ import mlflow
 import numpy as np
 import pytest
 
-from experiments.campaign import launch
-from experiments.campaign.campaign import ended_cells
+from experiments.run import launch
+from experiments.run.campaign import ended_cells
 from experiments.cell import timing
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts.memory_limits import Edge, edges

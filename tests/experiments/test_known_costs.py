@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from experiments.campaign.process import Child
+from experiments.run.process import Child
 from experiments.cell.contract import CellSpec
 from experiments.config import devices
 from experiments.studies import captioning, grid, lenet, training_speed

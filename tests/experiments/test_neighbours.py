@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.campaign.campaign import ended_cells
+from experiments.run.campaign import ended_cells
 from tests import neighbours
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
@@ -114,8 +114,8 @@ def test_cells_that_take_turns_are_repeated_together(place: Place) -> None:
 
 GPU = """
 import json, os, time
-from experiments.campaign.neighbours import Neighbours
-from experiments.campaign.sensing import Sensing
+from experiments.run.neighbours import Neighbours
+from experiments.run.sensing import Sensing
 from tracking.records import OTHERS_GPU, Metrics, Tags
 from tracking.sensors import Sensors, Window
 written = []

@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.campaign import repeats
-from experiments.campaign.campaign import Campaign, ended_cells
-from experiments.campaign.repeats import OddBlock, find_odd_block
-from experiments.campaign.runner import Ended
+from experiments.run import repeats
+from experiments.run.campaign import Campaign, ended_cells
+from experiments.run.repeats import OddBlock, find_odd_block
+from experiments.run.runner import Ended
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.comparison.statistics import outliers

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.campaign import launch
+from experiments.run import launch
 from experiments.comparison import compare
 from experiments.comparison.report import costs as told
 from experiments.comparison.runs.query import table

@@ -12,7 +12,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments.campaign import equality, launch
+from experiments.run import equality, launch
 from experiments.cell.contract import DatasetInfo, Prepared
 from experiments.config.console import Display
 from experiments.planning.treatments import Treatment

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.campaign import readiness
-from experiments.campaign.readiness import MachineState
+from experiments.run import readiness
+from experiments.run.readiness import MachineState
 from experiments.config import devices
 from experiments.config.devices import Placement, placement
 from experiments.config.settings import CampaignSettings

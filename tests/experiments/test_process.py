@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from experiments.campaign.process import Child
+from experiments.run.process import Child
 from experiments.cell.contract import CellSpec
 from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
 
@@ -56,7 +56,7 @@ print(json.dumps({{"variables": dict(os.environ), "own": spec["environment"]}}),
 """
 START = """
 import dataclasses, json, pathlib, sys
-from experiments.campaign import process
+from experiments.run import process
 from experiments.cell.contract import CellSpec
 folder = pathlib.Path(FOLDER)
 sys.executable = str(folder / "program")

@@ -10,8 +10,8 @@ import time
 import psutil
 import pytest
 
-from experiments.campaign import readiness
-from experiments.campaign.readiness import MachineState
+from experiments.run import readiness
+from experiments.run.readiness import MachineState
 from tests import neighbours, warm
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
@@ -22,7 +22,7 @@ from tracking.store import Store
 
 LOOK = """
 import dataclasses, json
-from experiments.campaign.readiness import MachineProbe
+from experiments.run.readiness import MachineProbe
 idle = MachineProbe("cuda").idle()
 print(json.dumps([dataclasses.asdict(idle), idle.troubles, idle.metrics]))
 """
@@ -76,7 +76,7 @@ def test_every_gpu_in_use_is_looked_at(driver: Driver) -> None:  # noqa: F811
 
 WAIT = """
 import json
-from experiments.campaign.readiness import cool_down
+from experiments.run.readiness import cool_down
 from tracking.sensors import Sensors
 said = []
 text = cool_down({"gpu_0": 40.0}, Sensors(device="cuda"), LIMIT, lambda warm, waited: said.append(warm) or True)

@@ -11,7 +11,7 @@ from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 
 WARM_UP = """
 import json, os, time
-from experiments.campaign.sensing import Sensing
+from experiments.run.sensing import Sensing
 from tracking.records import Tags
 from tracking.sensors import Sensors, Window
 written = []
@@ -36,7 +36,7 @@ def test_a_run_says_how_long_its_gpu_needed_to_be_steady(driver: Driver) -> None
 
 CELL = """
 import json, sys, time
-from experiments.campaign.listening import Listening
+from experiments.run.listening import Listening
 from experiments.cell.contract import CellSpec
 from tracking.records import Metrics, Tags
 spec = CellSpec("run", "none", "none", "toy", DEVICE, 1, 0, {"malloc": "system"}, {}, FOLDER, "cell", FOLDER + "/checkpoint")

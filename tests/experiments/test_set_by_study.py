@@ -11,7 +11,7 @@ import pytest
 
 from docs import hooks
 from experiments import studies
-from experiments.campaign import extending, launch
+from experiments.run import extending, launch
 from experiments.cli import arguments, completion
 from experiments.cli.codes import DONE, WRONG_CALL
 from experiments.cli.main import main

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from experiments.campaign.runner import Ended, checkpoint_of
+from experiments.run.runner import Ended, checkpoint_of
 from experiments.planning.design import Cell
 from tracking import provenance
 from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened, RunOutcome
 
 pytest.importorskip("submitit", reason="extra slurm")
-from experiments.campaign import share
-from experiments.campaign.share import MAX_FRUITLESS, Share
+from experiments.run import share
+from experiments.run.share import MAX_FRUITLESS, Share
 
 CELLS = [Cell(treatment, block, 0) for block in (1, 2) for treatment in ("a", "b")]
 

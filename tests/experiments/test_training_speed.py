@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import models
-from experiments.campaign import launch
+from experiments.run import launch
 from experiments.cell.contract import Prepared
 from experiments.cell.profile import PARTS
 from experiments.comparison import compare

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from experiments.campaign import process
-from experiments.campaign import turns as parents
-from experiments.campaign.listening import Listening
+from experiments.run import process
+from experiments.run import turns as parents
+from experiments.run.listening import Listening
 from experiments.cell import turns as childs
 from experiments.cell.contract import CellSpec
 from experiments.studies import overhead

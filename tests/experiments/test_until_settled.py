@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from experiments import studies
-from experiments.campaign import extending, launch, looking
-from experiments.campaign.campaign import Campaign, looks_so_far
-from experiments.campaign.looking import Looking
+from experiments.run import extending, launch, looking
+from experiments.run.campaign import Campaign, looks_so_far
+from experiments.run.looking import Looking
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.config import durations
 from experiments.config.settings import CampaignSettings

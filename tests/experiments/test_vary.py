@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from experiments import studies
-from experiments.campaign import launch
+from experiments.run import launch
 from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.planning import plan as plan_

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.campaign.finished import from_journal
+from experiments.run.finished import from_journal
 from experiments.comparison.statistics.estimates import Estimate, exponential, log_ratios, mean
 
 FREELY, ALONE = "train/examples_per_second", "train/stepped_examples_per_second"

@@ -14,7 +14,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import create_trial
 
 from experiments import studies
-from experiments.campaign import conclude, launch
+from experiments.run import conclude, launch
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings

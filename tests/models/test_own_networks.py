@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from experiments.campaign import equality
+from experiments.run import equality
 from models import own
 from models.contract import ModelError
 from models.frameworks import missing

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import beta
 
 import models
-from experiments.campaign import equality
+from experiments.run import equality
 from models import parity
 from models.contract import ModelError
 from models.parity import ParityRequest, Side

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow.utils.validation import _validate_metric_name
 
-from experiments.campaign.looking import metrics_of_look
+from experiments.run.looking import metrics_of_look
 from experiments.comparison import compare
 from experiments.comparison.report import figures
 from experiments.comparison.verdicts import fan

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from experiments.campaign.campaign import Campaign
-from experiments.campaign.finished import from_journal
-from experiments.campaign.runner import now_ms
+from experiments.run.campaign import Campaign
+from experiments.run.finished import from_journal
+from experiments.run.runner import now_ms
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table

@@ -13,10 +13,10 @@ from pathlib import Path
 from scipy import special
 
 from experiments import studies
-from experiments.campaign import finished, launch, repeats
-from experiments.campaign.campaign import cells_of
-from experiments.campaign.conclude import question
-from experiments.campaign.runner import logged_settings, settings_hash
+from experiments.run import finished, launch, repeats
+from experiments.run.campaign import cells_of
+from experiments.run.conclude import question
+from experiments.run.runner import logged_settings, settings_hash
 from experiments.cell.contract import DatasetInfo
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording

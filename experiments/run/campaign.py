@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from experiments.campaign.repeats import ODD_BLOCK, REASON, OddBlock
-from experiments.campaign.runner import Ended, Runner, Setup, Work
+from experiments.run.repeats import ODD_BLOCK, REASON, OddBlock
+from experiments.run.runner import Ended, Runner, Setup, Work
 from experiments.cell.contract import Job
 from experiments.config import devices
 from experiments.config.console import Display

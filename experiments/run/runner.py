@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from experiments import studies
-from experiments.campaign import readiness
-from experiments.campaign.listening import LISTEN_SECONDS, Listening, Watch
-from experiments.campaign.turns import FILE, Turn, Turns, as_csv, together
+from experiments.run import readiness
+from experiments.run.listening import LISTEN_SECONDS, Listening, Watch
+from experiments.run.turns import FILE, Turn, Turns, as_csv, together
 from experiments.cell.contract import CellSpec, Node, Prepared
 from experiments.config import devices, durations, interpreters, shell, variation
 from experiments.config import settings as settings_

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, fields, replace
 
 import numpy as np
 
-from experiments.campaign.listening import LISTEN_SECONDS, Listening
+from experiments.run.listening import LISTEN_SECONDS, Listening
 from tracking import clock, spreadsheet
 from tracking.records import RunClosed, RunOutcome
 

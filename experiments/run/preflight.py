@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import studies
-from experiments.campaign.process import Child
+from experiments.run.process import Child
 from experiments.cell.contract import DEVICE, NO_DEVICE, CellSpec, Prepared
 from experiments.config import devices
 from experiments.config import settings as settings_
@@ -99,7 +99,7 @@ def _opened_where_cells_run(
     """All frameworks, here or on a node of the cluster."""
     if not settings.on_cluster:
         return opened(study, settings, compared, prepared, display)
-    from experiments.campaign import slurm
+    from experiments.run import slurm
 
     display.begin("check")
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
@@ -109,7 +109,7 @@ def _opened_where_cells_run(
 
 
 def _opened_on_a_node(study: str, settings: CampaignSettings, compared: Sequence[Treatment], prepared: Prepared) -> list[Opened]:
-    from experiments.campaign import slurm
+    from experiments.run import slurm
 
     return opened(study, settings, compared, prepared, nodes=slurm.nodes())
 

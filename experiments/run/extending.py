@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import studies
-from experiments.campaign.campaign import Campaign, ended_cells, looks_so_far
-from experiments.campaign.runner import environment_digest, journal_option
+from experiments.run.campaign import Campaign, ended_cells, looks_so_far
+from experiments.run.runner import environment_digest, journal_option
 from experiments.comparison.report.remarks import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings

@@ -19,7 +19,7 @@ import submitit
 from submitit.core.utils import FailedJobError, UncompletedJobError
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob, read_job_id
 
-from experiments.campaign.process import ROOT
+from experiments.run.process import ROOT
 from experiments.cell.contract import Node
 from experiments.config import durations, variation
 from experiments.config.settings import CampaignSettings, suggestion

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.campaign import slurm
-from experiments.campaign.campaign import Campaign, Measured
-from experiments.campaign.executors import JOBS
-from experiments.campaign.runner import Ended, now_ms
-from experiments.campaign.share import Share
-from experiments.campaign.slurm import Sent
+from experiments.run import slurm
+from experiments.run.campaign import Campaign, Measured
+from experiments.run.executors import JOBS
+from experiments.run.runner import Ended, now_ms
+from experiments.run.share import Share
+from experiments.run.slurm import Sent
 from experiments.cell.contract import Job
 from experiments.comparison.statistics.sequential import batches
 from experiments.config.stopping import STOP

@@ -7,11 +7,11 @@ from functools import partial
 from types import ModuleType
 
 from experiments import studies
-from experiments.campaign import executors, extending, finished, repeats
-from experiments.campaign.campaign import Campaign
-from experiments.campaign.looking import Looking
-from experiments.campaign.opening import announce
-from experiments.campaign.runner import Runner
+from experiments.run import executors, extending, finished, repeats
+from experiments.run.campaign import Campaign
+from experiments.run.looking import Looking
+from experiments.run.opening import announce
+from experiments.run.runner import Runner
 from experiments.cell.contract import Progress
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import rendering

@@ -13,12 +13,12 @@ from types import ModuleType
 from typing import Any
 
 from experiments import studies
-from experiments.campaign import equality, executors, extending, looking, readiness, repeats
-from experiments.campaign.campaign import Campaign, looks_tag
-from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
-from experiments.campaign.preflight import Opened, on_a_common_device
-from experiments.campaign.readiness import MachineState
-from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags, told_apart
+from experiments.run import equality, executors, extending, looking, readiness, repeats
+from experiments.run.campaign import Campaign, looks_tag
+from experiments.run.opening import chosen_experiment, describe, link_launch, open_run
+from experiments.run.preflight import Opened, on_a_common_device
+from experiments.run.readiness import MachineState
+from experiments.run.runner import Runner, Setup, now_ms, origin_tags, told_apart
 from experiments.cell.contract import Prepared
 from experiments.config import devices, interpreters, memory, variation
 from experiments.config import settings as settings_

@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 from collections.abc import Generator, Sequence
 
-from experiments.campaign.campaign import Campaign, Executor, Measured
+from experiments.run.campaign import Campaign, Executor, Measured
 from experiments.cell.contract import Job
 from experiments.config import durations
 from experiments.config import settings as settings_
@@ -39,7 +39,7 @@ def of(campaign: Campaign) -> Executor:
     """What the settings ask for."""
     if not campaign.settings.on_cluster:
         return Local(campaign)
-    from experiments.campaign.jobs import Jobs
+    from experiments.run.jobs import Jobs
 
     return Jobs(campaign)
 
@@ -48,7 +48,7 @@ def gather(records: Journal, run_id: str) -> None:
     """What jobs of an earlier launch have measured goes to the campaign's journal."""
     if (records.folder / JOBS).is_dir():
         _require_cluster()
-        from experiments.campaign import jobs
+        from experiments.run import jobs
 
         jobs.gather(records, run_id)
 
@@ -65,7 +65,7 @@ def check(settings: CampaignSettings) -> None:
     if settings.time_limit == "none":
         raise WrongCall("time_limit=none: a job needs a limit; write 30m, 2h or 1d")
     _require_cluster()
-    from experiments.campaign import slurm
+    from experiments.run import slurm
 
     slurm.check(settings)
 

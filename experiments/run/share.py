@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.campaign import slurm
-from experiments.campaign.campaign import Campaign, ended_cells
-from experiments.campaign.readiness import MachineProbe
-from experiments.campaign.runner import Ended, Runner, Setup, checkpoint_of, now_ms
+from experiments.run import slurm
+from experiments.run.campaign import Campaign, ended_cells
+from experiments.run.readiness import MachineProbe
+from experiments.run.runner import Ended, Runner, Setup, checkpoint_of, now_ms
 from experiments.cell.contract import Job, Node
 from experiments.config import devices
 from experiments.config.console import Display
