@@ -15,10 +15,10 @@ import numpy as np
 
 from experiments.campaign.repeats import ODD_BLOCK, REASON, OddBlock
 from experiments.campaign.runner import Ended, Runner, Setup, Work
-from experiments.cell.contract import Job
 from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Job
 from experiments.planning import design, treatments
 from experiments.planning.design import Cell
 from experiments.planning.frontier import Frontier

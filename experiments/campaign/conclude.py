@@ -12,7 +12,6 @@ from experiments.campaign.campaign import Campaign
 from experiments.campaign.looking import Looking
 from experiments.campaign.opening import announce
 from experiments.campaign.runner import Runner
-from experiments.cell.contract import Progress
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import rendering
 from experiments.comparison.runs import raw
@@ -20,6 +19,7 @@ from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
+from experiments.contract import Progress
 from experiments.planning.length import is_rate
 from experiments.planning.plan import Plan
 from tracking.errors import WrongCall

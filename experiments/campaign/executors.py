@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Generator, Sequence
 
 from experiments.campaign.campaign import Campaign, Executor, Measured
-from experiments.cell.contract import Job
 from experiments.config import durations
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Job
 from experiments.planning.design import Cell
 from tracking.errors import WrongCall
 from tracking.journal import Journal

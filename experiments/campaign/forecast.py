@@ -17,7 +17,6 @@ from experiments.campaign import finished, launch, repeats
 from experiments.campaign.campaign import cells_of
 from experiments.campaign.conclude import question
 from experiments.campaign.runner import logged_settings, settings_hash
-from experiments.cell.contract import DatasetInfo
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
@@ -32,6 +31,7 @@ from experiments.config import devices, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.contract import DatasetInfo
 from experiments.planning import plan as plan_
 from experiments.planning.design import Cell
 from experiments.planning.plan import Plan

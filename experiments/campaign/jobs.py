@@ -15,9 +15,9 @@ from experiments.campaign.executors import JOBS
 from experiments.campaign.runner import Ended, now_ms
 from experiments.campaign.share import Share
 from experiments.campaign.slurm import Sent
-from experiments.cell.contract import Job
 from experiments.comparison.statistics.sequential import batches
 from experiments.config.stopping import STOP
+from experiments.contract import Job
 from experiments.planning.design import Cell
 from tracking import journal
 from tracking.errors import EvenhandError

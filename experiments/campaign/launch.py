@@ -19,12 +19,12 @@ from experiments.campaign.opening import chosen_experiment, describe, link_launc
 from experiments.campaign.preflight import Opened, on_a_common_device
 from experiments.campaign.readiness import MachineState
 from experiments.campaign.runner import Runner, Setup, now_ms, origin_tags, told_apart
-from experiments.cell.contract import Prepared
 from experiments.config import devices, interpreters, memory, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
+from experiments.contract import Prepared
 from experiments.planning import plan as plan_
 from experiments.planning import treatments
 from experiments.planning.plan import Plan

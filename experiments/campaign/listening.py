@@ -10,7 +10,7 @@ from types import TracebackType
 from experiments.campaign.neighbours import Neighbours
 from experiments.campaign.process import Child
 from experiments.campaign.sensing import Sensing
-from experiments.cell.contract import CellSpec, Progress
+from experiments.contract import CellSpec, Progress
 from tracking.records import Metrics, Record, RunClosed, RunOutcome, Tags
 from tracking.sensors import Sensors, Window
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from experiments import studies
 from experiments.campaign.process import Child
-from experiments.cell.contract import DEVICE, NO_DEVICE, CellSpec, Prepared
 from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.contract import DEVICE, NO_DEVICE, CellSpec, Prepared
 from experiments.planning import plan as plan_
 from experiments.planning.plan import Plan
 from experiments.planning.treatments import Treatment

@@ -23,12 +23,12 @@ from experiments import studies
 from experiments.campaign import readiness
 from experiments.campaign.listening import LISTEN_SECONDS, Listening, Watch
 from experiments.campaign.turns import FILE, Turn, Turns, as_csv, together
-from experiments.cell.contract import CellSpec, Node, Prepared
 from experiments.config import devices, durations, interpreters, shell, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
+from experiments.contract import CellSpec, Node, Prepared
 from experiments.planning.treatments import Treatment
 from models import frameworks
 from models import own as own_models

@@ -13,11 +13,11 @@ from experiments.campaign import slurm
 from experiments.campaign.campaign import Campaign, ended_cells
 from experiments.campaign.readiness import MachineProbe
 from experiments.campaign.runner import Ended, Runner, Setup, checkpoint_of, now_ms
-from experiments.cell.contract import Job, Node
 from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
+from experiments.contract import Job, Node
 from experiments.planning.design import Cell
 from experiments.planning.plan import Plan
 from tracking import journal, provenance

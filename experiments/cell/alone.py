@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from experiments.campaign.listening import LISTEN_SECONDS, Listening
-from experiments.cell.contract import CellSpec
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
+from experiments.contract import CellSpec
 from tracking import clock
 from tracking.records import Record, RunClosed, RunOutcome, Tags, to_line
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.campaign import preflight
 from experiments.campaign.process import Child
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 from experiments.studies import lenet
 from experiments.workloads.classification.prepare import prepare
 from tracking.records import RunOutcome

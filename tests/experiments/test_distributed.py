@@ -23,7 +23,7 @@ import pytest
 from mlflow.entities import Run
 
 from experiments.campaign.process import Child
-from experiments.cell.contract import CellSpec, Node
+from experiments.contract import CellSpec, Node
 from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, proof, training
 from tests import forks, warm

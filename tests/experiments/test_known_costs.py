@@ -19,8 +19,8 @@ import pyarrow.parquet
 import pytest
 
 from experiments.campaign.process import Child
-from experiments.cell.contract import CellSpec
 from experiments.config import devices
+from experiments.contract import CellSpec
 from experiments.studies import captioning, grid, lenet, training_speed
 from experiments.workloads.captioning import prepare as captions
 from experiments.workloads.classification import prepare as pictures

@@ -13,8 +13,8 @@ import mlflow
 import pytest
 
 from experiments.campaign import equality, launch
-from experiments.cell.contract import DatasetInfo, Prepared
 from experiments.config.console import Display
+from experiments.contract import DatasetInfo, Prepared
 from experiments.planning.treatments import Treatment
 from experiments.studies import captioning, classification
 from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side

@@ -15,7 +15,6 @@ import pytest
 
 import models
 from experiments.campaign import launch
-from experiments.cell.contract import Prepared
 from experiments.cell.profile import PARTS
 from experiments.comparison import compare
 from experiments.comparison.report import training_speed as report
@@ -23,6 +22,7 @@ from experiments.comparison.runs.pairing import incomparable
 from experiments.comparison.runs.query import table
 from experiments.config.console import Display
 from experiments.config.settings import parse
+from experiments.contract import Prepared
 from experiments.datasets.sequences.data import Sequences
 from experiments.studies import training_speed
 from experiments.workloads.training_speed import inputs, prepare

@@ -23,7 +23,7 @@ from experiments.campaign import process
 from experiments.campaign import turns as parents
 from experiments.campaign.listening import Listening
 from experiments.cell import turns as childs
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 from experiments.studies import overhead
 from experiments.workloads.grid.measure import Budget
 from models import frameworks
