@@ -30,7 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn
 from models import frameworks, own
 
 if TYPE_CHECKING:
-    from experiments.cell.contract import CellSpec
+    from experiments.contract import CellSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALLED = str(ROOT / "tests" / "toy_framework" / "installed")  # in the path of a server, and of who asks for it

@@ -17,10 +17,10 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import TextIO
 
-from experiments.cell.contract import DEVICE, NO_DEVICE, CellSpec
 from experiments.cell.lifetime import die_with_parent
 from experiments.cell.turns import Turns
 from experiments.config import memory
+from experiments.contract import DEVICE, NO_DEVICE, CellSpec
 from models import frameworks
 from models.contract import Framework
 from models.errors import ModelError, NoDevice

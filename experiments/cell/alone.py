@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from experiments.run.listening import LISTEN_SECONDS, Listening
-from experiments.cell.contract import CellSpec
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
+from experiments.contract import CellSpec
+from experiments.run.listening import LISTEN_SECONDS, Listening
 from tracking import clock
 from tracking.records import Record, RunClosed, RunOutcome, Tags, to_line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from experiments.cell.contract import CellSpec, Output
+from experiments.contract import CellSpec, Output
 from models.contract import Framework
 from models.frameworks import described
 from tracking.records import RAN_EAGERLY, Tags

@@ -13,12 +13,12 @@ import numpy as np
 from experiments.cell import peak_memory, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
 from experiments.cell.compiling import Compiling
-from experiments.cell.contract import CellSpec, Output, Task
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
 from experiments.cell.timing import EVERY_STEP, Pace, PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.config import memory
+from experiments.contract import CellSpec, Output, Task
 from models.contract import Framework, OptimizerConfig
 from models.frameworks import described, distributions
 from tracking import clock, provenance, tables

@@ -12,8 +12,8 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from experiments.cell.contract import CellSpec, Output
 from experiments.cell.timing import Feed, Stopwatch, pace
+from experiments.contract import CellSpec, Output
 from models.contract import Batch, Framework, Mark, ModelError, Profile, Span
 from tracking.records import Tags
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from experiments.cell.contract import CellSpec, Output
+from experiments.contract import CellSpec, Output
 from models.contract import Framework
 from tracking import sensors
 from tracking.records import Tags

@@ -34,10 +34,10 @@ from tracking.errors import EvenhandError, WrongCall
 from tracking.garbage import uncollected
 
 if TYPE_CHECKING:
+    from experiments.config.console import Display
     from experiments.run.campaign import Campaign
     from experiments.run.conclude import Conclusion
     from experiments.run.runner import Runner
-    from experiments.config.console import Display
 
 
 def command(name: str, given: Mapping[str, str]) -> int:
@@ -72,8 +72,8 @@ def study(name: str, given: Mapping[str, str]) -> int:
     if settings.dry_run:
         return _forecast(name, settings)
     _end_in_order()
-    from experiments.run import launch
     from experiments.config.console import Display
+    from experiments.run import launch
 
     with Display() as display:
         if settings.resume:
@@ -84,9 +84,9 @@ def study(name: str, given: Mapping[str, str]) -> int:
 
 
 def _forecast(name: str, settings: settings_.CampaignSettings) -> int:
-    from experiments.run.forecast import forecast
     from experiments.cli import dry_run
     from experiments.config.console import Display
+    from experiments.run.forecast import forecast
 
     with Display() as display:
         for line in dry_run.lines(forecast(name, settings, display)):
@@ -134,8 +134,8 @@ def _export(settings: Export) -> int:
 
 def _extend(settings: Extend) -> int:
     _end_in_order()
-    from experiments.run import extending, launch
     from experiments.config.console import Display
+    from experiments.run import extending, launch
 
     root = Path(settings.journal).resolve()
     with Display() as display:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import models
-from experiments.run import equality
-from experiments.run.opening import keep
-from experiments.cell.contract import Progress
 from experiments.config import devices, interpreters
 from experiments.config import settings as settings_
 from experiments.config.commands import Parity
 from experiments.config.console import Table, box
+from experiments.contract import Progress
+from experiments.run import equality
+from experiments.run.opening import keep
 from models import frameworks
 from models.contract import ModelError
 from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, Side, gate

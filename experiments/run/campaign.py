@@ -13,17 +13,17 @@ from typing import Protocol
 
 import numpy as np
 
-from experiments.run.repeats import ODD_BLOCK, REASON, OddBlock
-from experiments.run.runner import Ended, Runner, Setup, Work
-from experiments.cell.contract import Job
 from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Job
 from experiments.planning import design, treatments
 from experiments.planning.design import Cell
 from experiments.planning.frontier import Frontier
 from experiments.planning.plan import Plan
 from experiments.planning.treatments import Treatment
+from experiments.run.repeats import ODD_BLOCK, REASON, OddBlock
+from experiments.run.runner import Ended, Runner, Setup, Work
 from tracking import journal
 from tracking.errors import EvenhandError
 from tracking.journal import Journal

@@ -7,12 +7,6 @@ from functools import partial
 from types import ModuleType
 
 from experiments import studies
-from experiments.run import executors, extending, finished, repeats
-from experiments.run.campaign import Campaign
-from experiments.run.looking import Looking
-from experiments.run.opening import announce
-from experiments.run.runner import Runner
-from experiments.cell.contract import Progress
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import rendering
 from experiments.comparison.runs import raw
@@ -20,8 +14,14 @@ from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
+from experiments.contract import Progress
 from experiments.planning.length import is_rate
 from experiments.planning.plan import Plan
+from experiments.run import executors, extending, finished, repeats
+from experiments.run.campaign import Campaign
+from experiments.run.looking import Looking
+from experiments.run.opening import announce
+from experiments.run.runner import Runner
 from tracking.errors import WrongCall
 from tracking.records import RunOutcome
 from tracking.store import Unreachable, note

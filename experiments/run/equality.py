@@ -11,8 +11,8 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.cell.contract import Progress
 from experiments.config import devices, interpreters
+from experiments.contract import Progress
 from experiments.datasets.files import alone, replace_text
 from models import frameworks, own
 from models.contract import ModelError

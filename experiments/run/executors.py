@@ -6,12 +6,12 @@ import importlib.util
 import shutil
 from collections.abc import Generator, Sequence
 
-from experiments.run.campaign import Campaign, Executor, Measured
-from experiments.cell.contract import Job
 from experiments.config import durations
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Job
 from experiments.planning.design import Cell
+from experiments.run.campaign import Campaign, Executor, Measured
 from tracking.errors import WrongCall
 from tracking.journal import Journal
 

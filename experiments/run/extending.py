@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments import studies
-from experiments.run.campaign import Campaign, ended_cells, looks_so_far
-from experiments.run.runner import environment_digest, journal_option
 from experiments.comparison.report.remarks import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
 from experiments.planning import plan as plan_
+from experiments.run.campaign import Campaign, ended_cells, looks_so_far
+from experiments.run.runner import environment_digest, journal_option
 from tracking import journal, provenance
 from tracking.errors import WrongCall
 from tracking.journal import Journal

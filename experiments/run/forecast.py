@@ -13,11 +13,6 @@ from pathlib import Path
 from scipy import special
 
 from experiments import studies
-from experiments.run import finished, launch, repeats
-from experiments.run.campaign import cells_of
-from experiments.run.conclude import question
-from experiments.run.runner import logged_settings, settings_hash
-from experiments.cell.contract import DatasetInfo
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
@@ -32,9 +27,14 @@ from experiments.config import devices, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.contract import DatasetInfo
 from experiments.planning import plan as plan_
 from experiments.planning.design import Cell
 from experiments.planning.plan import Plan
+from experiments.run import finished, launch, repeats
+from experiments.run.campaign import cells_of
+from experiments.run.conclude import question
+from experiments.run.runner import logged_settings, settings_hash
 from tracking import journal, provenance
 from tracking.errors import WrongCall
 from tracking.records import RunKind, RunOutcome, StoredRun

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.comparison.statistics.sequential import batches
+from experiments.config.stopping import STOP
+from experiments.contract import Job
+from experiments.planning.design import Cell
 from experiments.run import slurm
 from experiments.run.campaign import Campaign, Measured
 from experiments.run.executors import JOBS
 from experiments.run.runner import Ended, now_ms
 from experiments.run.share import Share
 from experiments.run.slurm import Sent
-from experiments.cell.contract import Job
-from experiments.comparison.statistics.sequential import batches
-from experiments.config.stopping import STOP
-from experiments.planning.design import Cell
 from tracking import journal
 from tracking.errors import EvenhandError
 from tracking.journal import Journal

@@ -13,22 +13,22 @@ from types import ModuleType
 from typing import Any
 
 from experiments import studies
+from experiments.config import devices, interpreters, memory, variation
+from experiments.config import settings as settings_
+from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
+from experiments.config.stopping import STOP
+from experiments.contract import Prepared
+from experiments.planning import plan as plan_
+from experiments.planning import treatments
+from experiments.planning.plan import Plan
+from experiments.planning.treatments import Treatment
 from experiments.run import equality, executors, extending, looking, readiness, repeats
 from experiments.run.campaign import Campaign, looks_tag
 from experiments.run.opening import chosen_experiment, describe, link_launch, open_run
 from experiments.run.preflight import Opened, on_a_common_device
 from experiments.run.readiness import MachineState
 from experiments.run.runner import Runner, Setup, now_ms, origin_tags, told_apart
-from experiments.cell.contract import Prepared
-from experiments.config import devices, interpreters, memory, variation
-from experiments.config import settings as settings_
-from experiments.config.console import Display
-from experiments.config.settings import CampaignSettings
-from experiments.config.stopping import STOP
-from experiments.planning import plan as plan_
-from experiments.planning import treatments
-from experiments.planning.plan import Plan
-from experiments.planning.treatments import Treatment
 from models import frameworks, parity
 from models import own as own_models
 from models.contract import OptimizerConfig

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
+from experiments.contract import CellSpec, Progress
 from experiments.run.neighbours import Neighbours
 from experiments.run.process import Child
 from experiments.run.sensing import Sensing
-from experiments.cell.contract import CellSpec, Progress
 from tracking.records import Metrics, Record, RunClosed, RunOutcome, Tags
 from tracking.sensors import Sensors, Window
 

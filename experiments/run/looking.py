@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from experiments.run.campaign import Campaign
-from experiments.run.finished import from_journal
-from experiments.run.runner import now_ms
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
@@ -22,6 +19,9 @@ from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.config import durations
 from experiments.config.settings import DEFAULT_MAX_BLOCKS, CampaignSettings
+from experiments.run.campaign import Campaign
+from experiments.run.finished import from_journal
+from experiments.run.runner import now_ms
 from tracking.errors import WrongCall
 from tracking.records import Metrics, Point
 

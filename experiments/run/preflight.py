@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from experiments import studies
-from experiments.run.process import Child
-from experiments.cell.contract import DEVICE, NO_DEVICE, CellSpec, Prepared
 from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.contract import DEVICE, NO_DEVICE, CellSpec, Prepared
 from experiments.planning import plan as plan_
 from experiments.planning.plan import Plan
 from experiments.planning.treatments import Treatment
+from experiments.run.process import Child
 from tracking.errors import WrongCall
 from tracking.records import RunClosed, RunOutcome, Tags
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from experiments.cell.contract import CellSpec
 from experiments.config import devices, interpreters, memory
+from experiments.contract import CellSpec
 from tracking import clock
 from tracking.records import Record, RunClosed, RunOutcome, from_line
 

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 
 from experiments import studies
-from experiments.run import readiness
-from experiments.run.listening import LISTEN_SECONDS, Listening, Watch
-from experiments.run.turns import FILE, Turn, Turns, as_csv, together
-from experiments.cell.contract import CellSpec, Node, Prepared
 from experiments.config import devices, durations, interpreters, shell, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
+from experiments.contract import CellSpec, Node, Prepared
 from experiments.planning.treatments import Treatment
+from experiments.run import readiness
+from experiments.run.listening import LISTEN_SECONDS, Listening, Watch
+from experiments.run.turns import FILE, Turn, Turns, as_csv, together
 from models import frameworks
 from models import own as own_models
 from tracking import clock, journal, provenance

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.run import slurm
-from experiments.run.campaign import Campaign, ended_cells
-from experiments.run.readiness import MachineProbe
-from experiments.run.runner import Ended, Runner, Setup, checkpoint_of, now_ms
-from experiments.cell.contract import Job, Node
 from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
+from experiments.contract import Job, Node
 from experiments.planning.design import Cell
 from experiments.planning.plan import Plan
+from experiments.run import slurm
+from experiments.run.campaign import Campaign, ended_cells
+from experiments.run.readiness import MachineProbe
+from experiments.run.runner import Ended, Runner, Setup, checkpoint_of, now_ms
 from tracking import journal, provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.journal import Journal

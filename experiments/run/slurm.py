@@ -19,11 +19,11 @@ import submitit
 from submitit.core.utils import FailedJobError, UncompletedJobError
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob, read_job_id
 
-from experiments.run.process import ROOT
-from experiments.cell.contract import Node
 from experiments.config import durations, variation
 from experiments.config.settings import CampaignSettings, suggestion
 from experiments.config.stopping import STOP
+from experiments.contract import Node
+from experiments.run.process import ROOT
 from tracking.errors import EvenhandError, WrongCall
 
 # A controller that is down keeps its clients waiting for minutes.

@@ -10,9 +10,9 @@ from typing import Any
 from experiments import studies
 from experiments.cell import alone
 from experiments.cell.alone import AloneResult
-from experiments.cell.contract import CellSpec
 from experiments.config import devices
 from experiments.config import settings as settings_
+from experiments.contract import CellSpec
 from experiments.planning import treatments
 from tracking.cpus import quota
 from tracking.records import Record, to_line

@@ -15,9 +15,9 @@ from tracking.cpus import cpus
 
 if TYPE_CHECKING:
     from experiments.calibration.simulation import Rates
-    from experiments.cell.contract import Progress
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
+    from experiments.contract import Progress
 
 TITLE = "The tool's own error rates: simulated campaigns, and a framework against itself, unchanged and slowed"
 WORKLOAD = "captioning"

@@ -17,9 +17,9 @@ from experiments.studies import training_speed
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
-    from experiments.cell.contract import Progress
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
+    from experiments.contract import Progress
 
 TITLE = "How the algorithm of a convolution is chosen"
 WORKLOAD = "convolutions"

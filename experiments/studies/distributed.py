@@ -20,9 +20,9 @@ from tracking import provenance
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
-    from experiments.cell.contract import Progress
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
+    from experiments.contract import Progress
 
 TITLE = "Data-parallel training: 1, 2, … workers, their speed-up beside the ideal"
 WORKLOAD = "distributed"

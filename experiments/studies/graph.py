@@ -16,9 +16,9 @@ from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
-    from experiments.cell.contract import Progress
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
+    from experiments.contract import Progress
 
 TITLE = "TensorFlow's graph optimizers one by one, beside eager and compiled programs"
 WORKLOAD = "graphs"

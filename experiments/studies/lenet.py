@@ -14,9 +14,9 @@ from experiments.config.settings import MAX_ROWS, MAX_SIDE, setting
 from experiments.studies import classification
 
 if TYPE_CHECKING:
-    from experiments.cell.contract import Progress
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
+    from experiments.contract import Progress
 
 TITLE = "LeNet-5: ten hypotheses on time, temperature and utilisation"
 WORKLOAD = "classification"

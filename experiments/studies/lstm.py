@@ -16,9 +16,9 @@ from experiments.studies import training_speed
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
-    from experiments.cell.contract import Progress
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
+    from experiments.contract import Progress
     from models.parity import Side
 
 TITLE = "One LSTM in several implementations, against a loop of cells"

@@ -16,9 +16,9 @@ from models import frameworks
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
-    from experiments.cell.contract import Progress
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
+    from experiments.contract import Progress
 
 TITLE = "What measuring costs: a framework's own plain loop against this harness"
 WORKLOAD = "overhead"

@@ -14,9 +14,9 @@ from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_STEPS, CampaignS
 from experiments.planning.treatments import Treatment, check_count
 
 if TYPE_CHECKING:
-    from experiments.cell.contract import Progress
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
+    from experiments.contract import Progress
 
 TITLE = "Training speed: images and sequences, warm-up, then timed steps, beside the published table"
 WORKLOAD = "training_speed"

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.run import executors, slurm
-from experiments.run.jobs import SUBMITTED, name_of
-from experiments.run.runner import Runner
-from experiments.run.share import settle
 from experiments.config.commands import Sweep
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
+from experiments.run import executors, slurm
+from experiments.run.jobs import SUBMITTED, name_of
+from experiments.run.runner import Runner
+from experiments.run.share import settle
 from tracking.errors import EvenhandError
 
 POLL_SECONDS = 1.0

@@ -13,14 +13,14 @@ from optuna.study import Study
 from optuna.trial import Trial
 
 from experiments import studies
-from experiments.run import launch
-from experiments.run.campaign import extract
-from experiments.run.runner import Runner, Setup, Work, now_ms
 from experiments.config import devices
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.planning import treatments
 from experiments.planning.treatments import Treatment
+from experiments.run import launch
+from experiments.run.campaign import extract
+from experiments.run.runner import Runner, Setup, Work, now_ms
 from experiments.sweep import goals, search, space
 from experiments.sweep.search import Goal, Result
 from experiments.sweep.space import Dimension, Value

@@ -17,11 +17,6 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from experiments import studies
-from experiments.run import conclude, launch
-from experiments.run.campaign import Campaign
-from experiments.run.conclude import Conclusion
-from experiments.run.launch import Opening, Ready
-from experiments.run.runner import Runner
 from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.commands import Sweep
@@ -29,6 +24,11 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.planning import length
+from experiments.run import conclude, launch
+from experiments.run.campaign import Campaign
+from experiments.run.conclude import Conclusion
+from experiments.run.launch import Opening, Ready
+from experiments.run.runner import Runner
 from experiments.sweep import batches, goals, plots, report, search, space, winners
 from experiments.sweep.search import Goal
 from experiments.sweep.trials import Trials, point

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from experiments.cell.contract import CellSpec, Output
+from experiments.contract import CellSpec, Output
 from models.contract import Framework
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 from experiments.datasets.images import Image, decoded, opened
 from models import frameworks
 from tracking import provenance

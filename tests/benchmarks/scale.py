@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from experiments.run import finished
-from experiments.run.campaign import ended_cells
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
 from experiments.config.outcomes import KNOWN
 from experiments.planning import design
+from experiments.run import finished
+from experiments.run.campaign import ended_cells
 from experiments.studies.captioning import Settings
 from tracking import journal, mlflow_defaults
 from tracking.journal import Journal

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.run import finished
-from experiments.run.campaign import ended_cells
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.runs.query import table
+from experiments.run import finished
+from experiments.run.campaign import ended_cells
 from tests.benchmarks import scale
 from tests.benchmarks.scale import Costs
 from tracking.journal import Journal

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.contract import CellSpec
 from experiments.run import preflight
 from experiments.run.process import Child
-from experiments.cell.contract import CellSpec
 from experiments.studies import lenet
 from experiments.workloads.classification.prepare import prepare
 from tracking.records import RunOutcome

@@ -16,12 +16,12 @@ import pyarrow.parquet
 import pytest
 
 from experiments import studies
-from experiments.run.runner import Runner, Setup, Work
-from experiments.cell.contract import Prepared
 from experiments.config import devices, memory
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Prepared
 from experiments.planning.treatments import Treatment
+from experiments.run.runner import Runner, Setup, Work
 from models import weights
 from models.densenet201.spec import Spec, initial_weights
 from tests import slurm
@@ -191,7 +191,7 @@ def other(value: Any) -> Any:
 
 REPORT = """
 import json, sys
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 for line in sys.stdin:
     print(json.dumps(CellSpec.of(json.loads(line)).settings))
 """

@@ -20,11 +20,11 @@ import pytest
 from PIL import Image
 
 from experiments import studies
-from experiments.run import launch
 from experiments.cell.profile import PARTS
 from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.datasets.labelled.data import Labelled
+from experiments.run import launch
 from experiments.workloads.classification.train import time_to
 from models.contract import ModelError
 from tests import warm

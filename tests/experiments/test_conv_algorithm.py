@@ -9,7 +9,6 @@ from dataclasses import replace
 import mlflow
 import pytest
 
-from experiments.run import launch
 from experiments.comparison import compare
 from experiments.comparison.report import ablations
 from experiments.comparison.runs.query import table
@@ -17,6 +16,7 @@ from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.planning.plan import of_study
+from experiments.run import launch
 from experiments.studies import conv_algorithm
 from models.contract import ModelError
 from models.frameworks.devices import onednn

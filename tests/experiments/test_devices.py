@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from experiments import studies
-from experiments.run import launch, preflight, runner
-from experiments.cell.contract import DatasetInfo, Prepared
 from experiments.config import devices, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.outcomes import FREELY
 from experiments.config.settings import CampaignSettings
+from experiments.contract import DatasetInfo, Prepared
 from experiments.planning.treatments import Treatment, require_single_steps
+from experiments.run import launch, preflight, runner
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
 from tracking.errors import WrongCall

@@ -22,8 +22,8 @@ import psutil
 import pytest
 from mlflow.entities import Run
 
+from experiments.contract import CellSpec, Node
 from experiments.run.process import Child
-from experiments.cell.contract import CellSpec, Node
 from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, proof, training
 from tests import forks, warm

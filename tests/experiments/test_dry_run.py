@@ -13,7 +13,6 @@ from PIL import Image
 from statsmodels.stats.power import TTestPower
 
 from experiments import studies
-from experiments.run import forecast
 from experiments.cli import dry_run
 from experiments.cli.codes import DONE, WRONG_CALL
 from experiments.cli.main import main
@@ -22,6 +21,7 @@ from experiments.comparison.judgement import ComparisonSpec
 from experiments.config import durations
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.run import forecast
 from tests.conftest import Place
 from tests.experiments.comparison import campaigns
 from tests.experiments.comparison.campaigns import STEP, paired

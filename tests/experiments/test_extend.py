@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 
 from experiments import studies
-from experiments.run import extending, launch, runner
 from experiments.cli import arguments
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
@@ -29,6 +28,7 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.planning import plan as plan_
 from experiments.planning.treatments import Treatment
+from experiments.run import extending, launch, runner
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import LATENCY, frame, paired
 from tests.experiments.comparison.test_power import OPEN

@@ -11,13 +11,13 @@ import mlflow
 import numpy as np
 import pytest
 
-from experiments.run import launch
 from experiments.comparison import compare
 from experiments.comparison.report import ablations
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts import break_even
 from experiments.config.console import Display
 from experiments.config.settings import parse
+from experiments.run import launch
 from experiments.studies import graph
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs

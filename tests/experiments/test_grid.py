@@ -12,8 +12,6 @@ import mlflow
 import numpy as np
 import pytest
 
-from experiments.run import launch
-from experiments.run.campaign import ended_cells
 from experiments.cell import timing
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts.memory_limits import Edge, edges
@@ -22,6 +20,8 @@ from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.planning.frontier import Frontier
 from experiments.planning.treatments import Treatment
+from experiments.run import launch
+from experiments.run.campaign import ended_cells
 from experiments.studies import grid
 from models.contract import ModelError
 from tests.conftest import Place, toy_costs

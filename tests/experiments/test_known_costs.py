@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from experiments.run.process import Child
-from experiments.cell.contract import CellSpec
 from experiments.config import devices
+from experiments.contract import CellSpec
+from experiments.run.process import Child
 from experiments.studies import captioning, grid, lenet, training_speed
 from experiments.workloads.captioning import prepare as captions
 from experiments.workloads.classification import prepare as pictures

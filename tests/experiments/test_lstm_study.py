@@ -9,12 +9,12 @@ import mlflow
 import numpy as np
 import pytest
 
-from experiments.run import launch
 from experiments.comparison import compare
 from experiments.comparison.report import ablations
 from experiments.comparison.runs.query import table
 from experiments.config.console import Display
 from experiments.config.settings import parse
+from experiments.run import launch
 from experiments.studies import lstm
 from models.caption_decoder import spec as decoder
 from models.contract import ModelError

@@ -17,15 +17,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.run import repeats
-from experiments.run.campaign import Campaign, ended_cells
-from experiments.run.repeats import OddBlock, find_odd_block
-from experiments.run.runner import Ended
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.comparison.statistics import outliers
 from experiments.config.settings import CampaignSettings
 from experiments.planning.design import Cell
+from experiments.run import repeats
+from experiments.run.campaign import Campaign, ended_cells
+from experiments.run.repeats import OddBlock, find_odd_block
+from experiments.run.runner import Ended
 from tests.conftest import Place, wait_for
 from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.comparison.campaigns import frame as campaign_frame

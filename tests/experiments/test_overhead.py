@@ -17,7 +17,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.run import launch
 from experiments.comparison import compare
 from experiments.comparison.report import costs as told
 from experiments.comparison.runs.query import table
@@ -26,6 +25,7 @@ from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.planning.plan import of_study
 from experiments.planning.treatments import Treatment
+from experiments.run import launch
 from experiments.studies import overhead
 from models.contract import ModelError
 from tests.conftest import Place

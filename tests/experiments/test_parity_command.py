@@ -12,10 +12,10 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments.run import equality, launch
-from experiments.cell.contract import DatasetInfo, Prepared
 from experiments.config.console import Display
+from experiments.contract import DatasetInfo, Prepared
 from experiments.planning.treatments import Treatment
+from experiments.run import equality, launch
 from experiments.studies import captioning, classification
 from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side
 from tests.conftest import Place

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.run import readiness
-from experiments.run.readiness import MachineState
 from experiments.config import devices
 from experiments.config.devices import Placement, placement
 from experiments.config.settings import CampaignSettings
+from experiments.run import readiness
+from experiments.run.readiness import MachineState
 from tests.conftest import Place
 from tests.experiments.test_until_settled import TOYS
 from tracking import cpus, tuning

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from experiments.contract import CellSpec
 from experiments.run.process import Child
-from experiments.cell.contract import CellSpec
 from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
 
 # Four times what a pipe holds, written after the request to end.
@@ -57,7 +57,7 @@ print(json.dumps({{"variables": dict(os.environ), "own": spec["environment"]}}),
 START = """
 import dataclasses, json, pathlib, sys
 from experiments.run import process
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 folder = pathlib.Path(FOLDER)
 sys.executable = str(folder / "program")
 paths = (str(folder), "cell", str(folder / "checkpoint"))

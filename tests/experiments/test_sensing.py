@@ -37,7 +37,7 @@ def test_a_run_says_how_long_its_gpu_needed_to_be_steady(driver: Driver) -> None
 CELL = """
 import json, sys, time
 from experiments.run.listening import Listening
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 from tracking.records import Metrics, Tags
 spec = CellSpec("run", "none", "none", "toy", DEVICE, 1, 0, {"malloc": "system"}, {}, FOLDER, "cell", FOLDER + "/checkpoint")
 written = []

@@ -11,13 +11,13 @@ import pytest
 
 from docs import hooks
 from experiments import studies
-from experiments.run import extending, launch
 from experiments.cli import arguments, completion
 from experiments.cli.codes import DONE, WRONG_CALL
 from experiments.cli.main import main
 from experiments.config import settings as settings_
 from experiments.config.settings import SET_BY_STUDY
 from experiments.planning import treatments
+from experiments.run import extending, launch
 from tests.conftest import ROOT
 from tracking.errors import WrongCall
 

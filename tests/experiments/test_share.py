@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from experiments.run.runner import Ended, checkpoint_of
 from experiments.planning.design import Cell
+from experiments.run.runner import Ended, checkpoint_of
 from tracking import provenance
 from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened, RunOutcome

@@ -14,8 +14,6 @@ import pandas as pd
 import pytest
 
 import models
-from experiments.run import launch
-from experiments.cell.contract import Prepared
 from experiments.cell.profile import PARTS
 from experiments.comparison import compare
 from experiments.comparison.report import training_speed as report
@@ -23,7 +21,9 @@ from experiments.comparison.runs.pairing import incomparable
 from experiments.comparison.runs.query import table
 from experiments.config.console import Display
 from experiments.config.settings import parse
+from experiments.contract import Prepared
 from experiments.datasets.sequences.data import Sequences
+from experiments.run import launch
 from experiments.studies import training_speed
 from experiments.workloads.training_speed import inputs, prepare
 from models.contract import Batch

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from experiments.cell import turns as childs
+from experiments.contract import CellSpec
 from experiments.run import process
 from experiments.run import turns as parents
 from experiments.run.listening import Listening
-from experiments.cell import turns as childs
-from experiments.cell.contract import CellSpec
 from experiments.studies import overhead
 from experiments.workloads.grid.measure import Budget
 from models import frameworks

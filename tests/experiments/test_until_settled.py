@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from experiments import studies
-from experiments.run import extending, launch, looking
-from experiments.run.campaign import Campaign, looks_so_far
-from experiments.run.looking import Looking
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.config import durations
 from experiments.config.settings import CampaignSettings
+from experiments.run import extending, launch, looking
+from experiments.run.campaign import Campaign, looks_so_far
+from experiments.run.looking import Looking
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP
 from tracking import journal

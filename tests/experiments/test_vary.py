@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from experiments import studies
-from experiments.run import launch
 from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.planning import plan as plan_
 from experiments.planning.design import Cell
 from experiments.planning.frontier import Frontier
+from experiments.run import launch
 from tests import slurm
 from tests.conftest import Place, toy_costs
 from tests.experiments import test_mlflow_run

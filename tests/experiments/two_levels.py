@@ -14,12 +14,12 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import create_trial
 
 from experiments import studies
-from experiments.run import conclude, launch
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.planning.plan import Plan
 from experiments.planning.treatments import Treatment
+from experiments.run import conclude, launch
 from experiments.sweep import space, winners
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from experiments import studies
+from experiments.cli import main as command_line
 from experiments.run.campaign import ended_cells
 from experiments.run.finished import from_journal
-from experiments.cli import main as command_line
 from tests.conftest import ROOT, wait_for
 from tracking import journal
 from tracking.errors import WrongCall

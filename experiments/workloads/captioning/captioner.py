@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 from experiments.datasets.captions import CaptionData
 from experiments.datasets.images import Image, normalised, opened
 from experiments.datasets.tokens import Vocabulary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.cell.contract import CellSpec, Output
+from experiments.contract import CellSpec, Output
 from experiments.workloads import opens
 from experiments.workloads.captioning.extract import encoder
 from models.contract import Framework

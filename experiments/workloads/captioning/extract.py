@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from experiments.cell import peak_memory
-from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import memory_peaks, write_environment, write_values
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues
+from experiments.contract import CellSpec, Output
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData
 from experiments.datasets.files import alone

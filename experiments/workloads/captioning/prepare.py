@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from experiments.cell.contract import DatasetInfo, Job, Prepared, Progress
+from experiments.contract import DatasetInfo, Job, Prepared, Progress
 from experiments.datasets import captions, synthetic
 from experiments.datasets.captions import CaptionData
 from experiments.studies.captioning import Settings

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from experiments.cell.checkpoint import TrainingState
-from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import mean_loss, measure
+from experiments.contract import CellSpec, Output
 from experiments.datasets import caption_batches
 from experiments.datasets.captions import CaptionData
 from experiments.workloads import served

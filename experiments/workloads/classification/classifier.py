@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import models
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 from experiments.datasets.images import Image
 from experiments.datasets.labelled.data import Labelled, brought
 from experiments.workloads import served

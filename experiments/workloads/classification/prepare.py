@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.cell.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress
 from experiments.datasets.labelled.data import Labelled, of_numerals
 from experiments.datasets.labelled.data import prepare as prepared_data
 from experiments.studies.classification import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.cell.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress
 from experiments.studies.conv_algorithm import Settings
 from experiments.workloads.training_speed import prepare as training_speed
 

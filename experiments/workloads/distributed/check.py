@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from experiments.cell.contract import CellSpec, Output
+from experiments.contract import CellSpec, Output
 from experiments.studies import distributed
 from experiments.workloads import opens
 from experiments.workloads.distributed import proof

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 from models import frameworks
 from tracking import provenance
 from tracking.errors import EvenhandError

@@ -11,9 +11,9 @@ import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
-from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import check_parameters, record_implementation, write_run_files
 from experiments.cell.timing import PhaseValues
+from experiments.contract import CellSpec, Output
 from experiments.workloads.distributed import group, training
 from experiments.workloads.distributed.group import Worker
 from experiments.workloads.distributed.prepare import PROOFS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.cell.contract import CellSpec
+from experiments.contract import CellSpec
 from experiments.studies import distributed
 from experiments.workloads.distributed import group
 from experiments.workloads.distributed.training import MOVED

@@ -22,8 +22,8 @@ import numpy as np
 
 from experiments.cell import peak_memory
 from experiments.cell.__main__ import opened
-from experiments.cell.contract import CellSpec
 from experiments.cell.lifetime import die_with_parent
+from experiments.contract import CellSpec
 from experiments.workloads.distributed import group, training
 from experiments.workloads.distributed.training import Place
 from models.contract import Framework

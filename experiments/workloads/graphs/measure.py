@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.cell.contract import CellSpec, Output
+from experiments.contract import CellSpec, Output
 from experiments.workloads.training_speed import measure
 from models.contract import Framework
 

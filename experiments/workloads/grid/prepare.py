@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.cell.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress
 from experiments.studies.grid import Settings
 from experiments.workloads import networks, steps
 from models.layers.images import ImageSpec

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from experiments.cell import peak_memory, timing
-from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import memory_peaks, write_run_files
 from experiments.cell.peak_memory import DevicePeaks
+from experiments.contract import CellSpec, Output
 from experiments.workloads.grid.measure import PLACES, budget_of, first_losses, values_of
 from experiments.workloads.overhead.plain import open_loop
 from models.contract import Framework

@@ -13,10 +13,10 @@ import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
-from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import memory_peaks, write_run_files
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues
+from experiments.contract import CellSpec, Output
 from experiments.workloads.grid.measure import PLACES, Budget, budget_of, drawn_batch, first_losses, values_of
 from models import frameworks
 from models.contract import Framework

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.cell.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress
 from experiments.studies.overhead import Settings, side_of
 from experiments.workloads import networks
 from models import frameworks

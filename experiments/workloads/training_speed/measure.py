@@ -12,7 +12,6 @@ import numpy as np
 import models
 from experiments.cell import peak_memory, timing
 from experiments.cell.compiling import Compiling
-from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import (
     as_timed,
     check_losses,
@@ -26,6 +25,7 @@ from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
+from experiments.contract import CellSpec, Output
 from experiments.workloads.training_speed import inputs
 from models.contract import Batch, Framework
 from tracking import clock

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import models
-from experiments.cell.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress
 from experiments.datasets.sequences import data
 from experiments.datasets.sequences.data import Sequences
 from experiments.studies import training_speed

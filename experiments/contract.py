@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from experiments.cell.checkpoint import TrainingState
-from models.contract import Array, Batch, Framework, Weights
-from tracking.records import Record
+if TYPE_CHECKING:
+    from experiments.cell.checkpoint import TrainingState
+    from models.contract import Array, Batch, Framework, Weights
+    from tracking.records import Record
 
 # A message of a child whose framework does not see the device that it is to use.
 NO_DEVICE = "no_device"
