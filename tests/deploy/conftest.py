@@ -1,4 +1,4 @@
-"""What the tests of servers share: a place for one, and its end."""
+"""What the tests of servers share: a place for one and its end, and two teams of the group's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.group import native
+from tests.deploy.group import Group, Team, native
 
 
 @pytest.fixture
@@ -20,3 +20,13 @@ def place() -> Iterator[Path]:
     for server in folder.iterdir():
         native("stop", server)
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def hers(group: Group) -> Team:
+    return Team(group, "alice", "vision")
+
+
+@pytest.fixture(scope="module")
+def his(group: Group) -> Team:
+    return Team(group, "bob", "speech")
