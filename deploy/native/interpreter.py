@@ -26,9 +26,7 @@ from deploy.native.folder import Folder, Refused, last_line
 CODE = Path(__file__).resolve().parent.parent
 ROOT = CODE.parent
 # Parts of the standard library that a server never imports, and that take half of its disk space.
-UNUSED = shutil.ignore_patterns(
-    "site-packages", "test", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "config-*"
-)
+UNUSED = shutil.ignore_patterns("site-packages", "test", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "config-*")
 CHECK_SECONDS = 120
 
 

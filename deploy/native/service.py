@@ -27,9 +27,7 @@ START_SECONDS, STOP_SECONDS = 120, 20
 READY_SECONDS = 15
 
 
-def start(
-    folder: Folder, settings: Settings, kept: Secrets, database: Database
-) -> subprocess.Popen[bytes]:
+def start(folder: Folder, settings: Settings, kept: Secrets, database: Database) -> subprocess.Popen[bytes]:
     """Start the server in the background, and wait until it is ready.
 
     Raises:
@@ -82,9 +80,7 @@ def _wait(folder: Folder, settings: Settings, process: subprocess.Popen[bytes]) 
         time.sleep(0.2)
 
 
-def _as_owner(
-    folder: Folder, settings: Settings, environment: dict[str, str]
-) -> tuple[str, dict[str, Any]]:
+def _as_owner(folder: Folder, settings: Settings, environment: dict[str, str]) -> tuple[str, dict[str, Any]]:
     """Return Python, and the arguments of Popen with which the server's user runs it."""
     owner = account.of_server(settings.user)
     python = interpreter.reachable(owner, folder)

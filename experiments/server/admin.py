@@ -62,7 +62,6 @@ def _remove_team(store: Store, settings: Admin) -> Lines:
 
 
 def _add_user(store: Store, settings: Admin) -> Lines:
-    user = _name(settings.user, "user")
     if settings.team:
         accounts.named(store, settings.team)  # raises before anything is made
     lines = [_password(store, settings, "POST", f"{USERS}/create")]

@@ -73,9 +73,7 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(group: Gr
     shutil.rmtree(place / "copy")
 
 
-def test_a_database_is_served_by_the_version_that_made_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_is_served_by_the_version_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for version in (16, 18):
         initdb = tmp_path / str(version) / "bin" / "initdb"
         initdb.parent.mkdir(parents=True)

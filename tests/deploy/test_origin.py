@@ -41,9 +41,7 @@ def copied(store: Store, place: str, origins: list[str], like: dict[str, str]) -
 
 
 @pytest.mark.parametrize("when", ["before", "between"])
-def test_another_teams_copy_of_the_tags_changes_nothing(
-    group: Group, as_user: AsUser, tmp_path: Path, when: str
-) -> None:
+def test_another_teams_copy_of_the_tags_changes_nothing(group: Group, as_user: AsUser, tmp_path: Path, when: str) -> None:
     """Before the true run is made; and between two processes of its campaign, the second of which has to find it again."""
     name = f"true-{when}"
     told, kept = records(name), Journal(tmp_path)
@@ -71,9 +69,7 @@ def test_another_teams_copy_of_the_tags_changes_nothing(
         assert (run.status, dict(run.metrics), "machine" in run.tags) == ("RUNNING", {}, False)
 
 
-def test_a_team_mate_and_an_administrator_send_the_same_journal_again(
-    group: Group, as_user: AsUser, tmp_path: Path
-) -> None:
+def test_a_team_mate_and_an_administrator_send_the_same_journal_again(group: Group, as_user: AsUser, tmp_path: Path) -> None:
     told, kept = records("shared"), Journal(tmp_path)
     for record in told:
         kept.append(record)
@@ -86,7 +82,7 @@ def test_a_team_mate_and_an_administrator_send_the_same_journal_again(
     assert sorted((run.name, run.status) for run in found) == [("shared", "FINISHED"), ("shared-cell", "FINISHED")]
 
 
-def test_a_run_with_values_is_never_ended_for_another(group: Group, as_user: AsUser, tmp_path: Path) -> None:
+def test_a_run_with_values_is_never_ended_for_another(as_user: AsUser, tmp_path: Path) -> None:
     """A member of the team can write anything of the team's; by mistake nothing of it is ended or deleted."""
     told = records("twice")
     alice = as_user("alice")

@@ -236,11 +236,7 @@ def _fuzz(form: Format, count: int, seed: int) -> Outcome:
 
         for target in targets:
             attempt((target, target.content))  # what reading it imports and allocates is no case's
-        cases = (
-            (target, content)
-            for target in targets
-            for content in mutations(target.content, rng, -(-count // len(targets)))
-        )
+        cases = ((target, content) for target in targets for content in mutations(target.content, rng, -(-count // len(targets))))
         return outcome(attempt, cases, form.refusals)
 
 

@@ -103,11 +103,7 @@ def cached(folder: Path) -> list[Target]:
     made = prepare("digits", side=8, channels=1, cache=folder, progress=lambda *_: None).folder
     for path in made.iterdir():
         shutil.copy(path, folder)
-    return [
-        target
-        for name in ("about.json", "images.npy", "labels.npy", "use.npy")
-        for target in whole_and_head(folder / name)
-    ]
+    return [target for name in ("about.json", "images.npy", "labels.npy", "use.npy") for target in whole_and_head(folder / name)]
 
 
 def safetensors(folder: Path) -> list[Target]:

@@ -344,13 +344,23 @@ def test_a_journal_of_somebody_else_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"100000\nURI", b"-3\nURI", b"7\nURI", b"nonsense", b"\xff\xfe", b"", b"9" * 3_000 + b"\nURI", b"1e3", b"12\nhttp://elsewhere\n"],
+    [
+        b"100000\nURI",
+        b"-3\nURI",
+        b"7\nURI",
+        b"nonsense",
+        b"\xff\xfe",
+        b"",
+        b"9" * 3_000 + b"\nURI",
+        b"1e3",
+        b"12\nhttp://elsewhere\n",
+    ],
 )
 def test_a_damaged_mark_is_told_and_everything_is_sent_again(store: Store, tmp_path: Path, text: bytes) -> None:
     """Beyond the end it was waited for two minutes, and the server was blamed."""
     place = f"delivered {text[:20]!r}"
     written(tmp_path / "journal", place)
-    mark = text.replace(b"URI", store.uri.encode())
+    mark = text.replace(b"URI", journal._public(store.uri).encode())
     (tmp_path / "journal" / journal.DELIVERED).write_bytes(mark)
     kept, began = Journal(tmp_path / "journal"), time.monotonic()
     store.apply(records(place)[:1], tmp_path)
