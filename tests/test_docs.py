@@ -254,7 +254,7 @@ def check_compose(options: list[str]) -> None:
         case ["--profile", profile, *_]:
             assert any(profile in one.get("profiles", ()) for one in COMPOSE["services"].values())
         case _:
-            assert options[0] in ("up", "down", "ps", "logs")
+            assert options[0] in ("config", "up", "down", "ps", "logs")
 
 
 # ---- commands that are run as they stand, in a copy of the checkout

@@ -191,7 +191,7 @@ def named(troubles: list[str]) -> list[str]:
 def delivered(folder: Path, server: str) -> tuple[int, str]:
     """Bytes of the journal that this server has confirmed, and what is wrong with the file that says so, if anything is.
 
-    A file of another server counts as none: a server is sent what it may not have. Older files name no server.
+    A file of another server counts as none: a server is sent what it may not have.
     """
     path = folder / DELIVERED
     try:
@@ -202,7 +202,7 @@ def delivered(folder: Path, server: str) -> tuple[int, str]:
         return 0, ""
     except (OSError, ValueError):
         return 0, f"{path} is damaged: it is no number of bytes; everything is sent again, which changes nothing"
-    if of.strip() and of.strip() != _public(server):
+    if of.strip() != _public(server):
         return 0, ""
     if not _ends_a_line(folder / RECORDS, offset):
         return 0, f"{path} is damaged: byte {offset} ends no record; everything is sent again, which changes nothing"
@@ -304,17 +304,14 @@ def _line(record: Record) -> bytes:
 
 
 def _parsed(line: bytes) -> Record:
-    """The record of a line without its newline. Raises ValueError, which says what is wrong."""
-    if found := _CHECKSUM.search(line, len(line) - _CHECKSUM_BYTES if len(line) > _CHECKSUM_BYTES else 0):
-        line = line[:-_CHECKSUM_BYTES]
-        if int(found[1], 16) != zlib.crc32(line):
-            raise ValueError("its checksum is another")
-        line += b"}"
-    try:
-        text = line.decode()
-    except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8") from None
-    return from_line(text)
+    """Return the record of a line without its newline. Raises ValueError with what is wrong."""
+    body = line[:-_CHECKSUM_BYTES]
+    found = _CHECKSUM.search(line, len(body))
+    if not found:
+        raise ValueError("it has no checksum")
+    if int(found[1], 16) != zlib.crc32(body):
+        raise ValueError("its checksum is another")
+    return from_line(body.decode() + "}")
 
 
 def _salvaged(line: bytes) -> list[Record]:
@@ -372,8 +369,7 @@ def _trouble(description: Any) -> str:
     for name, kind in needed.items():
         if not isinstance(description.get(name), kind):
             return f"it does not say {name}"
-    known = description.get(CHECKSUM)
-    if known is not None and known != _checksum({key: value for key, value in description.items() if key != CHECKSUM}):
+    if description.get(CHECKSUM) != _checksum({key: value for key, value in description.items() if key != CHECKSUM}):
         return "its checksum is another"
     return ""
 

@@ -22,30 +22,22 @@ DONE, DOWN, WRONG_CALL = 0, 1, 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
-    folder = Folder(Path(asked.folder).resolve())
+    args = _parser().parse_args(arguments)
+    folder = Folder(Path(args.folder).resolve())
     try:
-        return {
-            "start": _start,
-            "run": _run,
-            "stop": _stop,
-            "status": _status,
-            "backup": _backup,
-            "restore": _restore,
-            "upgrade": _upgrade,
-            "gc": _gc,
-        }[asked.action](folder, asked)
+        return int(args.run(folder, args))
     except Refused as error:
-        return _refuse(str(error))
+        _print_error(str(error))
     except PermissionError as error:
-        return _refuse(f"{error.filename} is not yours to read or write: {_right_user(folder)}")
+        _print_error(f"{error.filename} is not yours to read or write: {_right_user(folder)}")
     except OSError as error:
-        return _refuse(f"{error.filename or folder.path}: {error.strerror or error}")
-
-
-def _refuse(text: str) -> int:
-    print(f"evenhand server: {plain.line(text)}", file=sys.stderr)
+        reason = f"{error.filename or folder.path}: {error.strerror or error}"
+        _print_error(f"{reason}; choose another --folder")
     return WRONG_CALL
+
+
+def _print_error(text: str) -> None:
+    print(f"evenhand server: {plain.line(text)}", file=sys.stderr)
 
 
 def _right_user(folder: Folder) -> str:
@@ -57,71 +49,78 @@ def _right_user(folder: Folder) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m deploy.native", description=sys.modules["deploy.native"].__doc__)
+    about = sys.modules["deploy.native"].__doc__
+    parser = argparse.ArgumentParser(prog="python -m deploy.native", description=about)
     actions = parser.add_subparsers(dest="action", required=True)
-    for name, told in {
-        "start": "set up what is missing, then start",
-        "run": "start, stay in the foreground, and end when server or database do: for systemd",
-        "stop": "end the server and its database",
-        "status": "say whether it answers, and how large it is",
-        "backup": "copy database and artifacts while it works",
-        "restore": "make a new server of a copy, and start it",
-        "gc": "free for good what was deleted in the UI",
-        "upgrade": "copy, then bring the database to the installed MLflow",
+    for run, text in {
+        _start: "set up what is missing, then start",
+        _run: "start, stay in the foreground, and end when server or database do: for systemd",
+        _stop: "end the server and its database",
+        _status: "report whether it answers, and how large it is",
+        _backup: "copy database and artifacts while it works",
+        _restore: "make a new server of a copy, and start it",
+        _gc: "free for good what was deleted in the UI",
+        _upgrade: "copy, then bring the database to the installed MLflow",
     }.items():
-        action = actions.add_parser(name, help=told)
-        action.add_argument("--folder", default="evenhand-server", help="where everything of the server lies")
-        if name in ("start", "run", "restore"):
+        action = actions.add_parser(run.__name__[1:], help=text)
+        action.set_defaults(run=run)
+        where = "where everything of the server lies"
+        action.add_argument("--folder", default="evenhand-server", help=where)
+        if run in (_start, _run, _restore):
             for field in dataclasses.fields(Settings):
                 option = f"--{field.name.replace('_', '-')}"
+                kind = int if field.type == "int" else str
+                default = str(field.default or "in the folder")
                 if field.name == "allowed_hosts":
-                    action.add_argument(option, nargs="*", help="names by which users call the server, with port: host.org:443")
+                    names = "names by which users call the server, with port: host.org:443"
+                    action.add_argument(option, nargs="*", help=names)
                 else:
-                    action.add_argument(
-                        option, type=int if field.type == "int" else str, help=f"{field.default or 'in the folder'}"
-                    )
-        if name in ("backup", "restore"):
-            action.add_argument("copy", nargs="?" if name == "backup" else None, help="the copy's folder")
-        if name == "backup":
-            action.add_argument("--keep", type=int, help="how many copies to keep in the folder; older ones are deleted")
+                    action.add_argument(option, type=kind, help=default)
+        if run in (_backup, _restore):
+            action.add_argument("copy", nargs="?" if run is _backup else None, help="the copy's folder")
+        if run is _backup:
+            keep = "how many copies to keep in the folder; older ones are deleted"
+            action.add_argument("--keep", type=int, help=keep)
     return parser
 
 
-def _wanted(asked: argparse.Namespace, before: Settings) -> Settings:
-    given = {field.name: getattr(asked, field.name) for field in dataclasses.fields(Settings)}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if value is not None}
-    return dataclasses.replace(before, **given)
+def _merged(args: argparse.Namespace, before: Settings) -> Settings:
+    """Return the settings of a server with those that a call names."""
+    values = {field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)}
+    named = {name: value for name, value in values.items() if value is not None}
+    return Settings.parse(dataclasses.asdict(before) | named)
 
 
-def _start(folder: Folder, asked: argparse.Namespace) -> int:
+def _start(folder: Folder, args: argparse.Namespace) -> int:
     with folder.at_work():
-        _launch(folder, _prepared(folder, asked))
+        _launch(folder, _prepared(folder, args))
     return DONE
 
 
-def _run(folder: Folder, asked: argparse.Namespace) -> int:
-    """In the foreground; server and database end with it. Ended from outside it is done, by itself it has failed."""
-    manager, why = watch.Manager.of_this_process(), ""
+def _run(folder: Folder, args: argparse.Namespace) -> int:
+    """Run in the foreground: done if ended from outside, failed if the server ends by itself."""
+    manager, reason = watch.Manager.of_this_process(), ""
     with folder.at_work():
-        settings = _prepared(folder, asked)
+        settings = _prepared(folder, args)
     try:
         with watch.until_asked(manager):
             with folder.at_work():
                 process = _launch(folder, settings)
-            why = watch.watch(process, lambda: service.problem(folder, settings), manager)
+            reason = watch.watch(process, lambda: service.problem(folder, settings), manager)
     finally:
-        _end(folder, settings)
-    if why:
-        print(f"evenhand server: {plain.line(why)}", file=sys.stderr)
-    return DOWN if why else DONE
+        _end(folder)
+    if reason:
+        _print_error(reason)
+    return DOWN if reason else DONE
 
 
-def _prepared(folder: Folder, asked: argparse.Namespace) -> Settings:
-    """The settings of a server that may be started: written down, and whatever is left of it ended. Raises Refused."""
+def _prepared(folder: Folder, args: argparse.Namespace) -> Settings:
+    """Return the settings of a server that may start, written down; what is left of it is ended."""
     before = folder.settings() if folder.is_set_up else Settings()
-    settings = _wanted(asked, before)
+    settings = _merged(args, before)
     if folder.is_set_up and settings.database != before.database:
-        raise Refused(f"this server's database is {before.database}; move by backup and restore --database")
+        right = "move by backup and restore --database"
+        raise Refused(f"this server's database is {before.database}; {right}")
     if service.is_running(folder):  # before anything is written: status and stop go by what is
         reason = service.problem(folder, before)
         if not reason:
@@ -137,35 +136,12 @@ def _launch(folder: Folder, settings: Settings) -> subprocess.Popen[bytes]:
     database = chosen(folder, settings, kept)
     database.start()
     if settings.database == "sqlite":
-        print("SQLite: for one person. A group's writers would wait for each other; take PostgreSQL for that.")
+        print("SQLite: for one person. A group's writers would wait for each other: take PostgreSQL.")
     process = service.start(folder, settings, kept, database)
-    print(f"MLflow answers at {settings.uri}; its artifacts are in {service.artifacts(folder, settings)}")
+    artifacts = service.artifacts(folder, settings)
+    print(f"MLflow answers at {settings.uri}; its artifacts are in {artifacts}")
     print(f"user admin, password in {folder.secrets_file} (yours alone to read)", flush=True)
     return process
-
-
-def _end(folder: Folder, settings: Settings) -> bool:
-    ran = service.stop(folder)
-    chosen(folder, settings, folder.secrets()).stop()
-    return ran
-
-
-def _stop(folder: Folder, _: argparse.Namespace) -> int:
-    settings = folder.settings()
-    with folder.at_work():
-        print("stopped" if _end(folder, settings) else "it was not running")
-    return DONE
-
-
-def _status(folder: Folder, _: argparse.Namespace) -> int:
-    settings, database = _opened(folder)
-    reason = service.problem(folder, settings)
-    made = copies.finished(folder.backups)
-    print(f"server     {f'is not ready: {reason}' if reason else f'is ready at {settings.uri}'}")
-    print(f"database   {settings.database} {database.state}".rstrip())
-    print(f"artifacts  {service.artifacts(folder, settings)}{'' if settings.artifacts else f', {_size(folder) / 1e6:,.1f} MB'}")
-    print(f"copies     {len(made)}" + (f", the newest {made[-1].name}" if made else ""))
-    return DOWN if reason else DONE
 
 
 def _opened(folder: Folder) -> tuple[Settings, Database]:
@@ -173,33 +149,58 @@ def _opened(folder: Folder) -> tuple[Settings, Database]:
     return settings, chosen(folder, settings, folder.secrets())
 
 
-def _size(folder: Folder) -> int:
-    """Of the artifacts, in bytes, while the server adds and deletes some."""
-    sizes = 0
-    for parent, _, files in os.walk(folder.artifacts):
+def _end(folder: Folder) -> bool:
+    _, database = _opened(folder)
+    ran = service.stop(folder)
+    database.stop()
+    return ran
+
+
+def _stop(folder: Folder, _: argparse.Namespace) -> int:
+    with folder.at_work():
+        print("stopped" if _end(folder) else "it was not running")
+    return DONE
+
+
+def _status(folder: Folder, _: argparse.Namespace) -> int:
+    settings, database = _opened(folder)
+    reason = service.problem(folder, settings)
+    names = [path.name for path in copies.finished(folder.backups)]
+    size = "" if settings.artifacts else f", {_size(folder.artifacts) / 1e6:,.1f} MB"
+    print(f"server     {f'is not ready: {reason}' if reason else f'is ready at {settings.uri}'}")
+    print(f"database   {settings.database} {database.state}".rstrip())
+    print(f"artifacts  {service.artifacts(folder, settings)}{size}")
+    print(f"copies     {len(names)}" + (f", the newest {names[-1]}" if names else ""))
+    return DOWN if reason else DONE
+
+
+def _size(folder: Path) -> int:
+    """Return the size in bytes of files that a server adds and deletes meanwhile."""
+    size = 0
+    for parent, _, files in os.walk(folder):
         for name in files:
             with suppress(FileNotFoundError):
-                sizes += (Path(parent) / name).lstat().st_size
-    return sizes
+                size += (Path(parent) / name).lstat().st_size
+    return size
 
 
-def _backup(folder: Folder, asked: argparse.Namespace) -> int:
-    if asked.keep is not None and asked.keep < 1:
-        raise Refused(f"--keep {asked.keep}: at least 1 copy stays, the one that is made now")
+def _backup(folder: Folder, args: argparse.Namespace) -> int:
+    if args.keep is not None and args.keep < 1:
+        raise Refused(f"--keep {args.keep}: at least 1 copy stays, the one that is made now")
     settings, database = _opened(folder)
-    made = backup.make(folder, settings, database, Path(asked.copy).resolve() if asked.copy else None)
+    made = backup.make(folder, settings, database, Path(args.copy).resolve() if args.copy else None)
     print(f"copied to {made}; it holds the secrets too")
-    for gone in copies.prune(folder.backups, asked.keep) if asked.keep else []:
-        print(f"deleted the old copy {gone}")
+    for path in copies.prune(folder.backups, args.keep) if args.keep else []:
+        print(f"deleted the old copy {path}")
     if settings.artifacts:
         print(f"artifacts stay in {settings.artifacts}: keep versions or a second copy there")
     return DONE
 
 
-def _restore(folder: Folder, asked: argparse.Namespace) -> int:
-    source = Path(asked.copy).resolve()
+def _restore(folder: Folder, args: argparse.Namespace) -> int:
+    source = Path(args.copy).resolve()
     before, kept = copies.load(source, backup.parse)
-    settings = _wanted(asked, before)
+    settings = _merged(args, before)
     with backup.restoring(folder, settings):
         database = chosen(folder, settings, kept)
         database.start()

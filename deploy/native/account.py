@@ -1,4 +1,4 @@
-"""Whom the server runs as: the caller; where root calls, a user of its own that may write the artifacts and nothing else."""
+"""Users that the server runs as: the caller or, for root, a user that may write the artifacts only."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ import pwd
 import shutil
 import stat
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.native.folder import Folder, Refused
-
-MADE_SECONDS = 10
+from deploy.native.folder import Folder, Refused, last_line
 
 
 @dataclass(frozen=True)
@@ -29,37 +26,43 @@ class Account:
 
     @property
     def of_process(self) -> dict[str, Any]:
-        """What `subprocess` takes to start a process as this user."""
+        """Arguments of `subprocess` that start a process as this user."""
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     @property
     def environment(self) -> dict[str, str]:
-        """Libraries look for their settings at home, and root's is closed to this user."""
+        """Variables by which libraries find their settings at home; root's is closed to this user."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
 def of_server(name: str) -> Account | None:
-    """The server's user, made where it is missing; None where the caller is not root, and runs everything himself.
+    """Return the server's user, made if it is missing; None if the caller is not root.
 
-    Raises Refused where the user cannot be made, or is root.
+    Raises:
+        Refused: The user cannot be made, or is root.
     """
     if os.getuid():
         return None
     account = known(name) or _made(name)
     if account.uid == 0:
-        raise Refused(f"--user {name} is root; the server gets a user without rights: leave --user out")
+        right = "the server gets a user without rights: leave --user out"
+        raise Refused(f"--user {name} is root; {right}")
     return account
 
 
 def check_folder(account: Account, folder: Folder) -> None:
-    """Raises Refused where the user cannot enter the server's folder."""
+    """Raise Refused if the user cannot enter the server's folder."""
     if obstacle := closed(account, folder.path.resolve()):
-        right = f"chmod o+x {obstacle}, or choose a --folder where every user may read, such as below /srv"
-        raise Refused(f"the server's user {account.name} cannot enter {obstacle}, and the folder lies in it: {right}")
+        reason = f"the server's user {account.name} cannot enter {obstacle}, and the folder lies in it"
+        right = f"chmod o+x {obstacle}, or choose a --folder where every user may read"
+        raise Refused(f"{reason}: {right}, such as below /srv")
 
 
 def hand_over(account: Account, path: Path) -> None:
-    """A folder of the server's becomes its user's, with all that root has put there; itself last: a broken end shows."""
+    """Give a folder of the server's to its user, with all that root has put there.
+
+    The folder itself comes last, so that an interrupted call is repeated.
+    """
     if path.stat().st_uid != account.uid:
         for parent, folders, files in os.walk(path, topdown=False):
             for name in (*folders, *files):
@@ -69,7 +72,7 @@ def hand_over(account: Account, path: Path) -> None:
 
 
 def show(account: Account, path: Path) -> None:
-    """A file stays root's, and the server's user may read it."""
+    """Let the server's user read a file that stays root's."""
     os.chown(path, 0, account.gid)
     path.chmod(0o640)
 
@@ -100,25 +103,20 @@ def known(name: str) -> Account | None:
 
 
 def _made(name: str) -> Account:
-    options = ["--system", "--no-create-home", "--shell", "/usr/sbin/nologin"]
     has_group = any(group.gr_name == name for group in grp.getgrall())
-    options += ["--gid", name] if has_group else ["--user-group"]
-    right = " ".join(["useradd", *options, name])
-    if not shutil.which("useradd"):
-        reason = "root starts the server as the user"
-        raise Refused(f"{reason} {name}, and there is none; make it, as by: {right}")
-    done = subprocess.run(["useradd", *options, name], capture_output=True, text=True)
-    deadline = time.monotonic() + MADE_SECONDS
-    while (account := known(name)) is None:  # another process may be making it at this moment
-        if time.monotonic() > deadline:
-            reason = (done.stderr.strip().splitlines() or ["?"])[-1]
-            raise Refused(f"the user {name} cannot be made: {reason}; make it: {right}")
-        time.sleep(0.2)
-    return account
+    command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin"]
+    command += [*(["--gid", name] if has_group else ["--user-group"]), name]
+    done = None
+    if shutil.which("useradd"):
+        done = subprocess.run(command, capture_output=True, text=True)
+    if account := known(name):
+        return account
+    reason = last_line(done.stderr) if done else "there is no useradd"
+    raise Refused(f"the user {name} cannot be made ({reason}); make it: {' '.join(command)}")
 
 
 def closed(account: Account, path: Path) -> str:
-    """Return the first folder on the way to a path that the user cannot enter; empty if there is none.
+    """Return the first folder on the way to a path that the user cannot enter; empty if none is.
 
     The system itself is asked, since permissions are not all that it goes by.
     """

@@ -32,20 +32,14 @@ def make(folder: Folder, settings: Settings, database: Database, target: Path | 
     """Copy database, artifacts, settings and secrets, and return the copy's folder."""
     final = target or folder.backups / copies.new_name()
     artifacts = None if settings.artifacts else ArtifactFolder(folder.artifacts)
-    about = {
-        "mlflow": version("mlflow"),
-        "settings": asdict(settings),
-        "secrets": asdict(folder.secrets()),
-    }
-    copies.make(final, database, artifacts, about)
+    own = {"settings": asdict(settings), "secrets": asdict(folder.secrets())}
+    copies.make(final, database, artifacts, {"mlflow": version("mlflow"), **own})
     return final
 
 
 def parse(about: dict[str, Any]) -> tuple[Settings, Secrets]:
     """Return settings and secrets of what a copy states. Raises KeyError, TypeError."""
-    values = about["settings"]
-    settings = Settings(**{**values, "allowed_hosts": tuple(values["allowed_hosts"])})
-    return settings, Secrets(**about["secrets"])
+    return Settings.parse(about["settings"]), Secrets(**about["secrets"])
 
 
 @contextmanager
@@ -74,14 +68,11 @@ def restoring(folder: Folder, settings: Settings) -> Iterator[None]:
 
 def upgrade(folder: Folder, settings: Settings, database: Database) -> None:
     """Bring the database's tables to the installed MLflow. Raises Refused, without a password."""
-    for module in (
+    for words in (
         ["mlflow", "db", "upgrade", database.url],
         ["mlflow.server.auth", "db", "upgrade", "--url", database.url],
     ):
-        done = service.call(folder, settings, database.environment, "-m", *module)
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["?"])[-1][:300]
-            raise Refused(f"{' '.join(module[:3])} failed: {reason}")
+        service.call(folder, settings, database.environment, *words)
 
 
 def _undo(folder: Folder, database: str) -> None:

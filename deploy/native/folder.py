@@ -1,4 +1,4 @@
-"""The server's folder: its secrets, its settings, what it has written; all of it readable by its owner alone."""
+"""The server's folder: secrets, settings and what it writes, for its owner alone."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 SECRET_BYTES = 24
 
 
 class Refused(Exception):
-    """What cannot be done, in one line that says what would be right."""
+    """Call that cannot be carried out, in one line that says what would be right."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the server was set up. database: `system`, `embedded`, `sqlite` or a URL without a password.
+    """Options with which the server was set up.
 
-    user: whom the server runs as where root starts it.
-    proxies: addresses whose X-Forwarded-For is believed, commas between, none where users come themselves.
+    Attributes:
+        database: `system`, `sqlite` or a URL without a password.
+        user: Whom the server runs as if root starts it.
+        proxies: Addresses whose X-Forwarded-For is believed, separated by commas.
     """
 
     host: str = "127.0.0.1"
@@ -35,20 +38,24 @@ class Settings:
     user: str = "evenhand"
     proxies: str = ""
 
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Settings:
+        return cls(**{**values, "allowed_hosts": tuple(values["allowed_hosts"])})
+
     @property
     def uri(self) -> str:
         return f"http://{'127.0.0.1' if self.host == '0.0.0.0' else self.host}:{self.port}"
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What a Host header may say: names with ports."""
+        """Names with ports that a Host header may hold."""
         own = {f"localhost:{self.port}", f"127.0.0.1:{self.port}", f"{self.host}:{self.port}"}
         return tuple(sorted({*own, *self.allowed_hosts}))
 
 
 @dataclass(frozen=True)
 class Secrets:
-    """Drawn once. The administrator may change the password later; this file then still says the first one."""
+    """Secrets drawn once; the administrator's password may have been changed since."""
 
     admin_password: str = field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
     database_password: str = field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
@@ -81,35 +88,31 @@ class Folder:
         return self.settings_file.exists() and self.secrets_file.exists()
 
     def set_up(self, settings: Settings, kept: Secrets | None = None) -> None:
-        """Writes settings and secrets. Raises Refused where the folder cannot be written."""
-        try:
-            # The server of PostgreSQL runs as another user where this one is root, and must pass through.
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o711)
-            self.artifacts.mkdir(exist_ok=True, mode=0o700)
-            self.sqlite.parent.mkdir(exist_ok=True, mode=0o700)
-            write_private(self.settings_file, json.dumps(asdict(settings), indent=1))
-            if kept or not self.secrets_file.exists():
-                write_private(self.secrets_file, json.dumps(asdict(kept or Secrets()), indent=1))
-        except OSError as error:
-            raise Refused(f"{self.path} cannot be written: {error.strerror}; choose another with --folder") from None
+        """Write settings and secrets."""
+        # The server of PostgreSQL runs as another user if this one is root, and passes through.
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self.artifacts.mkdir(exist_ok=True, mode=0o700)
+        self.sqlite.parent.mkdir(exist_ok=True, mode=0o700)
+        write_private(self.settings_file, json.dumps(asdict(settings), indent=1))
+        if kept or not self.secrets_file.exists():
+            write_private(self.secrets_file, json.dumps(asdict(kept or Secrets()), indent=1))
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """One start, stop or restore at a time. Raises Refused where another is at work."""
+        """Allow one start, stop or restore at a time. Raises Refused if another one runs."""
         if not self.path.exists():
             yield
             return
-        with locked(self.path / "at-work.lock") as alone:
-            if not alone:
+        with locked(self.path / "at-work.lock") as is_free:
+            if not is_free:
                 raise Refused(f"another start, stop or restore is at work in {self.path}; wait for its end")
             yield
 
     def settings(self) -> Settings:
-        """Settings of the server. Raises Refused where none is set up."""
+        """Return the server's settings. Raises Refused if no server is set up."""
         if not self.is_set_up:
             raise Refused(f"there is no server in {self.path}; start one: python -m deploy.native start --folder {self.path}")
-        values = json.loads(self.settings_file.read_text())
-        return Settings(**{**values, "allowed_hosts": tuple(values["allowed_hosts"])})
+        return Settings.parse(json.loads(self.settings_file.read_text()))
 
     def secrets(self) -> Secrets:
         return Secrets(**json.loads(self.secrets_file.read_text()))
@@ -117,7 +120,7 @@ class Folder:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Whether this process alone has it; whoever dies with a lock gives it back."""
+    """Lock a file for the block, and yield whether it was free; a dead process holds none."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,8 +131,13 @@ def locked(path: Path) -> Iterator[bool]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Readable and writable by the owner alone, from the first byte on."""
+    """Write a file that only the owner can read, from the first byte on."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     os.replace(temporary, path)
+
+
+def last_line(text: str) -> str:
+    """Return the end of a program's errors, for a message."""
+    return (text.strip().splitlines() or ["it said nothing"])[-1][:300]

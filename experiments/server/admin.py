@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,19 +15,24 @@ from experiments.config.settings import require_writable
 from experiments.run.opening import ABOUT_COMPARISONS, describe
 from experiments.server import prune
 from tracking import accounts
+from tracking.accounts import ROLES, USERS
 from tracking.errors import WrongCall
 from tracking.store import Rejected, Store
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{1,39}")
+SECRET_BYTES = 18
+ABOUT_LAUNCHES = "Launches\n\nOne run per `mlflow run`; it leads to its campaign."
+Lines = tuple[list[str], Table | None]
 
 
-def administer(settings: Admin) -> tuple[list[str], Table | None]:
-    """Does one action; what to say of it. Raises WrongCall where it cannot be done."""
+def administer(settings: Admin) -> Lines:
+    """Do one action, and return what to print. Raises WrongCall if it cannot be done."""
     store = Store()
     store.check()
     account = accounts.current(store)
     if account is None:
-        raise WrongCall(f"{store.uri} has no accounts; start a server that has: python -m deploy.native start")
+        right = "start a server that has: python -m deploy.native start"
+        raise WrongCall(f"{store.uri} has no accounts; {right}")
     if not account.is_admin:
         raise WrongCall(f"{account.user} is no administrator of {store.uri}; ask one")
     try:
@@ -35,122 +41,130 @@ def administer(settings: Admin) -> tuple[list[str], Table | None]:
         raise WrongCall(f"{settings.action}: the server refuses: {error}") from None
 
 
-def experiments_of(team: str) -> list[str]:
-    """What a team writes: each study's experiment, its comparisons and its launches."""
-    return [f"{team}/{name}" for name in (*studies.available(), accounts.COMPARISONS, accounts.LAUNCHES)]
-
-
-def _add_team(store: Store, settings: Admin) -> tuple[list[str], None]:
-    made = accounts.add_team(store, _name(settings.team, "team"), experiments_of(settings.team))
+def _add_team(store: Store, settings: Admin) -> Lines:
+    """Make a team that writes each study's experiment, its comparisons and its launches."""
+    team = _name(settings.team, "team")
+    names = (*studies.available(), accounts.COMPARISONS, accounts.LAUNCHES)
+    experiments = [f"{team}/{name}" for name in names]
+    accounts.add_team(store, team, experiments)
     for name in studies.available():
-        describe(store, f"{made.name}/{name}", studies.load(name))
-    store.describe_experiment(f"{made.name}/{accounts.COMPARISONS}", ABOUT_COMPARISONS)
-    store.describe_experiment(
-        f"{made.name}/{accounts.LAUNCHES}", "Launches\n\nOne run per `mlflow run`; it leads to its campaign."
-    )
-    return [f"team {made.name} writes {', '.join(experiments_of(made.name))}, and reads everything"], None
+        describe(store, f"{team}/{name}", studies.load(name))
+    store.describe_experiment(f"{team}/{accounts.COMPARISONS}", ABOUT_COMPARISONS)
+    store.describe_experiment(f"{team}/{accounts.LAUNCHES}", ABOUT_LAUNCHES)
+    return [f"team {team} writes {', '.join(experiments)}, and reads everything"], None
 
 
-def _remove_team(store: Store, settings: Admin) -> tuple[list[str], None]:
-    gone = accounts.remove_team(store, _name(settings.team, "team"))
-    return [f"team {gone.name} is gone; {', '.join(gone.users) or 'nobody'} was in it; its experiments stay, to be read"], None
+def _remove_team(store: Store, settings: Admin) -> Lines:
+    team = accounts.named(store, settings.team)
+    accounts.call(store, "DELETE", f"{ROLES}/delete", role_id=team.role)
+    users = ", ".join(team.users) or "nobody"
+    return [f"team {team.name} is gone; {users} was in it; its experiments stay, to be read"], None
 
 
-def _add_user(store: Store, settings: Admin) -> tuple[list[str], None]:
-    user = _name(settings.user, "user")
+def _add_user(store: Store, settings: Admin) -> Lines:
     if settings.team:
         accounts.named(store, settings.team)  # raises before anything is made
-    _require_output(settings)
-    password = accounts.add_user(store, user)
-    told = [_handed_over(store, settings, password)]
+    lines = [_password(store, settings, "POST", f"{USERS}/create")]
     if settings.team:
-        accounts.join(store, user, settings.team)
-        told.append(f"{user} is of team {settings.team}")
-    return told, None
+        lines += _join(store, settings)[0]
+    return lines, None
 
 
-def _new_password(store: Store, settings: Admin) -> tuple[list[str], None]:
-    user = _name(settings.user, "user")
-    _require_output(settings)
-    return [_handed_over(store, settings, accounts.new_password(store, user))], None
+def _new_password(store: Store, settings: Admin) -> Lines:
+    """Change a password; the old one ends when the server's cache of a minute does."""
+    return [_password(store, settings, "PATCH", f"{USERS}/update-password")], None
 
 
-def _remove_user(store: Store, settings: Admin) -> tuple[list[str], None]:
-    accounts.remove_user(store, _name(settings.user, "user"))
+def _remove_user(store: Store, settings: Admin) -> Lines:
+    accounts.call(store, "DELETE", f"{USERS}/delete", username=_name(settings.user, "user"))
     return [f"user {settings.user} is gone; the runs stay"], None
 
 
-def _join(store: Store, settings: Admin) -> tuple[list[str], None]:
-    accounts.join(store, _name(settings.user, "user"), _name(settings.team, "team"))
-    return [f"{settings.user} is of team {settings.team}"], None
+def _join(store: Store, settings: Admin) -> Lines:
+    user, team = _name(settings.user, "user"), accounts.named(store, settings.team)
+    if user not in team.users:
+        accounts.call(store, "POST", f"{ROLES}/assign", username=user, role_id=team.role)
+    return [f"{user} is of team {team.name}"], None
 
 
-def _leave(store: Store, settings: Admin) -> tuple[list[str], None]:
-    accounts.leave(store, _name(settings.user, "user"), _name(settings.team, "team"))
-    return [f"{settings.user} has left team {settings.team}"], None
+def _leave(store: Store, settings: Admin) -> Lines:
+    user, team = _name(settings.user, "user"), accounts.named(store, settings.team)
+    accounts.call(store, "DELETE", f"{ROLES}/unassign", username=user, role_id=team.role)
+    return [f"{user} has left team {team.name}"], None
 
 
-def _grant(store: Store, settings: Admin) -> tuple[list[str], None]:
-    (experiment,) = store.experiment_ids([settings.experiment])
+def _grant(store: Store, settings: Admin) -> Lines:
+    (experiment_id,) = store.experiment_ids([settings.experiment])
     team = accounts.named(store, settings.team)
-    accounts.grant(store, team, experiment, settings.permission)
+    accounts.grant(store, team, experiment_id, settings.permission)
     return [f"team {team.name} may {settings.permission.lower()} {settings.experiment}"], None
 
 
-def _prune(store: Store, settings: Admin) -> tuple[list[str], Table | None]:
+def _prune(store: Store, settings: Admin) -> Lines:
     if settings.experiment:
         store.experiment_ids([settings.experiment])
-    places = [settings.experiment] if settings.experiment else sorted(store.experiment_names().values())
-    found = prune.prunable(store, places, settings.days)
+    experiments = [settings.experiment] if settings.experiment else sorted(store.experiment_names().values())
+    found = prune.prunable(store, experiments, settings.days)
     if not found:
-        return [f"no run that ended {settings.days} days ago or more has files that a report was made of"], None
+        text = f"no run that ended {settings.days} days ago or more has files"
+        return [f"{text} that a report was made of"], None
     if settings.confirm:
         prune.prune(store, found)
         gc = "python -m deploy.native gc, by the server's owner, frees what was deleted in the UI too"
         return [f"the files of {len(found)} runs are gone; their metrics stay. {gc}"], None
-    table = Table(title="whose files would go", title_justify="left")
-    for name in ("run", "of", "ended, days ago"):
+    table = _table("whose files would go", "run", "of", "ended, days ago")
+    for cell in found:
+        table.add_row(cell.run.name, cell.campaign.name, str(cell.days))
+    right = "Delete these files: the same again with confirm=true"
+    return [f"{len(found)} runs; their metrics stay. {right}"], table
+
+
+def _list(store: Store, _: Admin) -> Lines:
+    table = _table(f"teams of {store.uri}", "team", "users", "experiments it writes")
+    teams, names = accounts.teams(store), store.experiment_names()
+    for team in teams:
+        written = sorted(names.get(experiment, experiment) for experiment in team.experiments)
+        table.add_row(team.name, ", ".join(team.users), ", ".join(written))
+    placed = {user for team in teams for user in team.users}
+    others = [user for user in accounts.users(store) if user["username"] not in placed]
+    alone = [f"{user['username']}{' (administrator)' * user['is_admin']}" for user in others]
+    return [f"of no team: {', '.join(alone) or 'nobody'}"], table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in columns:
         table.add_column(name)
-    for one in found:
-        table.add_row(one.run.name, one.campaign.name, str(one.days))
-    return [f"{len(found)} runs; their metrics stay. Delete these files: the same again with confirm=true"], table
+    return table
 
 
-def _list(store: Store, _: Admin) -> tuple[list[str], Table]:
-    table = Table(title=f"teams of {store.uri}", title_justify="left")
-    for name in ("team", "users", "experiments it writes"):
-        table.add_column(name)
-    every = accounts.teams(store)
-    names = store.experiment_names()
-    for team in every:
-        table.add_row(team.name, ", ".join(team.users), ", ".join(sorted(names.get(one, one) for one in team.experiments)))
-    placed = {user for team in every for user in team.users}
-    alone = [f"{one['username']}{' (administrator)' if one['is_admin'] else ''}" for one in accounts.users(store)]
-    return [f"of no team: {', '.join(name for name in alone if name.split()[0] not in placed) or 'nobody'}"], table
-
-
-def _require_output(settings: Admin) -> None:
-    require_writable(Path(settings.output), "output=DIR", mode=0o700)
-
-
-def _handed_over(store: Store, settings: Admin, password: str) -> str:
-    """The password into a file that its owner alone can read: a terminal's output ends in logs."""
-    path = Path(settings.output) / f"{settings.user}.env"
-    lines = {"MLFLOW_TRACKING_URI": store.uri, "MLFLOW_TRACKING_USERNAME": settings.user, "MLFLOW_TRACKING_PASSWORD": password}
+def _password(store: Store, settings: Admin, method: str, endpoint: str) -> str:
+    """Draw a password, set it, and write it into a file for its owner: a terminal's output ends in logs."""
+    user, password = _name(settings.user, "user"), secrets.token_urlsafe(SECRET_BYTES)
+    folder = Path(settings.output)
+    require_writable(folder, "output=DIR", mode=0o700)
+    accounts.call(store, method, endpoint, username=user, password=password)
+    lines = {
+        "MLFLOW_TRACKING_URI": store.uri,
+        "MLFLOW_TRACKING_USERNAME": user,
+        "MLFLOW_TRACKING_PASSWORD": password,
+    }
     if settings.team:
         lines["MLFLOW_EXPERIMENT_NAME"] = f"{settings.team}/{accounts.LAUNCHES}"
+    path = folder / f"{user}.env"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write("".join(f"export {name}='{text}'\n" for name, text in lines.items()))
-    return f"{settings.user}'s name and password are in {path} (yours alone to read); hand it over, then delete it"
+    return f"{user}'s name and password are in {path} (yours alone to read); hand it over, then delete it"
 
 
 def _name(text: str, setting: str) -> str:
     if not NAME.fullmatch(text):
-        raise WrongCall(f"{setting}={text} is no name; write 2 to 40 small letters, digits, - or _, a letter first")
+        right = "write 2 to 40 small letters, digits, - or _, a letter first"
+        raise WrongCall(f"{setting}={text} is no name; {right}")
     return text
 
 
-ACTIONS: dict[str, Callable[[Store, Admin], tuple[list[str], Table | None]]] = {
+ACTIONS: dict[str, Callable[[Store, Admin], Lines]] = {
     "list": _list,
     "add_team": _add_team,
     "remove_team": _remove_team,

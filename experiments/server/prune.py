@@ -1,4 +1,4 @@
-"""Room on a shared server: raw files of old cells go, where a report has been made of them; metrics never do."""
+"""Disk space on a shared server: raw files of old cells go if a report was made of them; metrics stay."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from tracking.records import RunKind, StoredRun
 from tracking.store import Store
 
 DAY_MS = 86_400_000
-REPORT = "report.html"
+REPORTS = ("report.html", "sweep.html")
 PRUNED = "pruned_files"
 RAW = (RunKind.CELL, RunKind.EXTRACTION, RunKind.TRIAL)
+CAMPAIGNS = (RunKind.CAMPAIGN, RunKind.SWEEP)
 
 
 @dataclass(frozen=True)
@@ -25,21 +26,23 @@ class Prunable:
 
 
 def prunable(store: Store, experiments: Sequence[str], days: int) -> list[Prunable]:
-    """Runs that ended so many days ago or more, whose campaign has a report, and whose files are still there."""
-    before_ms = int(time.time() * 1_000) - days * DAY_MS
-    runs = list(store.runs(experiments, f"attributes.end_time <= {before_ms}"))
-    campaigns = {run.run_id: run for run in runs if run.tags.get("kind") in (RunKind.CAMPAIGN, RunKind.SWEEP)}
-    reported = {run_id for run_id in campaigns if store.has_file(run_id, REPORT) or store.has_file(run_id, "sweep.html")}
+    """Return runs that ended so many days ago, whose campaign has a report, and that have files."""
     now_ms = int(time.time() * 1_000)
+    runs = list(store.runs(experiments, f"attributes.end_time <= {now_ms - days * DAY_MS}"))
+    campaigns = {
+        run.run_id: run
+        for run in runs
+        if run.tags.get("kind") in CAMPAIGNS and any(store.has_file(run.run_id, name) for name in REPORTS)
+    }
     return [
         Prunable(run, campaigns[run.tags["campaign"]], (now_ms - (run.end_ms or now_ms)) // DAY_MS)
         for run in runs
-        if run.tags.get("kind") in RAW and run.tags.get("campaign") in reported and PRUNED not in run.tags
+        if run.tags.get("kind") in RAW and run.tags.get("campaign") in campaigns and PRUNED not in run.tags
     ]
 
 
-def prune(store: Store, found: Sequence[Prunable]) -> None:
-    """Deletes their files, for good; their metrics, params and tags stay, and say that the files went."""
-    for one in found:
-        store.delete_files(one.run.run_id)
-        store.tag(one.run.run_id, {PRUNED: time.strftime("%Y-%m-%d")})
+def prune(store: Store, cells: Sequence[Prunable]) -> None:
+    """Delete the files of runs for good; a tag says so, and metrics, params and tags stay."""
+    for cell in cells:
+        store.delete_files(cell.run.run_id)
+        store.tag(cell.run.run_id, {PRUNED: time.strftime("%Y-%m-%d")})

@@ -1,4 +1,4 @@
-"""What a journal holds, sent to a tracking server: after it was away, or to another one. Doing it twice changes nothing."""
+"""The records of journals, sent to a tracking server; sending them twice changes nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tracking.store import Store, Unreachable
 
 
 @dataclass
-class Told:
-    """What happened to one journal. waiting: records that were not sent, because of `trouble`."""
+class ReplayResult:
+    """Result of one journal. waiting: number of records that were not sent, because of `trouble`."""
 
     refused: list[str] = field(default_factory=list)
     damaged: Damages = field(default_factory=dict)
@@ -26,71 +26,73 @@ class Told:
 
 
 def replay(folder: Path) -> bool:
-    """`folder`: one campaign's journal or a folder of several. Raises WrongCall.
+    """Send a journal, or those of a folder, and return whether everything is on the server then.
 
-    False if anything of it is not on the server then: refused, damaged, or waiting because the server is away.
+    Raises:
+        WrongCall: There is no journal, or no server.
     """
     folders = _journals(folder)
     if not folders:
-        raise WrongCall(f"no journal in {folder.resolve()}; give journal=DIR, a campaign's folder or one that holds several")
+        right = "give journal=DIR, a campaign's folder or one that holds several"
+        raise WrongCall(f"no journal in {folder.resolve()}; {right}")
     store, console = Store(), PlainConsole()
     store.check()
-    told: list[Told] = []
-    for one in track(folders, "replay", console=console, transient=True):
-        told.append(_send(store, one, away=next((before.trouble for before in told if before.waiting), "")))
-    lines = _lines(told, folder, store.uri)
+    results: list[ReplayResult] = []
+    for path in track(folders, "replay", console=console, transient=True):
+        away = next((result.trouble for result in results if result.waiting), "")
+        results.append(_send(store, path, away))
+    lines = _lines(results, folder, store.uri)
     for line in lines:
         console.print(f"! {line}", markup=False)
-    sent = sum(not one.trouble for one in told)
-    console.print(f"{sent} of {len(folders)} journal{'s' if len(folders) != 1 else ''} sent to {store.uri}", markup=False)
+    sent, plural = sum(not result.trouble for result in results), "s" if len(folders) != 1 else ""
+    console.print(f"{sent} of {len(folders)} journal{plural} sent to {store.uri}", markup=False)
     return not lines
 
 
 def _journals(folder: Path) -> list[Path]:
     try:
-        own = (folder / journal.RECORDS).exists()
-        return [folder] if own else [path.parent for path in sorted(folder.glob(f"*/{journal.RECORDS}"))]
+        if (folder / journal.RECORDS).exists():
+            return [folder]
+        return [path.parent for path in sorted(folder.glob(f"*/{journal.RECORDS}"))]
     except (OSError, ValueError) as error:
-        raise WrongCall(f"journal={folder} cannot be read: {getattr(error, 'strerror', error)}; give another folder") from None
+        reason = getattr(error, "strerror", error)
+        raise WrongCall(f"journal={folder} cannot be read: {reason}; give another folder") from None
 
 
-def _send(store: Store, folder: Path, away: str) -> Told:
-    """All that is intact in a journal. away: why the server is not asked any more, if it is not."""
-    told, offset = Told(), 0
+def _send(store: Store, folder: Path, away: str) -> ReplayResult:
+    """Send all that is intact in a journal. away: why the server is not asked any more, if so."""
+    result, offset = ReplayResult(), 0
     try:
         if away:
-            return Told(waiting=journal.count(folder), trouble=away)
-        runs = journal.opened(folder, told.damaged)
-        store.expect(runs, journal.experiment(folder))
+            return ReplayResult(waiting=journal.count(folder), trouble=away)
+        store.expect(journal.opened(folder, result.damaged), journal.experiment(folder))
         while True:
             records, after = journal.read(folder, offset)
-            told.refused += store.apply(records, folder)
+            result.refused += store.apply(records, folder)
             if after == offset:
                 break
             offset = after
-        told.refused += store.apply(journal.tail(folder, offset), folder)
+        result.refused += store.apply(journal.tail(folder, offset), folder)
+        with contextlib.suppress(OSError):  # a journal that may be read only
+            journal.mark_delivered(folder, offset, store.uri)
     except Unreachable as error:
-        return Told(told.refused, told.damaged, journal.count(folder, offset), str(error))
+        result.waiting, result.trouble = journal.count(folder, offset), str(error)
     except WrongCall as error:
-        told.trouble = str(error)
-        return told
+        result.trouble = str(error)
     except OSError as error:
-        told.trouble = f"{error.filename or folder} cannot be read: {error.strerror}"
-        return told
-    with contextlib.suppress(OSError):  # a journal that may be read only
-        journal.mark_delivered(folder, offset, store.uri)
-    return told
+        result.trouble = f"{error.filename or folder} cannot be read: {error.strerror}"
+    return result
 
 
-def _lines(told: Sequence[Told], folder: Path, uri: str) -> list[str]:
-    """Lines of the summary that is printed."""
-    damaged = [str(line) for one in told for line in one.damaged.values()]
-    refused = [line for one in told for line in one.refused]
-    lines = journal.named(damaged) + journal.named([f"refused: {line}" for line in refused])
-    lines += [one.trouble for one in told if one.trouble and not one.waiting]
+def _lines(results: Sequence[ReplayResult], folder: Path, uri: str) -> list[str]:
+    """Return the lines of the summary that is printed."""
+    damaged = [str(damage) for result in results for damage in result.damaged.values()]
+    refused = [f"refused: {line}" for result in results for line in result.refused]
+    lines = journal.named(damaged) + journal.named(refused)
+    lines += [result.trouble for result in results if result.trouble and not result.waiting]
     again = shell.command("replay", "--journal", str(folder))
-    if waiting := sum(one.waiting for one in told):
-        reason = next(one.trouble for one in told if one.waiting)
+    if waiting := sum(result.waiting for result in results):
+        reason = next(result.trouble for result in results if result.waiting)
         lines.append(f"{waiting:,} records wait: {uri}: {reason}; send them when it can: {again}")
     elif refused:
         lines.append(f"what was refused stays in the journal; send it again: {again}")

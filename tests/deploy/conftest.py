@@ -1,15 +1,16 @@
-"""What the tests of servers share: a place for one, and its end."""
+"""What the tests of servers share: a place for one and its end, and two teams of the group's."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.deploy.group import native
+from tests.deploy.group import Group, Team, native
+from tracking.store import Store
 
 
 @pytest.fixture
@@ -20,3 +21,25 @@ def place() -> Iterator[Path]:
     for server in folder.iterdir():
         native("stop", server)
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def hers(group: Group) -> Team:
+    return Team(group, "alice", "vision")
+
+
+@pytest.fixture(scope="module")
+def his(group: Group) -> Team:
+    return Team(group, "bob", "speech")
+
+
+@pytest.fixture
+def as_user(group: Group, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Store]:
+    """Return the server as a user sees it, who is this process's from then on."""
+
+    def become(user: str) -> Store:
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", user)
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", group.password(user))
+        return Store(group.uri)
+
+    return become

@@ -10,17 +10,22 @@ import socket
 import subprocess
 import sys
 import tempfile
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 
 from tests import warm
 from tests.conftest import PYTHONPATH, ROOT
 
+API = "/api/2.0/mlflow"
 # The copy of Python of the group's server, where it needs one: others use it too, since one takes a gigabyte.
 _copies: list[Path] = []
 
@@ -109,3 +114,63 @@ def running() -> Iterator[Group]:
     _copies.clear()
     native("stop", folder)
     shutil.rmtree(place)
+
+
+def ask(
+    group: Group,
+    words: tuple[str, str] | None,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    source: str = "127.0.0.1",
+) -> tuple[int, str]:
+    """Return status and text of a request that no library tidies up."""
+    netloc = urlsplit(group.uri).netloc
+    connection = HTTPConnection(netloc, timeout=60, source_address=(source, 0))
+    headers = {"Content-Type": "application/json"}
+    if words:
+        headers["Authorization"] = f"Basic {b64encode(':'.join(words).encode()).decode()}"
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    text = answer.read().decode(errors="replace")
+    connection.close()
+    return answer.status, text
+
+
+def raw(group: Group, head: str, body: bytes) -> int:
+    """Return the status of a request whose headers are as they stand. head: without those that name it."""
+    words = b64encode(f"bob:{group.password('bob')}".encode()).decode()
+    netloc = urlsplit(group.uri).netloc
+    with socket.create_connection(("127.0.0.1", int(netloc.rpartition(":")[2])), 30) as connection:
+        first, _, headers = head.partition("\n")
+        own = f"Host: {netloc}\nAuthorization: Basic {words}\nConnection: close\n"
+        text = f"{first} HTTP/1.1\n{own}{headers}\n\n".replace("\n", "\r\n")
+        connection.sendall(text.encode() + body)
+        return int(connection.makefile("rb").readline().split()[1])
+
+
+class Team:
+    """A team's user, its captioning experiment, and in it a run with a file and a logged model."""
+
+    def __init__(self, group: Group, user: str, team: str) -> None:
+        self.group, self.user, self.team = group, user, team
+        named = {"experiment_name": f"{team}/captioning"}
+        found = group.ask(user, "GET", f"{API}/experiments/get-by-name", params=named)
+        self.experiment = str(found.json()["experiment"]["experiment_id"])
+        self.run = self.post("runs/create", experiment_id=self.experiment)["run"]["info"]["run_id"]
+        model = {"name": "kept", "source_run_id": self.run}
+        made = self.post("logged-models", experiment_id=self.experiment, **model)
+        self.model = made["model"]["info"]["model_id"]
+        artifacts = "/api/2.0/mlflow-artifacts/artifacts"
+        self.file = f"{artifacts}/{self.experiment}/{self.run}/artifacts/note.txt"
+        group.ask(user, "PUT", self.file, data=b"kept").raise_for_status()
+
+    def post(self, action: str, **sent: object) -> Any:
+        answer = self.group.ask(self.user, "POST", f"{API}/{action}", json=sent)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def tries(self, method: str, path: str, sent: object = None) -> tuple[int, str]:
+        body = {} if sent is None else {"json": sent}
+        answer = self.group.ask(self.user, method, path, **body)
+        return answer.status_code, answer.text

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 from base64 import b64encode
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from deploy.guard import routes
 from tests.conftest import PYTHONPATH
-from tests.deploy.group import Group
-from tests.deploy.test_guard import API, Team, ask
+from tests.deploy.group import API, Group, Team, ask, raw
 
 CLASSES = ("NUL", "whitespace", "case", "escapes", "duplicates", "look-alikes", "camelCase")
 OF_EACH_CLASS, SENT_OF_EACH_CLASS = 1_000, 2
 
 
-@pytest.fixture(scope="module")
-def hers(group: Group) -> Team:
-    team = Team(group, "alice", "vision")
-    if team.tries("GET", f"{API}/registered-models/get?name=vision.kept")[0] != 200:
-        team.post("registered-models/create", name="vision.kept")
-    return team
-
-
-@pytest.fixture(scope="module")
-def his(group: Group) -> Team:
-    team = Team(group, "bob", "speech")
-    for name in ("speech.mine", "speech.second"):
+@pytest.fixture(scope="module", autouse=True)
+def registered(hers: Team, his: Team) -> None:
+    for team, name in ((hers, "vision.kept"), (his, "speech.mine"), (his, "speech.second")):
         if team.tries("GET", f"{API}/registered-models/get?name={name}")[0] != 200:
             team.post("registered-models/create", name=name)
-    return team
 
 
 def state(hers: Team, his: Team) -> dict[str, Any]:
@@ -250,18 +237,6 @@ def test_variations_reach_nothing_of_another_team(group: Group, hers: Team, his:
 # Other ways to be read twice
 
 
-def raw(group: Group, head: str, body: bytes) -> int:
-    """Return the status of a request whose headers are as they stand. head: without those that name it."""
-    words = b64encode(f"bob:{group.password('bob')}".encode()).decode()
-    netloc = urlsplit(group.uri).netloc
-    with socket.create_connection(("127.0.0.1", int(netloc.rpartition(":")[2])), 30) as connection:
-        first, _, headers = head.partition("\n")
-        own = f"Host: {netloc}\nAuthorization: Basic {words}\nConnection: close\n"
-        text = f"{first} HTTP/1.1\n{own}{headers}\n\n".replace("\n", "\r\n")
-        connection.sendall(text.encode() + body)
-        return int(connection.makefile("rb").readline().split()[1])
-
-
 JSON = "Content-Type: application/json"
 TAG = '{"run_id": "MY_RUN", "key": "a", "value": "b"}'
 TWO_READINGS: dict[str, tuple[str, bytes]] = {
@@ -282,6 +257,12 @@ TWO_READINGS: dict[str, tuple[str, bytes]] = {
     "an old name and a new one": (JSON, TAG.replace("{", '{"run_uuid": "HER_RUN", ').encode()),
     "JSON in JSON": (JSON, json.dumps(TAG).encode()),
     "an extension": (JSON, TAG.replace("{", '{"[mlflow.run_id]": "HER_RUN", ').encode()),
+    "twice": (JSON, TAG.replace("{", '{"run_id": "HER_RUN", ').encode()),
+    "two names": (JSON, TAG.replace("{", '{"runUuid": "HER_RUN", ').encode()),
+    "a list": (JSON, f"[{TAG}]".encode()),
+    "deep": (JSON, b'{"a":' * 10_000 + b"1" + b"}" * 10_000),
+    "not so deep": (JSON, b'{"a":' * 40 + b"1" + b"}" * 40),
+    "no JSON": (JSON, b"run_id=HER_RUN&key=b"),
 }
 
 
@@ -322,11 +303,17 @@ def test_a_path_is_read_in_one_way(group: Group, his: Team, path: str) -> None:
         "run_id=MY_RUN&run_id[]=HER_RUN",
         "run_id=MY_RUN%00",
         "run_id=%C0%80MY_RUN",
+        "run_id=MY_RUN&run_id=HER_RUN",
+        "run_id=MY_RUN&run_uuid=HER_RUN",
+        "run_id=%ff",
+        "run_id",
     ],
 )
 def test_a_query_is_read_in_one_way(group: Group, hers: Team, his: Team, query: str) -> None:
     sent = query.replace("MY_RUN", his.run).replace("HER_RUN", hers.run)
     assert raw(group, f"GET {API}/runs/get?{sent}", b"") == 400
+    several = f"run_id={hers.run}&run_id={his.run}&metric_key=m"
+    assert raw(group, f"GET /ajax-api/2.0/mlflow/metrics/get-history-bulk?{several}", b"") == 200
 
 
 def test_a_nul_in_graphql_variables_is_refused(hers: Team, his: Team) -> None:

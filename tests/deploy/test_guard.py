@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,61 +24,14 @@ import pytest
 
 from deploy.guard import routes
 from tests.conftest import ROOT, wait_for
-from tests.deploy.group import Group
+from tests.deploy.group import API, Group, Team, ask
 
-API = "/api/2.0/mlflow"
 ADDRESSES = count(10)
 
 
 def address() -> str:
     """Where nobody has asked from before: wrong passwords make others at the same address wait."""
     return f"127.0.{next(ADDRESSES)}.1"
-
-
-def ask(
-    group: Group, words: tuple[str, str] | None, method: str, path: str, body: bytes = b"", source: str = "127.0.0.1"
-) -> tuple[int, str]:
-    """Status and answer of a request that no library tidies up."""
-    connection = HTTPConnection(urlsplit(group.uri).netloc, timeout=60, source_address=(source, 0))
-    headers = {"Authorization": f"Basic {b64encode(':'.join(words).encode()).decode()}"} if words else {}
-    connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
-    answer: HTTPResponse = connection.getresponse()
-    text = answer.read().decode(errors="replace")
-    connection.close()
-    return answer.status, text
-
-
-class Team:
-    """A team's user, its captioning experiment, and in it a run with a file and a logged model."""
-
-    def __init__(self, group: Group, user: str, team: str) -> None:
-        self.group, self.user, self.team = group, user, team
-        found = group.ask(user, "GET", f"{API}/experiments/get-by-name", params={"experiment_name": f"{team}/captioning"})
-        self.experiment = str(found.json()["experiment"]["experiment_id"])
-        self.run = self.post("runs/create", experiment_id=self.experiment)["run"]["info"]["run_id"]
-        made = self.post("logged-models", experiment_id=self.experiment, name="kept", source_run_id=self.run)
-        self.model = made["model"]["info"]["model_id"]
-        self.file = f"/api/2.0/mlflow-artifacts/artifacts/{self.experiment}/{self.run}/artifacts/note.txt"
-        group.ask(user, "PUT", self.file, data=b"kept").raise_for_status()
-
-    def post(self, action: str, **sent: object) -> Any:
-        answer = self.group.ask(self.user, "POST", f"{API}/{action}", json=sent)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    def tries(self, method: str, path: str, sent: object = None) -> tuple[int, str]:
-        answer = self.group.ask(self.user, method, path, **({} if sent is None else {"json": sent}))
-        return answer.status_code, answer.text
-
-
-@pytest.fixture(scope="module")
-def hers(group: Group) -> Team:
-    return Team(group, "alice", "vision")
-
-
-@pytest.fixture(scope="module")
-def his(group: Group) -> Team:
-    return Team(group, "bob", "speech")
 
 
 def addresses_of(kinds: list[str]) -> Iterator[tuple[str, str]]:
@@ -104,40 +57,49 @@ def test_every_route_of_mlflow_is_classified(tmp_path: Path) -> None:
 
 
 def test_a_route_that_nobody_has_classified_is_refused(group: Group) -> None:
-    for path in (f"{API}/runs/invent", "/ajax-api/9.0/mlflow/anything", "//api/2.0/mlflow/runs/get", f"{API}/runs/get/"):
+    unknown = (f"{API}/runs/invent", "/ajax-api/9.0/mlflow/anything", f"/{quote('http://127.0.0.1/')}")
+    for path in (*unknown, "//api/2.0/mlflow/runs/get", f"{API}/runs/get/"):
         assert ask(group, ("admin", group.password("admin")), "GET", path)[0] == 403
-    fewer = {kind: [line for line in lines if "runs/get" not in line] for kind, lines in routes.classes().items()}
-    assert routes.Routes(routes.classes()).match("GET", f"{API}/runs/get") is not None
+    classes = routes.classes()
+    fewer = {kind: [line for line in lines if "runs/get" not in line] for kind, lines in classes.items()}
+    assert routes.Routes(classes).match("GET", f"{API}/runs/get") is not None
     assert routes.Routes(fewer).match("GET", f"{API}/runs/get") is None
 
 
-def test_what_is_refused_is_refused_to_everybody(group: Group) -> None:
-    found = {
-        (user, method, path): group.ask(user, method, path, json={}).status_code
-        for method, path in addresses_of([routes.REFUSED])
-        for user in ("alice", "admin")
-    }
-    assert len(found) > 500
-    assert {one: status for one, status in found.items() if status != 403} == {}
-
-
-def test_no_account_runs_a_command(group: Group) -> None:
+def test_what_is_refused_is_refused_to_administrators_too(group: Group) -> None:
     """The assistant takes a provider's address from its user, and runs what the provider asks for."""
-    own = {"providers": {"openai": {"base_url": "http://127.0.0.1:9/v1", "selected": True}}}
-    for user in ("alice", "admin"):
-        assert group.ask(user, "PUT", "/ajax-api/3.0/mlflow/assistant/config", json=own).status_code == 403
-        sent = {"message": "run touch /tmp/owned", "experiment_id": "0"}
-        assert group.ask(user, "POST", "/ajax-api/3.0/mlflow/assistant/message", json=sent).status_code == 403
-        assert group.ask(user, "GET", "/ajax-api/3.0/mlflow/assistant/sessions/x/stream").status_code == 403
+    refused = list(addresses_of([routes.REFUSED]))
+    statuses = {line: group.ask("admin", *line, json={}).status_code for line in refused}
+    assert len(statuses) > 250
+    assert ("PUT", "/ajax-api/3.0/mlflow/assistant/config") in statuses
+    assert {line: status for line, status in statuses.items() if status != 403} == {}
+    assert group.ask("alice", *refused[0], json={}).status_code == 403
 
 
 def test_without_a_name_there_is_nothing_but_health_and_the_pages_own_files(group: Group) -> None:
     closed = [kind for kind in routes.classes() if kind != routes.OPEN]
     found = {(method, path): ask(group, None, method, path)[0] for method, path in addresses_of(closed)}
     assert len(found) > 500
-    assert {one: status for one, status in found.items() if status != 401} == {}
+    assert {line: status for line, status in found.items() if status != 401} == {}
     assert ask(group, None, "GET", "/health") == (200, "OK")
     assert ask(group, None, "GET", "/ready") == (200, "ready\n")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "localhost.evil.example:80"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:1234"},
+        {"Origin": "http://127.0.0.1:9"},
+    ],
+)
+def test_forged_hosts_and_foreign_pages_are_refused(group: Group, headers: dict[str, str]) -> None:
+    sent = {"experiment_ids": ["0"]}
+    answer = group.ask("alice", "POST", f"{API}/runs/search", json=sent, headers=headers)
+    assert answer.status_code == 403
 
 
 # Whose things are whose
@@ -148,7 +110,13 @@ def test_a_second_name_of_a_run_does_not_lead_to_another_teams_files(hers: Team,
         for prefix in routes.PREFIXES:
             path = f"{prefix}/2.0/mlflow/upload-artifact?{query}&path=note.txt"
             assert his.group.ask("bob", "POST", path, data=b"his").status_code in (400, 403)
-    assert hers.group.ask("alice", "GET", hers.file).content == b"kept"
+    for method in ("PUT", "DELETE"):
+        assert his.group.ask("bob", method, hers.file, data=b"his").status_code == 403
+    assert his.group.ask("bob", "GET", hers.file).content == b"kept"
+
+
+POINT = {"key": "m", "value": 1, "timestamp": 1}
+PASSWORD = "long enough password"
 
 
 @pytest.mark.parametrize(
@@ -161,20 +129,25 @@ def test_a_second_name_of_a_run_does_not_lead_to_another_teams_files(hers: Team,
         ("POST", "model-versions/create", {"name": "speech.m", "source": "models:/HER_MODEL"}),
         ("POST", "model-versions/create", {"name": "speech.m", "source": "runs:/MY_RUN/m", "model_id": "HER_MODEL"}),
         ("POST", "model-versions/create", {"name": "speech.m", "source": "mlflow-artifacts:/HERS/x/artifacts/m"}),
-        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "run_uuid": "HER_RUN", "key": "m", "value": 1, "timestamp": 1}),
-        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "runId": "HER_RUN", "key": "m", "value": 1, "timestamp": 1}),
-        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "key": "m", "value": 1, "timestamp": 1, "model_id": "HER_MODEL"}),
-        (
-            "POST",
-            "runs/log-batch",
-            {"run_id": "MY_RUN", "metrics": [{"key": "m", "value": 1, "timestamp": 1, "step": 0, "model_id": "HER_MODEL"}]},
-        ),
-        ("POST", "runs/set-tag", {"run_id": "HER_RUN", "key": "a", "value": "b"}),
-        ("POST", "runs/outputs", {"run_id": "MY_RUN", "models": [{"model_id": "HER_MODEL", "step": 0}]}),
-        ("POST", "runs/set-tag?run_id=HER_RUN", {"run_id": "MY_RUN", "key": "a", "value": "b"}),
-        ("POST", "runs/set-tag", {"run_id": ["HER_RUN"], "key": "a", "value": "b"}),
         ("POST", "model-versions/create", {"name": "speech.m", "source": "models:/vision.captioner/1"}),
         ("POST", "registered-models/set-tag", {"name": "vision.captioner", "key": "a", "value": "b"}),
+        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "run_uuid": "HER_RUN", **POINT}),
+        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "runId": "HER_RUN", **POINT}),
+        ("POST", "runs/log-metric", {"run_id": "MY_RUN", **POINT, "model_id": "HER_MODEL"}),
+        ("POST", "runs/log-batch", {"run_id": "MY_RUN", "metrics": [{**POINT, "step": 0, "model_id": "HER_MODEL"}]}),
+        ("POST", "runs/log-batch", {"run_id": "HER_RUN", "params": [{"key": "a", "value": "b"}]}),
+        ("POST", "runs/set-tag", {"run_id": "HER_RUN", "key": "team", "value": "speech"}),
+        ("POST", "runs/set-tag?run_id=HER_RUN", {"run_id": "MY_RUN", "key": "a", "value": "b"}),
+        ("POST", "runs/set-tag", {"run_id": ["HER_RUN"], "key": "a", "value": "b"}),
+        ("POST", "runs/outputs", {"run_id": "MY_RUN", "models": [{"model_id": "HER_MODEL", "step": 0}]}),
+        ("POST", "runs/create", {"experiment_id": "HERS"}),
+        ("POST", "runs/update", {"run_id": "HER_RUN", "status": "FINISHED"}),
+        ("POST", "runs/delete", {"run_id": "HER_RUN"}),
+        ("POST", "experiments/delete", {"experiment_id": "HERS"}),
+        ("POST", "experiments/set-experiment-tag", {"experiment_id": "HERS", "key": "mlflow.note.content", "value": "x"}),
+        ("POST", "users/create", {"username": "eve", "password": PASSWORD}),
+        ("PATCH", "users/update-password", {"username": "alice", "password": PASSWORD}),
+        ("PATCH", "users/update-admin", {"username": "bob", "is_admin": True}),
     ],
 )
 def test_what_a_request_names_is_its_accounts_to_write(
@@ -182,17 +155,16 @@ def test_what_a_request_names_is_its_accounts_to_write(
 ) -> None:
     ids = {"MY_MODEL": his.model, "HER_MODEL": hers.model, "MY_RUN": his.run, "HER_RUN": hers.run}
     ids |= {"HERS": hers.experiment, "MINE": his.experiment}
+    own = [f"{API}/logged-models/{hers.model}", f"{API}/runs/get?run_id={hers.run}"]
+    own += [f"{API}/experiments/get?experiment_id={hers.experiment}", f"{API}/users/current"]
 
     def filled(text: str) -> str:
-        return re.sub("|".join(ids), lambda one: ids[one[0]], text)
+        return re.sub("|".join(ids), lambda match: ids[match[0]], text)
 
-    before = [hers.group.ask("alice", "GET", f"{API}/logged-models/{hers.model}").text]
-    before.append(hers.group.ask("alice", "GET", f"{API}/runs/get?run_id={hers.run}").text)
+    before = [hers.group.ask("alice", "GET", place).text for place in own]
     status, text = his.tries(method, filled(f"{API}/{path}"), json.loads(filled(json.dumps(sent))))
     assert status in (400, 403), text
-    after = [hers.group.ask("alice", "GET", f"{API}/logged-models/{hers.model}").text]
-    after.append(hers.group.ask("alice", "GET", f"{API}/runs/get?run_id={hers.run}").text)
-    assert after == before
+    assert [hers.group.ask("alice", "GET", place).text for place in own] == before
 
 
 def test_what_is_ones_own_is_written_as_ever(hers: Team) -> None:
@@ -205,31 +177,17 @@ def test_what_is_ones_own_is_written_as_ever(hers: Team) -> None:
     hers.post("runs/log-inputs", run_id=hers.run, models=[{"model_id": hers.model}])
 
 
-BODIES = {
-    "twice": b'{"run_id": "a", "run_id": "b"}',
-    "two names": b'{"run_id": "a", "runUuid": "b"}',
-    "UTF-16": '{"run_id": "a"}'.encode("utf-16"),
-    "a text in a text": json.dumps('{"run_id": "a"}').encode(),
-    "a list": b'[{"run_id": "a"}]',
-    "deep": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
-    "not so deep": b'{"a":' * 40 + b"1" + b"}" * 40,
-    "no JSON": b"run_id=a&key=b",
-}
-
-
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-def test_a_body_that_could_be_read_in_two_ways_is_refused(group: Group, body: bytes) -> None:
-    assert ask(group, ("bob", group.password("bob")), "POST", f"{API}/runs/set-tag", body)[0] == 400
-
-
-def test_a_query_that_names_a_thing_twice_is_refused(group: Group, hers: Team) -> None:
-    words = ("bob", group.password("bob"))
-    for query in (f"run_id={hers.run}&run_id=x", f"run_id={hers.run}&run_uuid=x", "run_id=%ff", "run_id"):
-        assert ask(group, words, "GET", f"{API}/runs/get?{query}")[0] == 400, query
-    assert ask(group, words, "GET", f"{API}/runs/get?run_id={hers.run}")[0] == 200
-    assert ask(group, words, "GET", f"{API}/runs/get", b'{"run_id": "x"}')[0] == 400
-    several = f"run_id={hers.run}&run_id={hers.run}&metric_key=m"
-    assert ask(group, words, "GET", f"/ajax-api/2.0/mlflow/metrics/get-history-bulk?{several}")[0] == 200
+@pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        ("params", {"key": "k" * 251, "value": "v"}),
+        ("tags", {"key": "t" * 251, "value": "v"}),
+        ("params", {"key": "<script>", "value": "v"}),
+        ("metrics", {"key": "../../m", "value": 1.0, "timestamp": 1, "step": 0}),
+    ],
+)
+def test_oversized_and_malformed_entries_are_refused(hers: Team, kind: str, entry: dict[str, object]) -> None:
+    assert hers.tries("POST", f"{API}/runs/log-batch", {"run_id": hers.run, kind: [entry]})[0] == 400
 
 
 # Where files lie
@@ -241,32 +199,36 @@ def test_files_lie_where_the_server_keeps_them(group: Group, hers: Team) -> None
             for name in ("artifact_location", "artifactLocation"):
                 sent = {"name": "vision/elsewhere", name: place}
                 assert group.ask(user, "POST", f"{API}/experiments/create", json=sent).status_code == 400
-    for source in (
-        "/etc",
-        "file:///etc",
-        "mlflow-artifacts:/1/../../etc",
-        "http://127.0.0.1/x",
-        "dbfs:/x",
-        "runs:/x",
-        "models:/a",
-    ):
+    sources = ("/etc", "file:///etc", "mlflow-artifacts:/1/../../etc", "http://127.0.0.1/x", "dbfs:/x", "runs:/x", "models:/a")
+    for source in sources:
         sent = {"name": "vision.captioner", "source": source}
         assert group.ask("alice", "POST", f"{API}/model-versions/create", json=sent).status_code == 400
     tag = {"experiment_id": hers.experiment, "key": "mlflow.artifactLocation", "value": "/etc"}
     assert group.ask("alice", "POST", f"{API}/experiments/set-experiment-tag", json=tag).status_code == 400
-    trace = {"trace": {"trace_info": {"trace_id": "tr-1", "tags": {"mlflow.artifactLocation": "/etc"}}}}
-    assert group.ask("alice", "POST", "/api/3.0/mlflow/traces", json=trace).status_code == 403
-    assert group.ask("alice", "GET", "/ajax-api/3.0/mlflow/get-trace-artifact?request_id=tr-1").status_code == 403
 
 
 @pytest.mark.parametrize(
-    "path", ["a/../../../secrets.json", "a//b", "a/./b", "a\\b", "%2fetc%2fx", "a%00b", "a%250ab", "a" * 300, "a/" * 70 + "a"]
+    "path",
+    [
+        *("../../../../../../etc/passwd", "..%2f..%2f..%2f..%2f..%2fetc%2fpasswd", "..%252f..%252fetc%252fpasswd"),
+        *("%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd", "%2fetc%2fpasswd", "/etc/passwd", "file:///etc/passwd"),
+        *("..\\..\\..\\etc\\passwd", "a/../../../secrets.json", "..%2f..%2f..%2f..%2f..%2fsecrets.json"),
+        *("a//b", "a/./b", "a\\b", "a%00b", "a%250ab", "a" * 300, "a/" * 70 + "a"),
+    ],
 )
-def test_a_path_of_a_file_is_what_it_says(group: Group, hers: Team, path: str) -> None:
-    inside = f"/api/2.0/mlflow-artifacts/artifacts/{hers.experiment}/{hers.run}/artifacts"
+def test_a_path_of_a_file_is_what_it_says_and_leads_nowhere_else(group: Group, hers: Team, path: str) -> None:
+    words, secrets = ("alice", group.password("alice")), group.folder / "secrets.json"
+    artifacts, before = "/api/2.0/mlflow-artifacts/artifacts", secrets.read_bytes()
+    inside = f"{artifacts}/{hers.experiment}/{hers.run}/artifacts"
     for method in ("GET", "PUT", "DELETE"):
-        status = ask(group, ("alice", group.password("alice")), method, f"{inside}/{path}", b"x" if method == "PUT" else b"")[0]
-        assert status in (400, 403), method
+        assert ask(group, words, method, f"{inside}/{path}", b"x" if method == "PUT" else b"")[0] in (400, 403)
+    for place in (f"{artifacts}/{path}", f"/get-artifact?run_id={hers.run}&path={path}"):
+        status, text = ask(group, words, "GET", place)
+        assert status >= 400, place
+        assert "root:" not in text
+    assert secrets.read_bytes() == before
+    listed = group.ask("alice", "GET", f"{API}/artifacts/list", params={"run_id": hers.run, "path": path})
+    assert "passwd" not in listed.text or listed.status_code >= 400
 
 
 # Whose a name is
@@ -300,9 +262,8 @@ def test_a_name_is_of_the_team_that_gives_it(group: Group, hers: Team, name: str
 
 
 def test_what_a_member_makes_is_the_teams(group: Group, hers: Team) -> None:
-    for given in ({"action": "add_user", "user": "anna", "team": "vision"},):
-        done = group.admin(**given)
-        assert done.returncode == 0, done.stderr
+    done = group.admin(action="add_user", user="anna", team="vision")
+    assert done.returncode == 0, done.stderr
     assert "export MLFLOW_EXPERIMENT_NAME='vision/launches'" in (group.accounts / "anna.env").read_text()
     made = group.ask("anna", "POST", f"{API}/experiments/create", json={"name": "vision/my study"}).json()["experiment_id"]
     tag = {"experiment_id": made, "key": "a", "value": "b"}
@@ -387,7 +348,7 @@ def test_a_slow_reader_of_a_large_file_costs_no_memory(group: Group, hers: Team)
 
 
 def resident_bytes(group: Group) -> int:
-    main = psutil.Process(json.loads((group.folder / "server.pid").read_text())["pid"])
+    main = psutil.Process(int((group.folder / "server.pid").read_text()))
     return sum(one.memory_info().rss for one in (main, *main.children(recursive=True)))
 
 
@@ -439,11 +400,6 @@ def test_a_request_that_would_cost_much_is_refused_before_it_does(hers: Team, pa
     begun = time.monotonic()
     assert hers.tries("POST", f"{API}/{path}", sent)[0] in (400, 404, 413)
     assert time.monotonic() - begun < 5
-
-
-def test_queries_of_the_ui_are_small(hers: Team) -> None:
-    for query in ("query {" + "a{" * 100, "query { __typename } #" + "x" * 20_000):
-        assert hers.tries("POST", "/graphql", {"query": query})[0] in (400, 413)
 
 
 def test_many_wrong_passwords_at_once_are_counted_too(group: Group) -> None:
@@ -528,7 +484,3 @@ def test_connections_that_say_nothing_end(group: Group) -> None:
                 return True
 
         wait_for(lambda: all(ended(one) for one in silent), 20)
-
-
-def test_an_address_that_is_quoted_in_a_name_is_only_a_name(group: Group) -> None:
-    assert ask(group, ("alice", group.password("alice")), "GET", f"/{quote('http://127.0.0.1/')}")[0] == 403

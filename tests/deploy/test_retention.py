@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,8 @@ PLACE = "vision/grid"
 
 
 @pytest.fixture
-def store(group: Group, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", group.password("admin"))
-    return Store(group.uri)
+def store(as_user: Callable[[str], Store]) -> Store:
+    return as_user("admin")
 
 
 def tell(store: Store, folder: Path, name: str, days_ago: int, *, report: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import re
@@ -24,7 +23,7 @@ import psutil
 import pytest
 import requests
 
-from deploy.native.folder import Folder, Settings
+from deploy.native.folder import Folder, Settings, locked
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import Group, free_port, native
 
@@ -39,7 +38,6 @@ os.setgid(user.pw_gid)
 os.setuid(user.pw_uid)
 sys.exit(main(sys.argv[1:]))
 """
-ORPHAN = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)"
 
 
 class Silent(BaseHTTPRequestHandler):
@@ -59,37 +57,25 @@ def other_port() -> Iterator[int]:
     server.shutdown()
 
 
-@pytest.fixture(params=["its main process", "what is left of its session"])
-def unrelated(request: pytest.FixtureRequest) -> Iterator[tuple[int, psutil.Process]]:
-    """The number of a session that is not the server's, and a process of it."""
-    if request.param == "its main process":
-        leader = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        one = psutil.Process(leader.pid)
-    else:
-        command = [sys.executable, "-c", ORPHAN]
-        leader = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
-        assert leader.stdout
-        one = psutil.Process(int(leader.stdout.readline()))
-        leader.wait()
-    yield leader.pid, one
-    one.kill()
-    leader.wait()
-
-
-def test_a_process_that_got_the_servers_number_is_left_alone(
-    place: Path, unrelated: tuple[int, psutil.Process], other_port: int
-) -> None:
-    number, one = unrelated
+def test_a_process_that_got_the_servers_number_is_left_alone(place: Path, other_port: int) -> None:
+    """The number is that of a session that is not the server's: no process holds its lock."""
     folder = Folder(place / "server")
     folder.set_up(Settings(database="sqlite", port=other_port))
-    for action, code in {"status": 1, "stop": 0, "start": 2}.items():
-        told = {"pid": number, "started_seconds": 1.5, "command": ["python", "-m", "mlflow", "server"]}
-        folder.pid_file.write_text(json.dumps(told))
-        done = native(action, folder.path)
-        assert done.returncode == code, done.stdout + done.stderr
-        assert one.is_running()
-        assert one.status() != psutil.STATUS_ZOMBIE
-    assert "something else answers" in done.stderr
+    folder.log.touch()
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
+        for action, code in {"status": 1, "stop": 0, "start": 2}.items():
+            folder.pid_file.write_text(str(stranger.pid))
+            done = native(action, folder.path)
+            assert done.returncode == code, done.stdout + done.stderr
+            assert stranger.poll() is None
+        assert "something else answers" in done.stderr
+        with locked(folder.log) as is_free:  # and of a server that runs the number has to be known
+            folder.pid_file.write_text("0")
+            assert is_free
+            done = native("stop", folder.path)
+        stranger.kill()
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 @AS_ROOT
@@ -137,7 +123,7 @@ def with_a_copy(group: Group, place: Path) -> Path:
 @AS_ROOT
 def test_a_server_whose_user_cannot_enter_pythons_folder_runs_a_private_copy(with_a_copy: Path) -> None:
     copy = with_a_copy / "python"
-    server = psutil.Process(json.loads((with_a_copy / "server.pid").read_text())["pid"])
+    server = psutil.Process(int((with_a_copy / "server.pid").read_text()))
     assert server.username() == "evenhand"
     assert server.environ()["PYTHONPATH"] == str(copy / "packages")
     account = server.cmdline()[0]
@@ -158,7 +144,7 @@ def test_a_server_whose_user_cannot_enter_pythons_folder_runs_a_private_copy(wit
 
 @AS_ROOT
 def test_the_server_may_write_its_artifacts_and_nothing_else(group: Group) -> None:
-    server = psutil.Process(json.loads((group.folder / "server.pid").read_text())["pid"])
+    server = psutil.Process(int((group.folder / "server.pid").read_text()))
     everyone = [server, *server.children(recursive=True)]
     assert {one.username() for one in everyone if one.status() != psutil.STATUS_ZOMBIE} == {"evenhand"}
     assert {one.gids().effective for one in everyone} == {pwd.getpwnam("evenhand").pw_gid}
@@ -184,7 +170,7 @@ def test_what_died_is_told_and_mended(place: Path) -> None:
     port = free_port()
     started = native("start", folder, "--port", str(port), "--workers", "1")
     assert started.returncode == 0, started.stdout + started.stderr
-    first = psutil.Process(json.loads((folder / "server.pid").read_text())["pid"])
+    first = psutil.Process(int((folder / "server.pid").read_text()))
     workers = first.children(recursive=True)
 
     for one in _cluster(folder):
@@ -210,7 +196,7 @@ def test_what_died_is_told_and_mended(place: Path) -> None:
     if os.getuid() == 0:
         assert (folder / "artifacts" / "old.txt").owner() == "evenhand"
 
-    second = psutil.Process(json.loads((folder / "server.pid").read_text())["pid"])
+    second = psutil.Process(int((folder / "server.pid").read_text()))
     workers = second.children(recursive=True)
     second.kill()
     wait_for(lambda: not second.is_running() or second.status() == psutil.STATUS_ZOMBIE, 10)

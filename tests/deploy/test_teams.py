@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -56,16 +57,6 @@ def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> li
     return [*records, RunClosed(owner, 200_000, "ok")]
 
 
-@pytest.fixture
-def as_user(group: Group, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    def become(user: str) -> Store:
-        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", user)
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", group.password(user))
-        return Store(group.uri)
-
-    return become
-
-
 def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(group: Group, tmp_path: Path) -> None:
     small = {"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "blocks": "1", "frameworks": "toy"}
     small |= {"bleu_images": "1", "beams": "1", "journal": str(tmp_path / "journal"), "cache": str(tmp_path / "cache")}
@@ -89,8 +80,8 @@ def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(group:
     assert group.password("alice") not in journal + done.stdout + done.stderr
 
 
-def test_three_teams_on_two_machines_are_compared_on_one_server(  # type: ignore[no-untyped-def]
-    group: Group, as_user, tmp_path: Path
+def test_three_teams_on_two_machines_are_compared_on_one_server(
+    group: Group, as_user: Callable[[str], Store], tmp_path: Path
 ) -> None:
     for at, (team, user) in enumerate({"vision": "alice", "speech": "bob", "text": "carol"}.items()):
         store = as_user(user)
@@ -129,7 +120,7 @@ def test_three_teams_on_two_machines_are_compared_on_one_server(  # type: ignore
     assert {tag["value"] for run in runs for tag in run["data"]["tags"] if tag["key"] in ("user", "team")} == {"carol", "text"}
 
 
-def test_another_teams_experiment_is_read_and_not_written(as_user, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_another_teams_experiment_is_read_and_not_written(as_user: Callable[[str], Store], tmp_path: Path) -> None:
     refused = as_user("bob").apply(campaign("vision", "bob", "m9", 1.0, seed=9), tmp_path)
     assert refused
     assert all(re.search("403|[Pp]ermission|not on this server", line) for line in refused)

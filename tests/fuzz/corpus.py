@@ -1,4 +1,4 @@
-"""Damaged copies of a valid file, drawn from a seed, and what a reader makes of them inside bounds of memory and time."""
+"""Damaged copies of valid files, drawn from a seed, and what a reader makes of them inside bounds of memory and time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import numpy as np
+
+from tracking.errors import WrongCall
 
 # Where sizes, counts and offsets end, wrap around or change their sign.
 INTEGERS = (0, 1, -1, 127, 128, 255, 256, 32_767, 65_535, 65_536, 10**9, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63)
@@ -32,6 +35,8 @@ PIECES = (
     b'{"a":' * 500,
 )
 WIDTHS = (1, 2, 4, 8)
+# A case takes milliseconds. Other work on the machine may stop it for some seconds.
+MAX_SECONDS = 20
 
 Case = TypeVar("Case")
 Change = Callable[[bytearray, np.random.Generator], None]
@@ -157,12 +162,82 @@ def outcome(read: Callable[[Case], object], cases: Iterable[Case], refusals: tup
     return found
 
 
-def bounded(work: Callable[..., Any], *arguments: Any, data_bytes: int = 1 << 30) -> Any:
-    """`work(*arguments)` in a process that cannot allocate more than `data_bytes`, a fork of one that imported these tests."""
+@dataclass(frozen=True)
+class Target:
+    """File of a valid data set, the bytes of it that are damaged, and how those become the file."""
+
+    path: Path
+    content: bytes
+    pack: Callable[[bytes], bytes] = bytes
+
+    @classmethod
+    def whole(cls, path: Path) -> Target:
+        return cls(path, path.read_bytes())
+
+    @classmethod
+    def head(cls, path: Path, size_bytes: int) -> Target:
+        """Damage in the first bytes only, which say what the rest is."""
+        content = path.read_bytes()
+        return cls(path, content[:size_bytes], lambda head: head + content[size_bytes:])
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files, and the bounds of whatever reads it.
+
+    Attributes:
+        write: Writes a valid data set into a folder.
+        read: Reads the data set of a folder whose file was damaged.
+        grown_bytes: Memory of all cases beyond the interpreter and its libraries.
+        data_bytes: What the process can allocate at most.
+        is_refused: Whether some damage is to be refused; otherwise it may all be read.
+    """
+
+    write: Callable[[Path], list[Target]]
+    read: Callable[[Path, Path], object]
+    grown_bytes: int = 256 << 20
+    data_bytes: int = 1 << 30
+    refusals: tuple[type[Exception], ...] = (WrongCall,)
+    is_refused: bool = True
+
+
+def check(form: Format, count: int, seed: int) -> None:
+    """Read about `count` damaged copies in a process of their own, and judge what became of them."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([f"{__package__}.{path.stem}" for path in Path(__file__).parent.glob("test_*.py")])
-    with ProcessPoolExecutor(1, mp_context=forks, initializer=_limit, initargs=(data_bytes,)) as pool:
-        return pool.submit(work, *arguments).result()
+    tests = Path(__file__).parent.glob("test_*.py")
+    forks.set_forkserver_preload([f"{__package__}.{path.stem}" for path in tests])
+    limits = (form.data_bytes,)
+    with ProcessPoolExecutor(1, mp_context=forks, initializer=_limit, initargs=limits) as pool:
+        found = pool.submit(_fuzz, form, count, seed).result()
+    print(found)
+    assert not found.wrong, found.wrong.most_common(5)
+    assert found.cases >= count
+    assert found.accepted > 0, found
+    assert found.refused > 0 or not form.is_refused, found
+    assert found.slowest_seconds < MAX_SECONDS, found
+    assert found.grown_bytes < form.grown_bytes, found
+
+
+def _fuzz(form: Format, count: int, seed: int) -> Outcome:
+    rng = np.random.default_rng(seed)
+    with TemporaryDirectory() as name:
+        folder = Path(name, "data")
+        folder.mkdir()
+        targets = form.write(folder)
+
+        def attempt(case: tuple[Target, bytes]) -> None:
+            target, content = case
+            whole = target.path.read_bytes()
+            target.path.write_bytes(target.pack(content))
+            try:
+                form.read(folder, target.path)
+            finally:
+                target.path.write_bytes(whole)
+
+        for target in targets:
+            attempt((target, target.content))  # what reading it imports and allocates is no case's
+        cases = ((target, content) for target in targets for content in mutations(target.content, rng, -(-count // len(targets))))
+        return outcome(attempt, cases, form.refusals)
 
 
 def _limit(data_bytes: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,10 +57,10 @@ class Driver:
         load = f"import ctypes, runpy; ctypes.CDLL({str(self.folder / NAME)!r})"
         return [sys.executable, "-c", f"{load}; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)", *arguments]
 
-    def python(self, script: str, **environment: str) -> str:
-        """A script in a process that sees the GPU; what it prints."""
+    def python(self, script: str, words: Iterable[str] = (), **environment: str) -> str:
+        """Return what a script prints in a process that sees the GPU."""
         done = subprocess.run(
-            [sys.executable, "-c", script],
+            [sys.executable, "-c", script, *words],
             env={**os.environ, **self.environment, **environment},
             capture_output=True,
             text=True,

@@ -128,58 +128,58 @@ def test_a_cell_on_the_cpu_is_not_charged_the_gpus_energy(driver: Driver) -> Non
 
 
 VISIBLE = """
-import json, os
+import json, os, sys
 from tracking.sensors import Sensors, nvml
-sensors = Sensors(os.getpid(), "cuda")
-print(json.dumps([[card.uuid for card in nvml.visible()], sensors.gpus, nvml.names(), sensors.missing.get("gpu", "")]))
+found = []
+for text in sys.argv[1:]:
+    os.environ["CUDA_VISIBLE_DEVICES"] = text
+    sensors = Sensors(os.getpid(), "cuda")
+    uuids = [card.uuid for card in nvml.visible()]
+    found.append([uuids, sensors.gpus, nvml.names(), sensors.missing.get("gpu", "")])
+del os.environ["CUDA_VISIBLE_DEVICES"]
+print(json.dumps([found, [card.uuid for card in nvml.visible()]]))
 """
+# What CUDA_VISIBLE_DEVICES holds, and the GPUs that CUDA shows then.
+CARDS: dict[str, list[int]] = {
+    "3,1": [3, 1],
+    "1,7,0": [1],
+    "0,-1,1": [0],
+    "": [],
+    "NoDevFiles": [],
+    "1,1": [],
+    "GPU-000000a2,0": [2, 0],
+    "GPU-0000": [],
+    UUIDS[1]: [1],
+}
+# The same of two GPUs, the first of which is divided into two MIG instances.
+MIG_CARDS = {
+    INSTANCES[1]: INSTANCES[1:],
+    "MIG-000000a0-0002": INSTANCES[1:],
+    UUIDS[0]: INSTANCES[:1],
+    "0,1": [INSTANCES[0], UUIDS[1]],
+    "MIG-ffff": [],
+}
 
 
-@pytest.mark.parametrize(
-    ("variable", "cards"),
-    [
-        ("3,1", [3, 1]),
-        ("1,7,0", [1]),
-        ("0,-1,1", [0]),
-        ("", []),
-        ("NoDevFiles", []),
-        ("1,1", []),
-        ("GPU-000000a2,0", [2, 0]),
-        ("GPU-0000", []),
-        (UUIDS[1], [1]),
-    ],
-)
-def test_the_devices_are_those_that_cuda_sees(driver: Driver, variable: str, cards: list[int]) -> None:  # noqa: F811
+def test_the_devices_are_those_that_cuda_sees(driver: Driver) -> None:  # noqa: F811
     driver.answers(cards=4)
-    uuids, keys, names, missing = json.loads(driver.python(VISIBLE, CUDA_VISIBLE_DEVICES=variable))
-    assert uuids == [UUIDS[index] for index in cards]
-    assert keys == [f"gpu_{index}" for index in cards[:1]]
-    assert names == ["Test GPU (driver 600.00)"] * len(cards)
-    assert bool(missing) == (not cards)
+    found, without = json.loads(driver.python(VISIBLE, CARDS))
+    assert without == UUIDS
+    for (uuids, keys, names, missing), cards in zip(found, CARDS.values(), strict=True):
+        assert uuids == [UUIDS[index] for index in cards]
+        assert keys == [f"gpu_{index}" for index in cards[:1]]
+        assert names == ["Test GPU (driver 600.00)"] * len(cards)
+        assert bool(missing) == (not cards)
 
 
-def test_without_the_variable_cuda_sees_all_devices(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    driver.answers(cards=3)
-    assert json.loads(driver.python(VISIBLE))[0] == UUIDS[:3]
-
-
-@pytest.mark.parametrize(
-    ("variable", "uuids"),
-    [
-        (INSTANCES[1], INSTANCES[1:]),
-        ("MIG-000000a0-0002", INSTANCES[1:]),
-        (UUIDS[0], INSTANCES[:1]),
-        ("0,1", [INSTANCES[0], UUIDS[1]]),
-        ("MIG-ffff", []),
-    ],
-)
-def test_mig_instances_are_devices_of_their_own(driver: Driver, variable: str, uuids: list[str]) -> None:  # noqa: F811
+def test_mig_instances_are_devices_of_their_own(driver: Driver) -> None:  # noqa: F811
     driver.answers({"0.instances": 2}, cards=2)
-    found, keys, names, _ = json.loads(driver.python(VISIBLE, CUDA_VISIBLE_DEVICES=variable))
-    assert found == uuids
-    assert keys == ["gpu_0"] * bool(uuids)
-    assert not uuids or names[0] == "Test GPU MIG 1g.10gb (driver 600.00)"
+    found, _ = json.loads(driver.python(VISIBLE, MIG_CARDS))
+    for (uuids, keys, names, _), expected in zip(found, MIG_CARDS.values(), strict=True):
+        assert uuids == expected
+        assert keys == ["gpu_0"] * bool(expected)
+        assert not expected or names[0].startswith("Test GPU")
+    assert found[0][2] == ["Test GPU MIG 1g.10gb (driver 600.00)"]
 
 
 def test_a_mig_instance_has_the_sensors_that_are_its_own(driver: Driver) -> None:  # noqa: F811
