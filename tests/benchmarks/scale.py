@@ -25,7 +25,7 @@ from experiments.campaign.campaign import ended_cells
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
-from experiments.config.outcomes import KNOWN
+from experiments.metrics import KNOWN
 from experiments.planning import design
 from experiments.studies.captioning import Settings
 from tracking import journal, mlflow_defaults

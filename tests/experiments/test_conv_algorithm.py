@@ -11,7 +11,7 @@ import pytest
 
 from experiments.campaign import launch
 from experiments.comparison import compare
-from experiments.comparison.report import ablations
+from experiments.comparison.analyses import ablations
 from experiments.comparison.runs.query import table
 from experiments.config import devices
 from experiments.config.console import Display

@@ -12,8 +12,8 @@ from experiments.cell.contract import DatasetInfo, Prepared
 from experiments.config import devices, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.outcomes import FREELY
 from experiments.config.settings import CampaignSettings
+from experiments.metrics import FREELY
 from experiments.planning.treatments import Treatment, require_single_steps
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank

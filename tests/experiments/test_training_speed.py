@@ -18,7 +18,7 @@ from experiments.campaign import launch
 from experiments.cell.contract import Prepared
 from experiments.cell.profile import PARTS
 from experiments.comparison import compare
-from experiments.comparison.report import training_speed as report
+from experiments.comparison.analyses import training_speed as report
 from experiments.comparison.runs.pairing import incomparable
 from experiments.comparison.runs.query import table
 from experiments.config.console import Display

@@ -12,9 +12,9 @@ import models
 from experiments.cell.checkpoint import TrainingState
 from experiments.cell.contract import CellSpec, Output
 from experiments.cell.measure import measure
-from experiments.config.outcomes import TO_ACCURACY
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
+from experiments.metrics import TO_ACCURACY
 from experiments.workloads import served
 from experiments.workloads.classification import classifier, confusion
 from models import own
