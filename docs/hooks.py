@@ -13,9 +13,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from experiments import metrics as catalogue
 from experiments import studies
 from experiments.cli import help as help_
-from experiments.config import outcomes, settings
+from experiments.config import settings
 from experiments.config.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,22 +106,22 @@ def metrics() -> str:
     return "\n\n".join(
         [
             "# Metrics",
-            "Generated from `experiments/config/outcomes.py`: what is judged, and how. A metric under `inference/` or "
+            "Generated from `experiments/metrics.py`: what is judged, and how. A metric under `inference/` or "
             "`inference/batch_N/` is judged like the one without this prefix. An empty margin is that of the comparison.",
-            _table(header, map(_metric, outcomes.KNOWN)),
+            _table(header, map(_metric, catalogue.KNOWN)),
             "## Other metrics",
             "The first pattern that matches a name decides. A name without a match is compared as a ratio, and neither "
             "direction is better.",
-            _table(header, map(_metric, outcomes.BY_SUFFIX)),
+            _table(header, map(_metric, catalogue.BY_SUFFIX)),
             "## Not judged",
             "Names that begin with one of these are recorded and not judged: "
-            + ", ".join(f"`{one}`" for one in outcomes.HIDDEN)
+            + ", ".join(f"`{one}`" for one in catalogue.HIDDEN)
             + ".",
         ]
     )
 
 
-def _metric(one: outcomes.Outcome) -> tuple[str, ...]:
+def _metric(one: catalogue.Metric) -> tuple[str, ...]:
     margin = "" if one.margin is None else f"{one.margin:g}"
     return f"`{one.metric}`", one.label, one.unit, one.kind, one.better, margin, one.headline[0] if one.headline else ""
 

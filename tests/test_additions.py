@@ -87,7 +87,7 @@ def read(path):
     "experiments/studies/own.py": """
 from dataclasses import dataclass, replace
 
-from experiments.config.outcomes import outcome
+from experiments.metrics import outcome
 from experiments.config.settings import setting
 from experiments.studies import classification
 
@@ -182,3 +182,33 @@ def test_a_model_inherits_its_contract(source: Path) -> None:
     done = run(source, os.environ, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_tiny.py")
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+def test_a_metric_is_one_entry_of_the_catalogue(source: Path) -> None:
+    """Its name, unit, direction, verb and short name reach verdicts, sentences, tables and the goals of a search."""
+    catalogue = source / "experiments" / "metrics.py"
+    more = 'headline=("training", 0), verb="reads", short=("tokens",)'
+    entry = f'    _ratio("train/tokens_per_second", "reading speed", "tokens/s", "higher", {more}),\n'
+    catalogue.write_text(catalogue.read_text().replace("KNOWN = (\n", f"KNOWN = (\n{entry}", 1))
+    script = """
+import pandas as pd
+from experiments.comparison import compare
+from experiments.comparison.report import tables
+from experiments.sweep import goals
+noise = [1, 1.01, 0.99, 1.02, 0.98, 1.01]
+rows = [
+    {"run_id": f"{level}{at}", "framework": level, "block": at, "train/tokens_per_second": speed * one}
+    for level, speed in (("a", 1e3), ("b", 2e3)) for at, one in enumerate(noise)
+]
+found = compare(pd.DataFrame(rows), baseline="a")
+(row,) = tables.verdicts(found).rows
+print(found.findings[0].row.verdict, found.findings[0].good, row[0], row[2], found.sentences[0])
+print(goals.objectives("tokens", ())[0])
+"""
+    done = run(source, os.environ, "-c", script)
+    assert done.returncode == 0, done.stderr
+    judged, searched = done.stdout.splitlines()
+    assert judged.startswith("faster True reading speed 2,")
+    assert "tokens/s b reads 2" in judged
+    assert "metric='train/tokens_per_second'" in searched
+    assert searched.endswith("direction='max')")

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments import metrics as catalogue
 from experiments import studies
-from experiments.config import outcomes, settings
+from experiments.config import settings
 from experiments.config.commands import COMMANDS
 from tests import documented
 from tests.conftest import ROOT
@@ -94,7 +95,7 @@ def test_the_reference_has_every_setting_with_its_meaning(site: Path) -> None:
 
 def test_the_reference_has_every_metric_that_is_judged(site: Path) -> None:
     shown = rows(site / "reference" / "metrics.html")
-    for one in (*outcomes.KNOWN, *outcomes.BY_SUFFIX):
+    for one in (*catalogue.KNOWN, *catalogue.BY_SUFFIX):
         assert one.label in shown[one.metric]
         assert one.kind in shown[one.metric]
     assert "headline" in words(site / "reference" / "metrics.html")

@@ -29,7 +29,6 @@ for _name in (
     "alembic.command",
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",
-    "experiments.comparison.report.figures",
     "experiments.workloads.captioning.prepare",
 ):
     import_module(_name)

@@ -187,7 +187,7 @@ def _title(settings: Compare) -> str:
 
 
 def _import_tools() -> None:
-    comparison = ("judgement", "verdicts.verdict", "verdicts.controls", "verdicts.steadiness", "report.figures")
+    comparison = ("judgement", "analyses.steadiness")
     for name in (*(f"comparison.{room}" for room in comparison), "campaign.extending"):
         importlib.import_module(f"experiments.{name}")
 

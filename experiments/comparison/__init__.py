@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from experiments.comparison.notebook import Result
-    from experiments.config.outcomes import Outcome
+    from experiments.metrics import Outcome
 
 
 def compare(

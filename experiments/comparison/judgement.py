@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from experiments.comparison.report import ablations, remarks, tables, wording, writing
+from experiments.comparison import analyses
+from experiments.comparison.analyses import BELOW, STUDY, Evidence, controls, memory_limits, precision
+from experiments.comparison.report import canvas, remarks, tables, wording, writing
 from experiments.comparison.report import card as cards
 from experiments.comparison.report.card import AnswerCard
 from experiments.comparison.report.remarks import Measured
+from experiments.comparison.report.rendering import Document
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import environment, pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
-from experiments.comparison.verdicts import batch_sizes, busy, controls, learning, memory_limits, papers, precision
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.comparison.verdicts.verdict import judge
 from experiments.config.console import Table
-from experiments.config.outcomes import Outcome
+from experiments.metrics import Outcome
 from tracking.errors import EvenhandError
 
+T = TypeVar("T")
 Steps = Callable[[Sequence[ShownRun]], list[RawRun]]
 TEXTS = {"markdown": "report.md", "csv": "comparison.csv", "json": "comparison.json"}
 
@@ -104,48 +108,81 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
         fetching = meanwhile.submit(steps_or_why, steps, spec, runs)
         comparison = judged(spec, runs)
         shown, missing = fetching.result()
-    if spec.protocol == "paper":
-        comparison = replace(comparison, papers=papers.rows(comparison, shown))
-    loud, alike = remarks.on_learning(learning.agreements(shown, comparison.baseline))
-    loud = [*busy.warning(comparison.findings), *remarks.on_eager(comparison.environment), *loud]
+    link = options.link or tables.nowhere
+    evidence = Evidence(comparison, runs, shown, spec.protocol, options.published, options.source, link)
+    parts = analyses.load()
+    loud = _all(analyses.in_order([one.warnings for one in parts], evidence))
     comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
+    evidence = replace(evidence, comparison=comparison)
     extra = options.also(comparison) if options.also else Extra([])
-    limits = precision.of_findings(wording.headlines(comparison), shown)
     advice = remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
-    card = cards.of(comparison, options.title, limits, environment.span(runs), advice)
-    tested = map(remarks.on_control, comparison.controls)
-    found = [*loud, *wording.sentences(comparison), *filter(None, [remarks.on_precision(limits)])]
-    found += [*tested, *alike, *extra.sentences]
-    if spec.factor.rpartition(".")[2] == "batch_size":
-        found += remarks.on_batches(batch_sizes.curves(comparison))
+    smallest = precision.smallest(precision.of_evidence(evidence))
+    card = cards.of(comparison, options.title, smallest, environment.span(runs), advice)
+    told = _all(analyses.in_order([one.sentences for one in parts], evidence))
+    found = [*loud, *wording.sentences(comparison), *told, *extra.sentences]
     unasked = [] if options.figures else ["Without figures, as asked for (figures=false)."]
+    notes = [*options.notes, *extra.sentences, *missing, *unasked]
     try:
-        path = writing.write(
-            comparison,
-            folder,
-            title=options.title,
-            runs=runs,
-            published=options.published,
-            published_source=options.source,
-            learning=alike,
-            notes=[*options.notes, *extra.sentences, *missing, *unasked],
-            raw=shown,
-            limits=limits,
-            card=card,
-            sections=[
-                *extra.sections,
-                *ablations.nodes(comparison, runs),
-                *tables.times_to_accuracy(comparison),
-                *tables.time_of_a_step(comparison),
-            ],
-            with_figures=options.figures,
-            link=options.link or tables.nowhere,
-        )
+        path = write(evidence, folder, card, sections=extra.sections, notes=notes, figures=options.figures)
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         return ComparisonResult(comparison, card, found, None, extra, f"No report: {error.strerror}: {folder}")
     return ComparisonResult(comparison, card, found, path, extra)
+
+
+def write(
+    evidence: Evidence,
+    folder: Path,
+    card: AnswerCard | str,
+    *,
+    sections: Sequence[Section] = (),
+    notes: Sequence[str] = (),
+    figures: bool = True,
+) -> Path:
+    """Write the report of a comparison: what every analysis adds, in its place.
+
+    Args:
+        card: what stands at the top, or the title of a card without dates and advice.
+        sections: tables of the study.
+        notes: lines at the end.
+
+    Returns:
+        The path of the HTML file.
+    """
+    comparison, parts = evidence.comparison, analyses.load()
+    limits = precision.of_evidence(evidence)
+    if isinstance(card, str):
+        card = cards.of(comparison, card, precision.smallest(limits))
+    of_tables = [*(one.tables for one in parts), {STUDY: lambda _: sections}]
+
+    def placed(start: int, end: int) -> list[Section]:
+        return _all(analyses.in_order(of_tables, evidence, start, end))
+
+    def drawn(start: int, end: int) -> list[canvas.Figure]:
+        drawings = analyses.in_order([one.figures for one in parts], evidence, start, end) if figures else []
+        return [canvas.made(drawing) for drawing in drawings if drawing]
+
+    last = analyses.LAST
+    others = drawn(0, last)
+    heading = [Section("Figures", "", (), ())] if others else []
+    body: list[Section | canvas.Figure] = [*placed(-last, 0), *drawn(-last, 0), *placed(0, BELOW)]
+    body += [*heading, *others, *placed(BELOW, last)]
+    unread = [f"The steps of {run.level}, block {run.block} are not shown: {run.trouble}" for run in evidence.raw if run.trouble]
+    document = Document(
+        card,
+        writing.subtitle(comparison),
+        precision.sentence(limits),
+        comparison.warnings,
+        wording.sentences(comparison),
+        body,
+        [*unread, *writing.missing(comparison), *notes],
+    )
+    return writing.write(comparison, document, folder)
+
+
+def _all(several: Iterable[Sequence[T]]) -> list[T]:
+    return list(itertools.chain.from_iterable(several))
 
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:

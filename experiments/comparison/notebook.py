@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from experiments.comparison import judgement
+from experiments.comparison import analyses, judgement
+from experiments.comparison.analyses import Evidence
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions
-from experiments.comparison.report import rendering, tables, wording, writing
+from experiments.comparison.report import canvas, rendering, tables, wording
 from experiments.comparison.runs import given, names, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
-from experiments.comparison.verdicts import batch_sizes
 from experiments.comparison.verdicts.findings import Comparison
 from tracking.errors import EvenhandError, WrongCall
 
 if TYPE_CHECKING:
-    from experiments.comparison.report.figures import Figure
+    from experiments.comparison.report.canvas import Drawing, Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,18 +40,13 @@ class Result(Comparison):
     @property
     def figures(self) -> tuple[str, ...]:
         """The names that `figure` takes."""
-        from experiments.comparison.report import figures
-
-        return figures.names(self, self._raw, self._curves)
+        return tuple(self._drawings)
 
     def figure(self, name: str) -> Figure:
         """One figure of the report, which a notebook shows; `.svg` and `.png` hold it. Raises WrongCall for an unknown name."""
-        from experiments.comparison.report import figures
-
-        have = self.figures
-        if name not in have:
-            raise WrongCall(f"no figure '{name}' of this comparison; have {', '.join(have) or 'none'}")
-        return figures.draw(self, self._raw, self._curves, only=name)[0]
+        if name not in self._drawings:
+            raise WrongCall(f"no figure '{name}' of this comparison; have {', '.join(self._drawings) or 'none'}")
+        return canvas.made(self._drawings[name])
 
     def save(self, folder: str | Path = "comparison", *, title: str = "Comparison", figures: bool = True) -> Path:
         """Write the report into a folder: report.html, report.md, comparison.csv, comparison.json, figures/.
@@ -72,13 +67,10 @@ class Result(Comparison):
         return rendering.fragment([*self.warnings], self.sentences, tables.verdicts(self))
 
     @cached_property
-    def _raw(self) -> Sequence[RawRun]:
-        """Steps and sensors of the runs that figures show."""
-        return judgement.steps_or_why(self._fetched, self.spec, self.runs)[0]
-
-    @cached_property
-    def _curves(self) -> tuple[batch_sizes.Curve, ...]:
-        return batch_sizes.curves(self, writing.first_batch_size(self.runs, self._raw))
+    def _drawings(self) -> dict[str, Drawing]:
+        """Every figure that there is something to show in, with steps and sensors of some runs."""
+        raw = judgement.steps_or_why(self._fetched, self.spec, self.runs)[0]
+        return {one.name: one for one in analyses.drawings(Evidence(self, self.runs, raw))}
 
     def _fetched(self, shown: Sequence[ShownRun]) -> list[RawRun]:
         if not self.on_server:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from experiments.config import devices
 from experiments.config import settings as settings_
-from experiments.config.outcomes import FREELY, Outcome, declared, outcome
+from experiments.metrics import FREELY, Outcome, declared, outcome
 from tracking import plain
 from tracking.errors import WrongCall
 

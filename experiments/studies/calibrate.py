@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from experiments.config.outcomes import outcome
 from experiments.config.settings import setting
+from experiments.metrics import outcome
 from experiments.planning.treatments import Treatment, compared, controls, require_single_steps
 from experiments.studies import captioning
 from tracking.cpus import cpus

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.config.outcomes import outcome
 from experiments.config.settings import MAX_EPOCHS, MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
+from experiments.metrics import outcome
 from experiments.planning.length import Scaling
 
 TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"

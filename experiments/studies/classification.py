@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.config.outcomes import Outcome, outcome
 from experiments.config.settings import MAX_EPOCHS, MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
+from experiments.metrics import Outcome, outcome
 from experiments.planning.length import Scaling
 from experiments.planning.treatments import Treatment, compared, controls
 

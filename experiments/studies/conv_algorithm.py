@@ -10,8 +10,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from experiments.config import devices
-from experiments.config.outcomes import outcome
 from experiments.config.settings import MAX_ROWS, per_cell, setting
+from experiments.metrics import outcome
 from experiments.planning.treatments import Treatment, check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
@@ -149,8 +149,8 @@ def _has_lengths(model: str) -> bool:
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """Every algorithm over the baseline, the published figures beside it."""
+    from experiments.comparison.analyses import ablations
     from experiments.comparison.judgement import Extra
-    from experiments.comparison.report import ablations
 
     of_pictures = dict.fromkeys(OF_PICTURES, PICTURES)
     found = ablations.convolutions(comparison, treatments(settings), of_pictures, EPOCHS, SOURCE, size=settings.size)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from experiments.config.outcomes import outcome
 from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, per_cell, setting
+from experiments.metrics import outcome
 from experiments.planning.treatments import Treatment, check_count, require_single_steps
 from tracking import provenance
 from tracking.errors import WrongCall
@@ -212,10 +212,10 @@ def _check_nodes(settings: Settings) -> None:
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """Speed-up and efficiency beside the ideal; what the exchange of gradients costs; what was proven before."""
+    from experiments.comparison.analyses import workers
     from experiments.comparison.judgement import Extra
-    from experiments.comparison.report import speedup
 
     found = dict[str, tuple[int, str]]()
     for name in settings.frameworks:
         found |= groups(settings.workers, settings.compression, name)
-    return Extra([], sections=speedup.sections(comparison, found, settings.scaling))
+    return Extra([], sections=workers.sections(comparison, found, settings.scaling))

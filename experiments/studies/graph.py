@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from experiments.config.outcomes import outcome
 from experiments.config.settings import per_cell, setting
+from experiments.metrics import outcome
 from experiments.planning.treatments import Treatment, check_count
 from experiments.studies import training_speed
 from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
@@ -130,8 +130,8 @@ def _all_but(name: str) -> tuple[str, ...]:
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """Every program over TensorFlow's, the published figures beside it; and when compiling has paid."""
+    from experiments.comparison.analyses import ablations
     from experiments.comparison.judgement import Extra
-    from experiments.comparison.report import ablations
 
     levels = tuple(dict.fromkeys(str(one.settings["program"]) for one in treatments(settings)))
     speeds = ablations.graphs(comparison, settings.models, levels, TABLE, SOURCE, size=settings.size)

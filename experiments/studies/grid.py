@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from experiments.config.outcomes import outcome
 from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, per_cell, setting
+from experiments.metrics import outcome
 from experiments.planning.treatments import Treatment, check_count
 
 TITLE = "A grid on synthetic tensors: models, batch sizes, image sizes, training and inference"

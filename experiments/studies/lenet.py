@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from experiments.config.outcomes import Hypothesis, Outcome, outcome
 from experiments.config.settings import MAX_ROWS, MAX_SIDE, setting
+from experiments.metrics import Hypothesis, Outcome, outcome
 from experiments.studies import classification
 
 if TYPE_CHECKING:
@@ -113,10 +113,9 @@ SCALING = classification.SCALING
 
 def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
     """The ten hypotheses, answered one by one."""
+    from experiments.comparison.analyses import hypotheses
     from experiments.comparison.judgement import Extra
-    from experiments.comparison.report import hypotheses as told
-    from experiments.comparison.verdicts import hypotheses
 
     answers: Sequence[hypotheses.HypothesisResult] = hypotheses.answered(HYPOTHESES, comparison)
-    section = told.section(answers, GOAL)
-    return Extra([told.sentence(answers)], sections=(section,), files={"hypotheses.csv": told.as_csv(answers)})
+    section = hypotheses.section(answers, GOAL)
+    return Extra([hypotheses.sentence(answers)], sections=(section,), files={"hypotheses.csv": hypotheses.as_csv(answers)})

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from experiments.config.outcomes import outcome
 from experiments.config.settings import per_cell, setting
+from experiments.metrics import outcome
 from experiments.planning.treatments import Treatment, check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
@@ -140,8 +140,8 @@ def _check(settings: Settings) -> None:
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """Every implementation over the loop of cells, the published figures beside it."""
+    from experiments.comparison.analyses import ablations
     from experiments.comparison.judgement import Extra
-    from experiments.comparison.report import ablations
 
     levels = (BASELINE, *settings.implementations)
     section = ablations.lstm(comparison, treatments(settings), levels, TABLE, SOURCE, size=settings.size)

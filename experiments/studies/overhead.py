@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from experiments.config.outcomes import outcome
 from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, per_cell, setting
+from experiments.metrics import outcome
 from experiments.planning.treatments import Treatment, check_count, require_single_steps
 from experiments.studies import grid
 from models import frameworks
@@ -165,12 +165,11 @@ def warnings(settings: Settings) -> tuple[str, ...]:
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """Of every point whether the harness is shown to cost no more than the margin."""
+    from experiments.comparison.analyses import costs
     from experiments.comparison.judgement import Extra
-    from experiments.comparison.report import costs as told
-    from experiments.comparison.verdicts import costs
 
     found = costs.judged(comparison, PRIMARY, settings.margin)
-    return Extra(told.sentences(found), sections=(told.section(found, settings.margin),))
+    return Extra(costs.sentences(found), sections=(costs.section(found, settings.margin),))
 
 
 def _has_lightning() -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.config.outcomes import outcome
 from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_STEPS, CampaignSettings, per_cell, setting
+from experiments.metrics import outcome
 from experiments.planning.treatments import Treatment, check_count
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ def rows(settings: Settings, model: str) -> int:
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """The published tables beside ours; that of shares where steps were profiled."""
+    from experiments.comparison.analyses import training_speed
     from experiments.comparison.judgement import Extra
-    from experiments.comparison.report import training_speed
 
     speeds = training_speed.section(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
     return Extra([], sections=(speeds, *training_speed.shares(comparison, SHARES, SOURCE)))

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from experiments.config import memory
-from experiments.config.outcomes import SHORT, Outcome, outcome
 from experiments.config.settings import suggestion
+from experiments.metrics import SHORT, Outcome, outcome
 from tracking.errors import WrongCall
 
-# What a cell tells after every epoch.
-BY_EPOCH = ("train/loss", "val/loss", "val/accuracy")
 _CONSTRAINT = re.compile(r"\s*([^<>=]+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*")
 _SECONDS = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
 

@@ -14,7 +14,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from experiments.config.outcomes import outcome
+from experiments.metrics import outcome
 from experiments.sweep import search
 from experiments.sweep.report import trials_frame
 

@@ -23,6 +23,7 @@ from experiments.config.commands import Sweep
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
+from experiments.metrics import BY_EPOCH
 from experiments.planning import length
 from experiments.run import conclude, launch
 from experiments.run.campaign import Campaign
@@ -143,7 +144,7 @@ def _check(asked: SweepRequest) -> None:
         return
     if sweep.pruner != "none" and len(goal.objectives) > 1:
         raise WrongCall(f"pruner={sweep.pruner}: trials are stopped by one objective, and {len(goal.objectives)} are asked for")
-    if sweep.pruner != "none" and goal.objectives[0].metric not in goals.BY_EPOCH:
+    if sweep.pruner != "none" and goal.objectives[0].metric not in BY_EPOCH:
         metric = goal.objectives[0].metric
         raise WrongCall(f"pruner={sweep.pruner}: {metric} comes once, at the end; prune by loss, accuracy or train/loss")
     if sweep.sampler == "grid" or sweep.find == "max_batch":

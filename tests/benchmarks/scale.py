@@ -23,7 +23,7 @@ import numpy as np
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
-from experiments.config.outcomes import KNOWN
+from experiments.metrics import KNOWN
 from experiments.planning import design
 from experiments.run import finished
 from experiments.run.campaign import ended_cells

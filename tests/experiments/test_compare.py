@@ -120,7 +120,7 @@ def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, cap
     assert comparison.params["factor"] == "framework"
     assert "slower" in comparison.tags["verdict"]
     logged = {file.path for file in mlflow.MlflowClient(store.uri).list_artifacts(comparison.run_id)}
-    assert {"report.html", "report.md", "card.md", "card.png", "comparison.csv", "comparison.json", "figures"} <= logged
+    assert {"report.html", "report.md", "card.md", "comparison.csv", "comparison.json", "figures"} <= logged
     answer = comparison.tags["answer"]
     assert answer.startswith("In this campaign TensorFlow trains ")
     (row,) = mlflow.MlflowClient(store.uri).search_runs(

@@ -10,7 +10,7 @@ import mlflow
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.report import ablations
+from experiments.comparison.analyses import ablations
 from experiments.comparison.runs.query import table
 from experiments.config import devices
 from experiments.config.console import Display

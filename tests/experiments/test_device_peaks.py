@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.cell.peak_memory import DevicePeaks
-from experiments.config.outcomes import KNOWN, outcome
+from experiments.metrics import KNOWN, outcome
 from tests.models.children import run_in
 
 STEADY, WHOLE = "memory/peak_device_bytes", "memory/peak_device_with_warmup_bytes"

@@ -10,9 +10,9 @@ from experiments import studies
 from experiments.config import devices, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.outcomes import FREELY
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DatasetInfo, Prepared
+from experiments.metrics import FREELY
 from experiments.planning.treatments import Treatment, require_single_steps
 from experiments.run import launch, preflight, runner
 from experiments.workloads import steps

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.report import ablations
+from experiments.comparison.analyses import ablations
 from experiments.comparison.runs.query import table
-from experiments.comparison.verdicts import break_even
 from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.run import launch
@@ -50,7 +49,7 @@ def test_compiling_has_paid_when_both_have_taken_as_long() -> None:
         steps = np.arange(1, 100_000)
         eager, compiled = first + (steps - 1) * later, first_compiled + (steps - 1) * later_compiled
         paid = np.flatnonzero(compiled <= eager)
-        found = break_even.paid_after(first, first_compiled, later, later_compiled)
+        found = ablations.paid_after(first, first_compiled, later, later_compiled)
         if first_compiled > first and later_compiled < later:
             assert math.ceil(found) == steps[paid[0]] if len(paid) else found > steps[-1]
         else:
@@ -63,10 +62,10 @@ def test_the_interval_of_the_median_holds_it_in_19_of_20() -> None:
     for count in (6, 9, 12):
         drawn = rng.lognormal(0, 1.5, (2_000, count))
         drawn[drawn > 20] = math.inf
-        held = [one.low <= 1 <= one.high for one in map(break_even.median, drawn.tolist())]
+        held = [one.low <= 1 <= one.high for one in map(ablations.median, drawn.tolist())]
         assert np.mean(held) > 0.95 - 3 * (0.95 * 0.05 / 2_000) ** 0.5
-    assert break_even.median([1.0, 2.0, 3.0, 4.0, 5.0]) is None
-    assert break_even.median([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == break_even.Estimate(3.5, 1.0, 6.0)
+    assert ablations.median([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+    assert ablations.median([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == ablations.Estimate(3.5, 1.0, 6.0)
 
 
 def test_the_report_says_after_how_many_steps() -> None:
@@ -74,12 +73,12 @@ def test_the_report_says_after_how_many_steps() -> None:
     found = []
     for one in runs(("eager", "compiled"), 6, factors={"compiled": 0.5}, spread=1e-9):
         more = 2.99 if one.tags["framework"] == "compiled" else 0.0
-        step = one.metrics[break_even.LATER]
-        found.append(replace(one, metrics={**one.metrics, break_even.FIRST: step + more * step / (0.015 if more else 0.03)}))
-    comparison = compare(table(found), factor="framework", baseline="eager", outcomes=[break_even.FIRST, break_even.LATER])
+        step = one.metrics[ablations.LATER]
+        found.append(replace(one, metrics={**one.metrics, ablations.FIRST: step + more * step / (0.015 if more else 0.03)}))
+    comparison = compare(table(found), factor="framework", baseline="eager", outcomes=[ablations.FIRST, ablations.LATER])
     (section,) = ablations.break_even(comparison, {"eager": ("compiled",), "compiled": ("eager",), "other": ("eager",)})
     assert [row[-3:] for row in section.rows] == [("200", "200–200", "6"), ("1", "1–1", "6")]
-    few = compare(table(found[:6]), factor="framework", baseline="eager", outcomes=[break_even.FIRST, break_even.LATER])
+    few = compare(table(found[:6]), factor="framework", baseline="eager", outcomes=[ablations.FIRST, ablations.LATER])
     (section,) = ablations.break_even(few, {"eager": ("compiled",)})
     assert [row[-3:] for row in section.rows] == [("—", "none from 3 blocks", "3")]
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from experiments.cell import timing
+from experiments.comparison.analyses.memory_limits import edges
 from experiments.comparison.runs.query import table
-from experiments.comparison.verdicts.memory_limits import Edge, edges
+from experiments.comparison.verdicts.findings import Edge
 from experiments.config import memory
 from experiments.config.console import Display
 from experiments.config.settings import parse

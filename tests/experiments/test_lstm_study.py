@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.report import ablations
+from experiments.comparison.analyses import ablations
 from experiments.comparison.runs.query import table
 from experiments.config.console import Display
 from experiments.config.settings import parse

@@ -18,9 +18,8 @@ import pytest
 from scipy import stats
 
 from experiments.comparison import compare
-from experiments.comparison.report import costs as told
+from experiments.comparison.analyses import costs
 from experiments.comparison.runs.query import table
-from experiments.comparison.verdicts import costs
 from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.planning.plan import of_study
@@ -111,14 +110,14 @@ def test_the_bound_is_shown_refuted_or_open() -> None:
     """0.1 % of noise and eight blocks: intervals are some tenths of a percent wide."""
     _, found = judged({"a": 1.005, "b": 1.05, "c": 1.02}, spread=0.001)
     answers = {(one.where, one.strata): one.answer for one in found}
-    assert {answers[f"runs_in=a, network={name}", 1] for name in ("lenet", "resnet18")} == {costs.SHOWN}
-    assert {answers[f"runs_in=b, network={name}", 1] for name in ("lenet", "resnet18")} == {costs.REFUTED}
-    assert [answers[f"runs_in={name}", 2] for name in "ab"] == [costs.SHOWN, costs.REFUTED]
-    assert answers["runs_in=c", 2] == costs.NOT_SHOWN
-    said = told.sentences(found)
+    assert {answers[f"runs_in=a, network={name}", 1] for name in ("lenet", "resnet18")} == {costs.Answer.SHOWN}
+    assert {answers[f"runs_in=b, network={name}", 1] for name in ("lenet", "resnet18")} == {costs.Answer.REFUTED}
+    assert [answers[f"runs_in={name}", 2] for name in "ab"] == [costs.Answer.SHOWN, costs.Answer.REFUTED]
+    assert answers["runs_in=c", 2] == costs.Answer.NOT_SHOWN
+    said = costs.sentences(found)
     assert re.fullmatch(r"Cost at most the bound: \d shown, \d not shown, \d refuted\.", said[0])
     assert any(line.startswith("runs_in=b, evenhand, median training step: 1.05") for line in said)
-    assert len(told.section(found, 0.02).rows) == len(found) == 9
+    assert len(costs.section(found, 0.02).rows) == len(found) == 9
 
 
 def test_ratios_have_the_t_interval_of_their_logarithms() -> None:
@@ -138,9 +137,9 @@ def test_ratios_have_the_t_interval_of_their_logarithms() -> None:
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_a_block_or_two_have_no_ratio(blocks: int) -> None:
     _, found = judged({"a": 1.5}, spread=0.001, blocks=blocks)
-    assert {(one.ratio, one.answer, one.blocks) for one in found} == {(None, costs.NOT_SHOWN, blocks)}
-    assert told.sentences(found) == ["Cost at most the bound: 0 shown, 2 not shown, 0 refuted."]
-    assert {row[3:5] for row in told.section(found, 0.02).rows} == {("—", "—")}
+    assert {(one.ratio, one.answer, one.blocks) for one in found} == {(None, costs.Answer.NOT_SHOWN, blocks)}
+    assert costs.sentences(found) == ["Cost at most the bound: 0 shown, 2 not shown, 0 refuted."]
+    assert {row[3:5] for row in costs.section(found, 0.02).rows} == {("—", "—")}
 
 
 @pytest.mark.parametrize(

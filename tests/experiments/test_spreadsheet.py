@@ -11,9 +11,10 @@ import pytest
 
 from experiments.cli.parity import _as_csv
 from experiments.comparison import compare
-from experiments.comparison.report import hypotheses, writing
-from experiments.comparison.verdicts.hypotheses import HypothesisResult
-from experiments.config.outcomes import Hypothesis
+from experiments.comparison.analyses import hypotheses
+from experiments.comparison.analyses.hypotheses import HypothesisResult
+from experiments.comparison.report import writing
+from experiments.metrics import Hypothesis
 from experiments.workloads.classification import confusion
 from models.parity import Row
 from tests.experiments.comparison.campaigns import STEP, frame

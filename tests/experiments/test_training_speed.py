@@ -16,7 +16,7 @@ import pytest
 import models
 from experiments.cell.profile import PARTS
 from experiments.comparison import compare
-from experiments.comparison.report import training_speed as report
+from experiments.comparison.analyses import training_speed as report
 from experiments.comparison.runs.pairing import incomparable
 from experiments.comparison.runs.query import table
 from experiments.config.console import Display

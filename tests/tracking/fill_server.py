@@ -22,8 +22,8 @@ from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, Sq
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy import insert
 
-from experiments.config.outcomes import KNOWN
 from experiments.config.settings import as_text
+from experiments.metrics import KNOWN
 from experiments.studies.captioning import Settings
 from tracking.records import RunOutcome, StoredRun
 from tracking.technical import packed

@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.comparison.report import remarks, strata, tables, wording
+from experiments.comparison.report import strata, tables, wording
 from experiments.comparison.report.remarks import Advice
 from experiments.comparison.runs.environment import Span
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
-from experiments.comparison.verdicts.precision import Precision
 from experiments.config import durations
 
 # More than that nobody reads in ten seconds; the tables have all.
@@ -65,11 +64,11 @@ class AnswerCard:
 def of(
     comparison: Comparison,
     title: str,
-    limits: Sequence[Precision] = (),
+    smallest: str = "",
     span: Span | None = None,
     advice: Advice | None = None,
 ) -> AnswerCard:
-    """limits: how small a difference the runs could tell. span: when they ran. advice: how more blocks are measured."""
+    """smallest: the smallest effects that the runs could detect. span: when they ran. advice: how more blocks are measured."""
     found = wording.settled_first(_headlines(comparison))
     shown = found[:MAX_OUTCOMES]
     several = len(grouped(found)) > 1
@@ -79,7 +78,7 @@ def of(
         _question(comparison, found),
         " ".join(filter(None, (_answer(comparison, found), _quality(comparison)))),
         f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}." if count else "",
-        {name: text for name, text in _facts(comparison, limits, span).items() if text},
+        {name: text for name, text in _facts(comparison, smallest, span).items() if text},
         [_line(one, comparison, several=several) for one in shown],
         len(found) - len(shown),
         _figures(found),
@@ -194,7 +193,7 @@ def _whom(finding: Finding, comparison: Comparison) -> str:
     return wording.spoken(finding.row.b, comparison) + where
 
 
-def _facts(comparison: Comparison, limits: Sequence[Precision], span: Span | None) -> dict[str, str]:
+def _facts(comparison: Comparison, smallest: str, span: Span | None) -> dict[str, str]:
     told = {
         name: wording.joined(list(dict.fromkeys(facts[name] for facts in comparison.environment.values() if name in facts)))
         for name in ("model", "dataset", "cpu", "gpu")
@@ -217,7 +216,7 @@ def _facts(comparison: Comparison, limits: Sequence[Precision], span: Span | Non
         "Date": span.days if span else "",
         "Duration": f"{durations.told(span.seconds)}, first run to last" if span else "",
         "Runs": ", ".join(filter(None, (f"{comparison.n_runs:,} usable", counted))),
-        "Precision": f"smallest detectable effect {least}" if (least := remarks.smallest(limits)) else "",
+        "Precision": f"smallest detectable effect {smallest}" if smallest else "",
     }
 
 

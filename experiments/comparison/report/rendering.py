@@ -15,7 +15,7 @@ from experiments.comparison.report.sections import Cell, Section
 from experiments.config.console import Table, Text, box
 
 if TYPE_CHECKING:
-    from experiments.comparison.report.figures import Figure
+    from experiments.comparison.report.canvas import Figure
 
 _TERMINAL_STYLE = {
     "better": "bold green",
@@ -65,7 +65,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"markup": Markup, "css": _in_css}
+    environment.filters["css"] = _in_css
     return environment
 
 

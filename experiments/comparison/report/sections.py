@@ -12,14 +12,12 @@ class Cell:
     """A cell of a table. style: how it is coloured: `better`, `worse`, `differs`, `alike`, `open`, `none` or `alarm`.
 
     aside: a page shows it only where the reader points at the cell that it stands under. link: where the text leads on a page.
-    anchor: an id by which figures of the page lead here.
     """
 
     text: str
     style: str = ""
     aside: bool = False
     link: str = ""
-    anchor: str = ""
 
 
 @dataclass(frozen=True)

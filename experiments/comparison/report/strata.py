@@ -88,5 +88,5 @@ def _shown(group: Sequence[Finding], comparison: Comparison) -> str:
     a, b = wording.spoken(one.row.a, comparison), wording.spoken(one.row.b, comparison)
     ordered = sorted(group, key=lambda one: abs(one.row.on_test_scale(one.row.estimate)))
     sizes = dict.fromkeys(wording.effect(one).removesuffix(f" {one.row.verdict}") for one in (ordered[0], ordered[-1]))
-    shown, verb = " to ".join(sizes), wording.VERBS.get(label)
+    shown, verb = " to ".join(sizes), one.outcome.verb
     return f"{b} {verb} {word} than {a} ({shown})" if verb else f"{label} of {b} is {word} than that of {a} ({shown})"

@@ -14,7 +14,7 @@ from experiments.comparison.verdicts import outlook, reasons
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.config import durations
-from experiments.config.outcomes import Outcome, place
+from experiments.metrics import Outcome, place
 
 DASH, MINUS, NONE = "–", "−", "—"
 MINIMUM_P = 1e-4
@@ -29,10 +29,6 @@ _SCALES = {
     "J": ((1e-3, "mJ"), (1.0, "J"), (1e3, "kJ")),
 }
 _FROM = {"min": 120.0, "h": 7_200.0}
-# Of a profiled step.
-PARTS = {"op": "operators or kernels", "copy": "copies", "unrecorded": "unrecorded", "dispatch": "framework", "python": "Python"}
-# A sentence says what is done rather than the metric's name where there is a verb for it.
-VERBS = {"training throughput": "trains", "median inference latency": "answers"}
 
 
 @dataclass(frozen=True)
@@ -288,8 +284,8 @@ def _than(finding: Finding, *, start: bool = False) -> str:
     seen, subject = effect(finding), _capital(label) if start else label
     if seen.startswith("±") or seen.endswith("×") or seen == "identical":
         return f"{subject} of {row.b} and {row.a}: {seen}"
-    if label in VERBS:
-        return f"{row.b} {VERBS[label]} {seen} than {row.a}"
+    if verb := finding.outcome.verb:
+        return f"{row.b} {verb} {seen} than {row.a}"
     if row.kind == "difference" and row.estimate is not None:
         seen = f"{seen.lstrip('+' + MINUS)} {finding.outcome.words[row.estimate > 0]}"
     return f"{subject} of {row.b} is {seen} than that of {row.a}"
@@ -377,8 +373,8 @@ def _range(finding: Finding) -> str:
     if row.kind == "difference":
         return f"{label} of {row.b} differs by {effect_interval(finding)} from that of {row.a}"
     ends = _end(row.ci_low, finding, upper=False), _end(row.ci_high, finding, upper=True)
-    if label in VERBS:
-        return f"{row.b} {VERBS[label]} between {ends[0]} and {ends[1]} than {row.a}"
+    if verb := finding.outcome.verb:
+        return f"{row.b} {verb} between {ends[0]} and {ends[1]} than {row.a}"
     return f"{label} of {row.b} is between {ends[0]} and {ends[1]} than that of {row.a}"
 
 
@@ -532,7 +528,7 @@ def _brief(finding: Finding) -> str:
     row, label = finding.row, finding.outcome.label
     if row.estimate is None:
         return f"{label} {row.verdict} ({row.reason})"
-    name = VERBS.get(label, label)
+    name = finding.outcome.verb or label
     verdict, bounds = "" if finding.judged else f", {row.verdict}", effect_interval(finding)
     return f"{name} {effect(finding)}" + (f" ({bounds}{verdict})" if bounds else verdict)
 

@@ -13,7 +13,7 @@ import pandas as pd
 from experiments.comparison.runs import pairing
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.statistics.estimates import Floats
-from experiments.config.outcomes import TO_ACCURACY
+from experiments.metrics import TO_ACCURACY
 from tracking.records import BETWEEN_WARNINGS
 
 HUGE = 1.7e308  # MLflow keeps infinities as the greatest float

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,26 @@ REPEATS, CAUSE = "tags.repeats", "tags.repeats.cause"
 OWN = frozenset({"level", "group", "stratum", "pair", "apart", "block_label", "sequence"})
 
 
+class Cause(StrEnum):
+    """Why a run, or one of its values, is left out."""
+
+    RUNNING = "running"
+    NOT_EQUAL = "not_equal"
+    FAILED = "failed"
+    NO_LEVEL = "no_level"
+    NO_BLOCK = "no_block"
+    REPEATED = "repeated"
+    NO_PARTNER = "no_partner"
+    UNLIKE_PARTNER = "unlike_partner"
+    ONE_SIDED_CAMPAIGN = "one_sided_campaign"
+    NO_VALUE = "no_value"
+
+
 @dataclass(frozen=True)
 class Exclusion:
     """Something left out, and why. An empty `metric` means the whole run.
 
-    code: see `RepeatCause`; empty for other reasons.
+    code: see `RepeatCause`; empty for other reasons. cause: for code, as `detail`, which is what the run says itself.
     """
 
     run_id: str
@@ -44,6 +60,8 @@ class Exclusion:
     metric: str
     reason: str
     code: str = ""
+    cause: Cause = Cause.FAILED
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,9 +123,9 @@ def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str
     # the copy puts columns of a kind side by side, texts as well: rows are taken many times from here on
     texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}
     frame = (frame.astype(texts) if texts else frame).copy()
-    reasons = pd.Series(_reasons(frame, factor, block), index=frame.index)
-    unusable = reasons != ""
-    excluded = [_exclusion(run, why) for (_, run), why in zip(frame[unusable].iterrows(), reasons[unusable], strict=True)]
+    causes = _causes(frame, factor, block)
+    unusable = np.array([cause is not None for cause in causes])
+    excluded = [_exclusion(run, *cause) for (_, run), cause in zip(frame[unusable].iterrows(), filter(None, causes), strict=True)]
     kept, repeated = _latest(frame[~unusable])
     kept = kept.assign(group=kept["stratum"])
     if "campaign" not in map(plain_name, (factor, *strata)):
@@ -204,29 +222,29 @@ def _sequence(frame: pd.DataFrame, block: str) -> pd.Series:
     return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
 
 
-def _reasons(frame: pd.DataFrame, factor: str, block: str) -> list[str]:
-    """Why each run cannot be used; empty where it can."""
+def _causes(frame: pd.DataFrame, factor: str, block: str) -> list[tuple[Cause, str, str] | None]:
+    """Return why each run cannot be used: the code, the reason and what the run says of it; None where it can."""
 
     def column(name: str, otherwise: str) -> list[str]:
         return [text or otherwise for text in as_text(frame[name])] if name in frame.columns else [otherwise] * len(frame)
 
     told = (("status", "FINISHED"), ("outcome", "ok"), ("outcome_reason", ""))
     columns: list[list[str]] = [*(column(*one) for one in told), list(frame["level"]), list(frame["pair"])]
-    return [_reason(run, factor, block) for run in zip(*columns, strict=True)]
+    return [_cause(run, factor, block) for run in zip(*columns, strict=True)]
 
 
-def _reason(run: Sequence[str], factor: str, block: str) -> str:
+def _cause(run: Sequence[str], factor: str, block: str) -> tuple[Cause, str, str] | None:
     status, outcome, told, level, pair = run
     why = f": {told}" if told else ""
     if status in ("RUNNING", "SCHEDULED"):
-        return f"still {status.lower()}"
+        return Cause.RUNNING, f"still {status.lower()}", ""
     if outcome != "ok":
-        return f"{outcome.replace('_', ' ')}{why}"
+        return Cause.NOT_EQUAL if outcome == Cause.NOT_EQUAL else Cause.FAILED, f"{outcome.replace('_', ' ')}{why}", told
     if status != "FINISHED":
-        return f"{status.lower()}{why}"
+        return Cause.FAILED, f"{status.lower()}{why}", told
     if not level:
-        return f"has no {factor}"
-    return "" if pair else f"has no {block}: nothing to pair it with"
+        return Cause.NO_LEVEL, f"has no {factor}", ""
+    return None if pair else (Cause.NO_BLOCK, f"has no {block}: nothing to pair it with", "")
 
 
 def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
@@ -257,7 +275,7 @@ def _replaced(run: Any) -> Exclusion:
     why = _as_text(run.get(REPEATS if cause == RepeatCause.ODD_BLOCK else DISTURBED, ""))
     reason = "; ".join(filter(None, [why, "a later run of the same cell is used instead"]))
     code = cause or (RepeatCause.BUSY_MACHINE if why else "")
-    return replace(_exclusion(run, reason), code=code)
+    return replace(_exclusion(run, Cause.REPEATED, reason), code=code)
 
 
 def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[str] = ()) -> str:
@@ -329,7 +347,9 @@ def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFram
     excluded = []
     for level, other in ((a, b), (b, a)):
         alone = [frame.iloc[row] for label, row in at[level].items() if label not in at[other]]
-        excluded += [_exclusion(run, f"block {run['block_label']} has no usable run of {other}") for run in alone]
+        excluded += [
+            _exclusion(run, Cause.NO_PARTNER, f"block {run['block_label']} has no usable run of {other}") for run in alone
+        ]
     first, second = (np.array([at[level][label] for label in common], dtype=int) for level in (a, b))
     alike, differing = np.ones(len(common), dtype=bool), dict[str, list[str]]()
     by_nature = nature.differs_by(factor, frame.columns)
@@ -346,7 +366,7 @@ def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFram
             one, two = _told_apart(values[first[block]], values[second[block]])
             reason = f"{what} differ inside the block ({one}, {two})"
             differing.setdefault(what, []).append(f"{a} {one}, {b} {two}")
-            excluded += [_exclusion(frame.iloc[side[block]], reason) for side in (first, second)]
+            excluded += [_exclusion(frame.iloc[side[block]], Cause.UNLIKE_PARTNER, reason) for side in (first, second)]
         alike[unlike] = False
     instead = _in_one_campaign(frame, column_of(frame, factor), (a, b))
     why = "" if alike.any() else _unpaired(a, b, differing, instead)
@@ -391,7 +411,8 @@ def inside_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFram
     both = [runs for runs in parts if runs["level"].nunique() == 2]
     other = {a: b, b: a}
     alone = [run for runs in parts if both and runs["level"].nunique() < 2 for _, run in runs.iterrows()]
-    return both or [frame], [_exclusion(run, f"its campaign has no usable run of {other[run['level']]}") for run in alone]
+    why = "its campaign has no usable run of "
+    return both or [frame], [_exclusion(run, Cause.ONE_SIDED_CAMPAIGN, why + other[run["level"]]) for run in alone]
 
 
 def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
@@ -407,11 +428,11 @@ def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
 
 def without_value(run: Any, metric: str, reason: str) -> Exclusion:
     """One value of a run that is otherwise used."""
-    return _exclusion(run, reason, metric)
+    return _exclusion(run, Cause.NO_VALUE, reason, metric=metric)
 
 
-def _exclusion(run: Any, reason: str, metric: str = "") -> Exclusion:
-    return Exclusion(run["run_id"], run["name"], run["level"], run["block_label"], metric, reason)
+def _exclusion(run: Any, cause: Cause, reason: str, detail: str = "", *, metric: str = "") -> Exclusion:
+    return Exclusion(run["run_id"], run["name"], run["level"], run["block_label"], metric, reason, cause=cause, detail=detail)
 
 
 def _order(exclusion: Exclusion) -> tuple[Any, ...]:

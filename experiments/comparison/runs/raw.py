@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments import metrics
 from experiments.comparison.statistics import estimates
 from experiments.comparison.statistics.estimates import Floats
 from tracking import tables
@@ -25,7 +26,10 @@ T = TypeVar("T")
 VALUES = "values.parquet"
 WINDOWS = "train_windows"
 COLUMNS = ("phase", "seconds", "examples", "warmup", "ended_ms")
-BY_EPOCH = ("val/accuracy", "val/loss")
+# Validation after every epoch, accuracy before loss.
+BY_EPOCH = sorted(
+    (key for key in metrics.BY_EPOCH if key.startswith("val/")), key=lambda key: metrics.outcome(key).headline or ()
+)
 MAXIMUM_RUNS = 48
 # Of very many runs fewer are fetched: each costs a server several answers, and half as many lines show as much.
 VERY_MANY, FEWER_RUNS = 200, 24

@@ -15,9 +15,10 @@ import pandas as pd
 from experiments.comparison.runs import environment
 from experiments.comparison.runs.pairing import NAMED, Exclusion
 from experiments.comparison.statistics.estimates import Floats
+from experiments.comparison.verdicts.decision import Withheld
 from experiments.comparison.verdicts.findings import Finding
-from experiments.config.outcomes import Outcome
 from experiments.config.settings import NO_OTHERS_LIMIT, OTHERS_LIMIT_PERCENT
+from experiments.metrics import Outcome
 from tracking.records import OTHERS_CPU, OTHERS_GPU, RepeatCause
 
 LIMIT = "params.others_limit_percent"
@@ -38,7 +39,15 @@ def unsettled(finding: Finding, reason: str) -> Finding:
     if not reason or not finding.row.n_blocks or not depends(finding.outcome):
         return finding
     row = replace(finding.row, p=None, equivalent=None, reason="; ".join(filter(None, (reason, finding.row.reason))))
-    return replace(finding, row=row, signed_rank_p=None, permutation_p=None, tost_p=None, busy=reason)
+    return replace(
+        finding,
+        row=row,
+        signed_rank_p=None,
+        permutation_p=None,
+        tost_p=None,
+        busy=reason,
+        withheld=Withheld.BUSY_MACHINE,
+    )
 
 
 def warning(findings: Iterable[Finding]) -> tuple[str, ...]:

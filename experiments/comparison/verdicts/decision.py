@@ -25,6 +25,14 @@ class NoEstimate(StrEnum):
     TOO_FEW_STRATA = "too_few_strata"
 
 
+class Withheld(StrEnum):
+    """Reason for which a row with an estimate has no verdict."""
+
+    TOO_FEW_BLOCKS = "too_few_blocks"
+    BUSY_MACHINE = "busy_machine"
+    ORDER = "order"
+
+
 class Widening(StrEnum):
     """What made an interval notably wider than a t interval, as `comparison.json` has it."""
 
@@ -85,4 +93,4 @@ def paired(shifts: ArrayLike, margin: float, confidence: float = 0.95) -> Effect
     )
 
 
-__all__ = ["ALPHA", "MINIMUM_BLOCKS", "Decision", "Effect", "NoEstimate", "Widening", "paired"]
+__all__ = ["ALPHA", "MINIMUM_BLOCKS", "Decision", "Effect", "NoEstimate", "Widening", "Withheld", "paired"]

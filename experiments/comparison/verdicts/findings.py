@@ -15,15 +15,13 @@ from experiments.comparison.runs.pairing import Exclusion
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import ROUNDING, Estimate, Floats, differences, log_ratios
 from experiments.comparison.statistics.sequential import FIXED, Looks
-from experiments.comparison.verdicts.decision import ALPHA, Decision
-from experiments.comparison.verdicts.memory_limits import Edge
-from experiments.config.outcomes import FREELY, Outcome, without_batch
+from experiments.comparison.verdicts.decision import ALPHA, Decision, Withheld
+from experiments.metrics import DELAYED, FREELY, Outcome, without_batch
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.comparison.statistics.power import Plan
-    from experiments.comparison.statistics.significance import PaperProcedure
 
 INCONCLUSIVE = "inconclusive"
 NOT_COMPARABLE = "not comparable"
@@ -31,7 +29,6 @@ EQUIVALENT = "equivalent"
 WITHIN_MARGIN = "different, within margin"
 DETERMINISTIC = "deterministic"
 PRIMARY, EXPLORATORY = "primary", "exploratory"
-DELAYED = ("train/step_seconds", "inference/latency_seconds_p50")
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,8 @@ class Finding:
     a_value, b_value: geometric mean (ratio) or mean (difference) of each side over the paired blocks.
     plan: how many more blocks should settle what is open. block_seconds: how long both runs of a block took, in the middle.
     took_turns: whether both ran at the same time, in turns.
-    busy: why there is no verdict where others disturbed the cells; else empty. looks: how often it was looked, and when, in a
+    withheld: why there is no verdict although there is an estimate. busy: the same in words, where others disturbed the cells.
+    looks: how often it was looked, and when, in a
     campaign that goes on until it is settled; every p and interval holds for all of them.
     """
 
@@ -151,6 +149,7 @@ class Finding:
     permutation_p: float | None = None
     across: AcrossStrata | None = None
     busy: str = ""
+    withheld: Withheld | None = None
     means: tuple[MeanDistribution | None, ...] = field(default=(), compare=False, repr=False)
     order: Order | None = None
     looks: Looks = FIXED
@@ -236,6 +235,20 @@ def grouped(findings: Iterable[Finding]) -> dict[tuple[str, str, str], list[Find
 
 
 @dataclass(frozen=True)
+class Edge:
+    """One level in one stratum. fits: the largest size with a run that ended well; too_large: the smallest that never did.
+
+    phase: what did not fit, training or inference; empty where runs do not tell.
+    """
+
+    level: str
+    stratum: str
+    fits: int | None
+    too_large: int
+    phase: str = ""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Everything that a report tells.
 
@@ -243,7 +256,7 @@ class Comparison:
     unmeasured: outcomes asked for that no run has; missing_sensors: what the runs said about sensors that are not there.
     summaries: a finding of all strata together, for every outcome and pair of levels, where there are several strata.
     rests_on: the machines, teams and campaigns of the usable runs.
-    papers: the published procedure beside the verdicts, where it was asked for. frontier: where memory ended.
+    frontier: where memory ended.
     times_to_accuracy: percent -> the seconds of the runs that got there; those that did not are in none.
     training_ends: the seconds that every run trained, whether or not they are an outcome. profiled: what profilers found.
     checks: what runs say of how they were measured (`check/…`), which is not judged.
@@ -265,7 +278,6 @@ class Comparison:
     controls: tuple[Control, ...] = ()
     summaries: tuple[Finding, ...] = ()
     rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    papers: tuple[PaperRow, ...] = ()
     frontier: tuple[Edge, ...] = ()
     times_to_accuracy: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     training_ends: tuple[Value, ...] = ()
@@ -367,21 +379,3 @@ class Control:
     def flagged(self) -> tuple[Finding, ...]:
         """Outcomes that were called different: in an A/A control, false alarms."""
         return tuple(finding for finding in self.tested if finding.different)
-
-
-@dataclass(frozen=True)
-class PaperRow:
-    """What the published procedure says of the steps of one run a side; `verdict`: what is said of all runs above it.
-
-    says: `significant` or `not significant`, of its Wilcoxon test at 5 %.
-    """
-
-    metric: str
-    outcome: Outcome
-    stratum: str
-    a: str
-    b: str
-    block: str
-    procedure: PaperProcedure
-    says: str
-    verdict: str

@@ -95,7 +95,7 @@ def _decision(finding: Finding) -> Decision:
     row = finding.row
     if row.estimate is None:
         return Decision.TOO_FEW if row.n_blocks else Decision.NOT_COMPARABLE
-    if row.reason:
+    if finding.withheld:
         return Decision.TOO_FEW
     if row.p is None:
         return _constant(abs(row.on_test_scale(row.estimate)), finding.rounding, row.bound)

@@ -14,7 +14,7 @@ from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Floats, mean
 from experiments.comparison.statistics.sequential import strictest
 from experiments.comparison.verdicts import reasons
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate, Withheld
 from experiments.comparison.verdicts.findings import INCONCLUSIVE, AcrossStrata, Finding, Row
 
 # Two strata have one difference between them: it tells nothing of how far a third may lie.
@@ -51,6 +51,7 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     combined = significance.random_effects(values, variances, looks.confidence)
     row, ratio = _blank(group[0].row, usable), group[0].row.kind == "ratio"
     tost = combined.tost_p(row.bound)
+    withheld, reason = _cannot(usable)
     together = replace(
         row,
         estimate=math.exp(combined.value) if ratio else combined.value,
@@ -58,7 +59,7 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         ci_high=_back(combined.high, ratio),
         p=None if combined.p is None else float(looks.p(combined.p)),
         equivalent=abs(combined.value) < row.bound if tost is None else bool(looks.one_sided(tost) < ALPHA),
-        reason=_cannot(usable),
+        reason=reason,
     )
     across = AcrossStrata(
         *_names(group, usable),
@@ -68,7 +69,7 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         i_squared_percent=combined.i_squared_percent,
         q_p=combined.q_p,
     )
-    return Finding(together, group[0].outcome, across=across, looks=looks)
+    return Finding(together, group[0].outcome, across=across, looks=looks, withheld=withheld)
 
 
 def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
@@ -128,12 +129,14 @@ def _busy(usable: Sequence[Finding]) -> str:
     return f"the machine was busy with others' work in {', '.join(disturbed[:NAMED])}: not settled" if disturbed else ""
 
 
-def _cannot(usable: Sequence[Finding]) -> str:
-    """Return why there can be no verdict; empty where there can."""
+def _cannot(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
+    """Return why there can be no verdict, as a code and in words; None where there can."""
     if disturbed := _busy(usable):
-        return disturbed
+        return Withheld.BUSY_MACHINE, disturbed
     if (orders := [one.order for one in usable if one.order]) and (refused := order.together(orders).refused):
-        return refused
+        return Withheld.ORDER, refused
     few = [f"{one.row.stratum} has {one.row.n_blocks}" for one in usable if one.row.n_blocks < MINIMUM_BLOCKS]
+    if not few:
+        return None, ""
     where = f": {', '.join(few)}" if len(few) <= NAMED else f" in {len(few)} strata"
-    return f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum" if few else ""
+    return Withheld.TOO_FEW_BLOCKS, f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum"

@@ -20,12 +20,12 @@ from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.verdicts import busy, extended, outlook, reasons, turns
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate, Widening
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate, Widening, Withheld
 from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
 from experiments.comparison.verdicts.strata import summaries
-from experiments.config.outcomes import CHECKS, HIDDEN, PROFILED, TOTAL, Outcome, declared, place
-from experiments.config.outcomes import checked as check_outcomes
-from experiments.config.outcomes import outcome as outcome_of
+from experiments.metrics import CHECKS, HIDDEN, PROFILED, TOTAL, Outcome, declared, place
+from experiments.metrics import checked as check_outcomes
+from experiments.metrics import outcome as outcome_of
 from tracking import plain
 from tracking.errors import WrongCall
 
@@ -404,6 +404,7 @@ def _estimated(
         cliffs_delta=2 * superior - 1,
         means=means,
         looks=had,
+        withheld=None if len(pairs) >= MINIMUM_BLOCKS else Withheld.TOO_FEW_BLOCKS,
     )
 
 

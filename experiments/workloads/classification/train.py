@@ -11,10 +11,10 @@ import numpy as np
 import models
 from experiments.cell.checkpoint import TrainingState
 from experiments.cell.measure import measure
-from experiments.config.outcomes import TO_ACCURACY
 from experiments.contract import CellSpec, Output
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
+from experiments.metrics import TO_ACCURACY
 from experiments.workloads import served
 from experiments.workloads.classification import classifier, confusion
 from models import own

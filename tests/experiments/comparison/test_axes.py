@@ -15,26 +15,24 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from experiments.comparison import compare
-from experiments.comparison.report import figures
-from experiments.comparison.report.figures.canvas import STYLE, WIDTH_INCHES, Drawing, colours_of, tick
+from experiments.comparison import analyses, compare
+from experiments.comparison.analyses import Evidence
+from experiments.comparison.report.canvas import STYLE, WIDTH_INCHES, Drawing, tick
 from experiments.comparison.runs.raw import RawRun
-from experiments.comparison.verdicts import batch_sizes
-from experiments.comparison.verdicts.findings import Comparison
-from experiments.comparison.verdicts.memory_limits import Edge
+from experiments.comparison.verdicts.findings import Comparison, Edge
 from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP
 from tests.experiments.comparison.steps import raw_runs
 from tests.experiments.comparison.test_batch_sizes import _with_inference, _workloads
 from tests.experiments.comparison.test_breakdown import profiled
-from tests.experiments.comparison.test_fan import SETTLED, frame
 from tests.experiments.comparison.test_learning import with_times
+from tests.experiments.comparison.test_looks import SETTLED, frame
 
 UNITS = r"(µs|ms|s|min|h|bytes|KiB|MiB|GiB|mJ|J|kJ|W|°C|%|points|nats|examples/s|images/s|margins|share|ratio|blocks|epoch|order)"
 ALL = {
     *("forest", "differences", "looks", "learning", "times_to_accuracy", "blocks", "latencies", "profile", "batches", "memory"),
     *("frontier", "ranks", "order", "sensors"),
 }
-Rich = tuple[Comparison, list[RawRun], int | None]
+Rich = tuple[Comparison, list[RawRun]]
 
 
 def rich() -> list[Rich]:
@@ -48,10 +46,10 @@ def rich() -> list[Rich]:
     epochs = [replace(one, epochs={"val/accuracy": np.linspace(0.1, 0.9, 6)}) for one in raw_runs(learns)]
     looks = compare(frame(("a", "b", "c"), blocks=13, params=SETTLED), outcomes=[STEP, "val/loss"], primary=[STEP, "val/loss"])
     return [
-        (full, raw_runs(table, strata=("workload",), maximum=9), 1),
-        (compare(learns, baseline="pytorch"), epochs, None),
-        (looks, [], None),
-        (compare(profiled(), strata=("model",)), [], None),
+        (full, raw_runs(table, strata=("workload",), maximum=9)),
+        (compare(learns, baseline="pytorch"), epochs),
+        (looks, []),
+        (compare(profiled(), strata=("model",)), []),
     ]
 
 
@@ -62,14 +60,13 @@ def wide() -> list[Rich]:
     many = frame(("a", "b"), blocks=600, factors={"b": 1e4})
     edges = tuple(Edge("a", f"network {at}", size, size + 8) for at, size in enumerate((96, 100, 4_096)))
     found = replace(compare(table), frontier=(*edges, *(Edge("b", "network 0", 2**power, 2**power + 1) for power in range(13))))
-    return [(found, raw_runs(table, factors={"b": 1e4}), 1), (compare(many), [], None)]
+    return [(found, raw_runs(table, factors={"b": 1e4})), (compare(many), [])]
 
 
 def painted(found: Rich, *, laid_out: bool = False) -> Iterator[tuple[Drawing, Figure]]:
-    comparison, raw, size = found
+    comparison, raw = found
     with mpl.rc_context(STYLE):
-        scene = figures.Scene(comparison, colours_of(comparison.levels), raw, batch_sizes.curves(comparison, size))
-        for drawing in figures._drawings(scene):
+        for drawing in analyses.drawings(Evidence(comparison, raw=raw)):
             canvas = Figure(figsize=(WIDTH_INCHES, drawing.height_inches), layout="constrained")
             FigureCanvasAgg(canvas)
             drawing.paint(canvas)
@@ -128,6 +125,6 @@ def test_a_tick_is_written_as_people_do(value: float, told: str) -> None:
 
 def test_unknown_metrics_say_that_they_have_no_unit() -> None:
     table = pd.DataFrame(frame(("a", "b"), blocks=3)).assign(my_count=np.arange(6.0) + 1)
-    found = compare(table, outcomes=["my_count", RATE]), [], None
+    found = compare(table, outcomes=["my_count", RATE]), []
     titles = {axes.get_title("left"): axes.get_ylabel() for _, canvas in painted(found) for axes in canvas.axes}
     assert titles["my_count"] == "value without a unit"

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.report import remarks, writing
-from experiments.comparison.verdicts import batch_sizes, ranking, tradeoff
-from experiments.comparison.verdicts.batch_sizes import curves, find_limit
+from experiments.comparison.analyses import Evidence, batch_sizes, ranking, tradeoff
+from experiments.comparison.analyses.batch_sizes import curves, find_limit
 from tests.experiments.comparison.campaigns import RATE, STEP, frame
 
 
@@ -86,8 +85,8 @@ def _with_inference(table: pd.DataFrame, sizes: tuple[int, ...] = (1, 8, 16)) ->
 
 def test_inference_has_a_curve_a_level():
     table = _with_inference(frame(blocks=10))
-    size = writing.first_batch_size(table, ())
-    found = curves(compare(table), size)
+    comparison = compare(table)
+    found = curves(comparison, batch_sizes.first_size(Evidence(comparison, table)))
     assert [(curve.what, curve.level, curve.limit) for curve in found] == [
         ("inference", "pytorch", 8),
         ("inference", "tensorflow", 8),
@@ -105,7 +104,7 @@ def test_without_the_first_size_or_with_one_size_there_is_no_curve():
     assert curves(compare(_with_inference(frame(), (1, 8))), None) == ()
     mixed = _with_inference(frame())
     mixed.loc[0, "params.inference_batch_sizes"] = "2,8"
-    assert writing.first_batch_size(mixed, ()) is None
+    assert batch_sizes.first_size(Evidence(compare(mixed), mixed)) is None
 
 
 def _sized() -> pd.DataFrame:
@@ -129,9 +128,10 @@ def test_training_has_a_curve_where_the_batch_size_is_a_stratum():
 
 def test_training_has_one_curve_where_the_batch_size_is_the_factor():
     table = _sized()
-    found = curves(compare(table[table["framework"] == "pytorch"], factor="batch_size"))
+    comparison = compare(table[table["framework"] == "pytorch"], factor="batch_size")
+    found = curves(comparison)
     assert [(curve.level, curve.limit, [point.size for point in curve.points]) for curve in found] == [("", 16, [8, 16, 32])]
-    (told,) = remarks.on_batches(found)
+    (told,) = batch_sizes.sentences(Evidence(comparison))
     assert told.startswith("training: a batch of 16 is enough, no other size is faster by 2 % or more")
     assert told.endswith("; throughput rises with the size (Page's trend test, p = 0.003).")
     assert batch_sizes.MARGIN == 0.02

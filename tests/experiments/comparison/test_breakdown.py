@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure as Canvas
 
 from experiments.comparison import compare
+from experiments.comparison.analyses import Evidence, breakdown, training_speed
+from experiments.comparison.analyses.breakdown import PARTS, breakdowns
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-from experiments.comparison.report import tables, training_speed
-from experiments.comparison.report.figures import breakdown, canvas
-from experiments.comparison.verdicts.breakdown import PARTS, breakdowns
 from experiments.studies.training_speed import SHARES, SOURCE
 from tests.experiments.comparison.campaigns import frame
 
@@ -58,7 +58,7 @@ def test_parts_are_means_by_network_and_framework_and_add_up_to_the_step() -> No
 
 def test_the_table_has_a_line_for_each_and_says_what_was_not_counted() -> None:
     comparison = compare(profiled(), strata=("model",))
-    (section,) = tables.time_of_a_step(comparison)
+    (section,) = breakdown.table(Evidence(comparison))
     lines = [[cell.text for cell in line] for line in section.lines(once=False) if not isinstance(line, str)]
     assert [line[:2] for line in lines] == [[f"model={m}", level] for m in MODELS for level in ("pytorch", "tensorflow")]
     names = [column.name for column in section.columns]
@@ -69,7 +69,7 @@ def test_the_table_has_a_line_for_each_and_says_what_was_not_counted() -> None:
         assert float(told["gaps"].removesuffix(" %")) == pytest.approx(gaps, abs=0.05)
         assert told["operators a step"] == ("1,234" if one.level == "pytorch" else "not counted")
         assert (told["wait for input"], told["cost of profiling"]) == ("4.00 ms", "1.50×")
-    assert tables.time_of_a_step(compare(frame())) == []
+    assert breakdown.table(Evidence(compare(frame()))) == []
     assert comparison.missing_sensors == {"profile/ops_per_step": "XLA fuses"}  # which the report's end names
 
 
@@ -86,11 +86,11 @@ def test_what_is_no_cost_in_every_run_is_none(most: float, last: float) -> None:
 
 def test_a_bar_is_as_long_as_the_step_and_each_network_has_a_panel() -> None:
     comparison = compare(profiled(), strata=("model",))
-    drawn = breakdown.of_steps(canvas.Scene(comparison, canvas.colours_of(comparison.levels)))
+    drawn = breakdown.figure(Evidence(comparison))
     assert drawn
     assert drawn.name == "profile"
     bars = [one for one in breakdowns(comparison) if one.stratum == "model=gnmt"]
-    axes = canvas.Canvas().add_subplot()
+    axes = Canvas().add_subplot()
     breakdown._bars(axes, bars)
     by_level = {round(bar.get_y() + bar.get_height() / 2): 0.0 for bar in axes.patches}
     for bar in axes.patches:
@@ -99,18 +99,7 @@ def test_a_bar_is_as_long_as_the_step_and_each_network_has_a_panel() -> None:
         by_level[place] += bar.get_width()
     assert list(by_level.values()) == pytest.approx([1_000 * one.step_seconds for one in bars])
     assert axes.get_xlabel() == "time, ms"
-    assert breakdown.of_steps(canvas.Scene(compare(frame()), {})) is None
-
-
-def test_published_shares_stand_beside_ours() -> None:
-    comparison = compare(profiled(), strata=("model",))
-    (section,) = training_speed.shares(comparison, SHARES, SOURCE)
-    ours = {(one.stratum, one.level): f"{100 * one.seconds['op'] / one.step_seconds:.2f} %" for one in breakdowns(comparison)}
-    assert section.rows == [
-        ("vgg16", "99.64 %", "99.34 %", ours["model=vgg16", "pytorch"], ours["model=vgg16", "tensorflow"]),
-        ("gnmt", "85.91 %", "96.55 %", ours["model=gnmt", "pytorch"], ours["model=gnmt", "tensorflow"]),
-    ]
-    assert training_speed.shares(compare(frame()), SHARES, SOURCE) == []
+    assert breakdown.figure(Evidence(compare(frame()))) is None
 
 
 def test_what_was_to_be_compiled_and_was_not_stands_on_top(tmp_path: Path) -> None:
@@ -123,3 +112,14 @@ def test_what_was_to_be_compiled_and_was_not_stands_on_top(tmp_path: Path) -> No
     assert found.comparison.warnings[0].startswith(told)
     report = (tmp_path / "report.md").read_text()
     assert report.index("NOT COMPILED THROUGHOUT") < report.index("- ")
+
+
+def test_published_shares_stand_beside_ours() -> None:
+    comparison = compare(profiled(), strata=("model",))
+    (section,) = training_speed.shares(comparison, SHARES, SOURCE)
+    ours = {(one.stratum, one.level): f"{100 * one.seconds['op'] / one.step_seconds:.2f} %" for one in breakdowns(comparison)}
+    assert section.rows == [
+        ("vgg16", "99.64 %", "99.34 %", ours["model=vgg16", "pytorch"], ours["model=vgg16", "tensorflow"]),
+        ("gnmt", "85.91 %", "96.55 %", ours["model=gnmt", "pytorch"], ours["model=gnmt", "tensorflow"]),
+    ]
+    assert training_speed.shares(compare(frame()), SHARES, SOURCE) == []

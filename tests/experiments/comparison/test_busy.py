@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
+from experiments.comparison.analyses import batch_sizes, ranking
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
-from experiments.comparison.verdicts import batch_sizes, busy, ranking
+from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.findings import Comparison, Row
-from experiments.config.outcomes import outcome
+from experiments.metrics import outcome
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, runs
 from tracking.records import OTHERS_CPU, OTHERS_GPU
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.image import imread
 from rich.console import Console
 
 from experiments.comparison import compare
-from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer, judged
+from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import card as cards
 from experiments.comparison.report import remarks, rendering, wording
 from experiments.comparison.report.remarks import Advice
@@ -76,27 +74,6 @@ def test_every_format_shows_the_same_answer_and_facts(result: ComparisonResult) 
     for form, text in texts.items():
         for told in (card.answer, card.question, *card.facts.values()):
             assert told in text, (form, told)
-
-
-def test_the_answer_is_the_first_line_of_a_description(result: ComparisonResult) -> None:
-    lines = rendering.description_card(result.card).splitlines()
-    assert lines[0] == f"**{result.card.answer}**"
-    assert lines[2] == "⚠ Read it with the report’s warning."
-
-
-def test_the_picture_shows_all_lines_inside_its_edges(result: ComparisonResult) -> None:
-    assert result.report is not None
-    pixels = imread(result.report.parent / "card.png")[..., :3]
-    dark = (pixels < 0.9).any(axis=2)
-    assert dark.any()
-    assert not np.concatenate([dark[0], dark[-1], dark[:, 0], dark[:, -1]]).any()
-
-
-def test_without_figures_there_is_no_picture(tmp_path: Path) -> None:
-    options = ReportOptions("A study", figures=False)
-    answer(ComparisonSpec(), frame(), tmp_path, options, _no_steps)
-    assert (tmp_path / "card.md").exists()
-    assert not (tmp_path / "card.png").exists()
 
 
 def test_figures_for_the_campaign_are_those_of_the_rows_in_four_digits(result: ComparisonResult) -> None:
@@ -160,26 +137,6 @@ def test_blocks_are_offered_for_the_outcomes_that_they_are_planned_for() -> None
     assert advice.what == f"{blocks} more blocks (for median inference latency)"
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "said"),
-    [
-        ([2.0] * 6, [2.0] * 6, "Median training step is identical."),
-        ([1.0, 1.1, 1.2, 1.0, 1.1, 1.2], [1.0, 1.101, 1.2, 1.001, 1.1, 1.201], "No difference of 3 % or more in median training"),
-        ([1.0, 1.1], [1.0, 1.2], "No verdict: 2 blocks: no comparison; a verdict needs 6."),
-    ],
-)
-def test_other_answers_are_sentences_too(a: list[float], b: list[float], said: str) -> None:
-    assert cards.of(compare(paired(a, b), baseline="a"), "A study").answer.startswith(said)
-
-
-def test_a_difference_that_is_open_has_its_unit() -> None:
-    rng = np.random.default_rng(3)
-    table = paired(list(rng.normal(3, 0.2, 6)), list(rng.normal(3, 0.2, 6)), LOSS)
-    said = cards.of(compare(table, baseline="a"), "A study").answer
-    assert "validation loss of b differs by " in said
-    assert " nats from that of a." in said
-
-
 def _said_of(factors: Sequence[float], *more: pd.DataFrame) -> str:
     table = pd.concat([machines(factors), *more])
     comparison = compare(table, outcomes=[RATE], primary=[RATE], strata=["machine"], baseline="pytorch")
@@ -199,14 +156,6 @@ def test_strata_are_counted_only_where_they_do_not_say_what_all_say() -> None:
     assert _said_of([1.2, 1.25, 1.3]).endswith("slower than PyTorch.")
     noisy = frame(seed=1, factors={"tensorflow": 1.1}, campaign="c9", spread=0.3).assign(machine="m9", team="red")
     assert _said_of([1.2, 1.25, 1.3], noisy).endswith("slower than PyTorch (in 3 of 4 machines slower, in 1 not settled).")
-
-
-def test_the_outcomes_of_a_card_count_their_strata() -> None:
-    table = machines([1.2, 1.25, 1.3, 0.8])
-    card = cards.of(compare(table, outcomes=[RATE], strata=["machine"], baseline="pytorch"), "A study")
-    assert card.outcomes[0].verdict == "inconclusive · in 3 of 4 machines slower, in 1 faster"
-    alike = cards.of(compare(machines([1.2, 1.25, 1.3]), outcomes=[RATE], strata=["machine"], baseline="pytorch"), "A study")
-    assert alike.outcomes[0].verdict == "slower"
 
 
 def test_a_loss_of_quality_is_in_the_head_though_it_is_exploratory() -> None:
@@ -255,21 +204,6 @@ def test_blocks_that_nobody_would_run_are_not_asked_for(hours: float, spread: fl
     assert said.endswith(f"How many more blocks would settle it cannot be predicted; {ways}.")
     assert one.row.reason.endswith(ways)
     assert not re.search(r"\d+ more block", said + one.row.reason)
-
-
-def test_where_no_run_can_be_used_the_card_says_why() -> None:
-    table = frame()
-    table["status"] = "FAILED"
-    card = cards.of(judged(ComparisonSpec(baseline="pytorch"), table), "A study", span=environment.span(table))
-    assert card.answer.startswith("No verdict: no run can be used")
-    assert card.figures == {}
-    assert "Date" not in card.facts
-
-
-def test_frameworks_are_written_as_their_makers_do_and_other_levels_as_they_are() -> None:
-    comparison = compare(paired([1.0, 2.0], [1.0, 2.0]), baseline="a")
-    names = ("keras-torch", "tensorflow+xla", "toy")
-    assert [wording.spoken(one, comparison) for one in names] == ["Keras on PyTorch", "TensorFlow (xla)", "toy"]
 
 
 def test_the_duration_is_each_campaigns_own() -> None:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
-from mlflow.projects._project_spec import EntryPoint
 
 from experiments import studies
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
-from experiments.comparison.report import tables, wording, writing
+from experiments.comparison.analyses import Evidence
+from experiments.comparison.judgement import write
+from experiments.comparison.report import tables, wording
 from experiments.comparison.statistics.significance import holm
 from experiments.config import settings as settings_
-from experiments.config.commands import COMMANDS
-from tests.conftest import ROOT
 from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, RATE, RSS, STEP, frame
 from tracking.errors import WrongCall
 
@@ -60,17 +57,6 @@ def test_strata_and_pairs_of_a_primary_outcome_are_of_its_family():
         primary = [one.row for one in findings if one.primary]
         assert [row.metric for row in primary] == [STEP] * count
         assert [row.p_holm for row in primary] == pytest.approx(holm([row.p for row in primary]))
-
-
-def test_a_reason_names_the_family():
-    rng = np.random.default_rng(3)
-    for _ in range(20):
-        found = compare(twelve(rng, sd=0.2), primary=NAMES[:1])  # too much for equivalence
-        told = [row.reason for row in found.rows if row.p is not None and row.p <= 0.05 < row.p_holm]
-        if told:
-            assert "does not stand among the 11 exploratory tests of this report (Holm)" in told[0]
-            return
-    pytest.fail("of 220 tests of nothing none had p ≤ .05")
 
 
 # ---- error rates
@@ -147,7 +133,7 @@ def test_the_head_speaks_of_primary_outcomes_only(tmp_path):
     found = compare(frame(factors={"tensorflow": 1.2}), baseline="pytorch", primary=[RSS])
     (told,) = wording.sentences(found)
     assert told.lower().startswith("peak process memory")
-    writing.write(found, tmp_path, title="A study")
+    write(Evidence(found), tmp_path, "A study")
     page, text = ((tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
     assert "trains 1." not in page
     text = text[text.index("## Verdicts") :]
@@ -158,18 +144,6 @@ def test_the_head_speaks_of_primary_outcomes_only(tmp_path):
     assert published["primary"] == [RSS]
     assert [row["family"] for row in published["rows"]] == ["primary"] + ["exploratory"] * 5
     assert published["rows"][0]["metric"] == RSS
-
-
-def test_strata_together_are_told_of_primary_outcomes_only():
-    sides = [frame(seed=at, campaign=f"c{at}", factors={"tensorflow": 1.2}).assign(machine=f"m{at}") for at in range(3)]
-    found = compare(pd.concat(sides), strata=["machine"], primary=[LATENCY])
-    headings = [row for row in tables.verdicts(found).rows if isinstance(row, str)]
-    assert headings[:3] == ["machine=m0, primary", "machine=m0, exploratory", "machine=m1, primary"]
-    told = wording.sentences(found)
-    assert len(told) == 4
-    assert all("latency" in one or "answers" in one for one in told)
-    assert not any("train" in one or "memory" in one for one in told)
-    assert {one["family"] for one in writing.as_json(found)["summaries"]} == {"primary", "exploratory"}
 
 
 # ---- where they are declared
@@ -184,19 +158,6 @@ def test_every_study_declares_one_to_three_of_its_outcomes(name):
     assert studies.primary(study, asked) == (study.OUTCOMES[-1].metric,)
     with pytest.raises(WrongCall, match="primary=train/speed is no outcome here"):
         studies.primary(study, settings_.parse(study.Settings, study.PRESETS, {"primary": "train/speed"}))
-
-
-ENTRY_POINTS = yaml.safe_load((ROOT / "MLproject").read_text())["entry_points"]
-
-
-@pytest.mark.parametrize(("name", "primary"), list(product([*studies.available(), "compare"], [BLEU, f"{STEP},{RATE}"])))
-def test_an_entry_point_passes_primary_on_to_settings_that_have_it(name, primary, tmp_path):
-    """By MLflow's own composition of the command of `mlflow run . -e NAME -P primary=…`."""
-    entry = ENTRY_POINTS[name]
-    command = EntryPoint(name, entry.get("parameters", {}), entry["command"]).compute_command({"primary": primary}, str(tmp_path))
-    assert command == f"python -m experiments {name} --primary {primary}"
-    kind = COMMANDS[name].settings if name in COMMANDS else studies.load(name).Settings
-    assert settings_.parse(kind, {}, {"primary": primary}).primary == tuple(primary.split(","))
 
 
 @pytest.mark.parametrize("asked", ["throughput", "latency", "accuracy", "energy", "train/step_secnds", "val/acuracy", "val/bleu"])

@@ -14,21 +14,20 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure as Canvas
 
-from experiments.comparison import compare
-from experiments.comparison.report import figures, writing
-from experiments.comparison.report.figures import canvas, intervals, runs, steps
-from experiments.comparison.report.figures.tips import Tip
-from experiments.comparison.verdicts import batch_sizes, papers
+from experiments.comparison import analyses, compare
+from experiments.comparison.analyses import Evidence, batch_sizes, intervals, runs, steps
+from experiments.comparison.judgement import write
+from experiments.comparison.report import canvas
 from experiments.comparison.verdicts.findings import Control
 from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP, frame
-from tests.experiments.comparison.steps import HEAT, POWER, raw_runs
+from tests.experiments.comparison.steps import HEAT, raw_runs
 from tests.experiments.comparison.test_batch_sizes import _with_inference, _workloads
 from tests.experiments.comparison.test_report import _checked
 
 
-def _drawn(table: pd.DataFrame, *, strata: tuple[str, ...] = (), raw=(), first_size=None) -> dict[str, figures.Figure]:
-    comparison = compare(table, strata=strata)
-    return {one.name: one for one in figures.draw(comparison, raw, batch_sizes.curves(comparison, first_size))}
+def _drawn(table: pd.DataFrame, *, strata: tuple[str, ...] = (), raw=()) -> dict[str, canvas.Figure]:
+    evidence = Evidence(compare(table, strata=strata), table, raw)
+    return {one.name: canvas.made(one) for one in analyses.drawings(evidence)}
 
 
 def test_without_steps_there_are_the_figures_of_runs():
@@ -45,7 +44,7 @@ def test_a_style_that_somebody_else_has_set_does_not_reach_the_figures() -> None
 def test_with_everything_there_are_all_figures_and_all_are_valid_svg():
     table = _workloads(3)
     table = _with_inference(table)
-    found = _drawn(table, strata=("workload",), raw=raw_runs(table, strata=("workload",), maximum=9), first_size=1)
+    found = _drawn(table, strata=("workload",), raw=raw_runs(table, strata=("workload",), maximum=9))
     names = ["forest", "differences", "blocks", "latencies", "batches", "memory", "ranks", "order", "sensors"]
     assert list(found) == names
     for one in found.values():
@@ -54,16 +53,15 @@ def test_with_everything_there_are_all_figures_and_all_are_valid_svg():
         assert "nan" not in re.sub(r"[^ ]*base64,[^ ]*", "", one.svg).lower()
 
 
-def _scene(table: pd.DataFrame, raw) -> canvas.Scene:
-    comparison = compare(table)
-    return canvas.Scene(comparison, canvas.colours_of(comparison.levels), raw)
+def _evidence(table: pd.DataFrame, raw=()) -> Evidence:
+    return Evidence(compare(table), table, raw)
 
 
 def test_no_sensor_no_requests_no_figure():
     table = frame()
     without = [replace(run, phases={"train": run.phases["train"]}) for run in raw_runs(table, sensors=False)]
-    scene = _scene(table, without)
-    assert steps.sensors(scene) is steps.latencies(scene) is None
+    evidence = _evidence(table, without)
+    assert steps.sensors(evidence) is steps.latencies(evidence) is None
 
 
 def test_one_side_without_steps_or_values_is_no_obstacle():
@@ -72,50 +70,19 @@ def test_one_side_without_steps_or_values_is_no_obstacle():
     table.loc[table["framework"] == "c", ["status", "outcome"]] = ["FAILED", "failed"]
     raw = [replace(run, sensors={HEAT: run.sensors[HEAT]}) if run.level == "a" else run for run in raw_runs(table, maximum=6)]
     raw = [replace(run, phases={}) if run.level == "b" else run for run in raw]
-    scene = _scene(table, raw)
-    assert all(maker(scene) for maker in (steps.latencies, steps.sensors, runs.by_level))
-
-
-def test_where_the_end_of_the_warm_up_is_unknown_it_is_said():
-    table = frame(blocks=2)
-    known = steps.sensors(_scene(table, raw_runs(table))).caption
-    unknown = steps.sensors(_scene(table, [replace(run, warm_seconds=None) for run in raw_runs(table)])).caption
-    assert "Shaded" in known
-    assert "Shaded" not in unknown
-    assert "not known" in unknown
-
-
-def test_captions_say_how_many_runs_are_shown():
-    for blocks, told in ((40, "48 of 80 runs"), (3, "all 6 runs")):
-        table = frame(blocks=blocks)
-        assert told in steps.latencies(_scene(table, raw_runs(table))).caption
+    evidence = _evidence(table, raw)
+    assert all(maker(evidence) for maker in (steps.latencies, steps.sensors, runs.by_level))
 
 
 def _axes():
-    return canvas.Canvas().add_subplot()
-
-
-def test_a_compact_drawing_is_the_same_drawing():
-    """Every number of it within a thousandth; glyphs at their exact scale; the colour of alike marks once."""
-    marks = "".join(f'<use href="#m" x="{at}.123456" y="2.5" style="fill: #2f6db3"/>\n     ' for at in range(3))
-    svg = f'<g transform="scale(0.015625)"/><g clip-path="url(#p)">\n     {marks}</g><use x="1.98765" style="fill: #000000"/>'
-    found = canvas._compact(svg)
-    before, after = (re.findall(r"\d+\.\d+", text) for text in (svg, found))
-    assert [float(one) for one in after] == pytest.approx([float(one) for one in before], abs=1e-3)
-    assert "scale(0.015625)" in found
-    assert found.count("fill: #2f6db3") == 1
-    assert '<g clip-path="url(#p)" style="fill: #2f6db3">' in found
-
-
-def _untold(_value):
-    return Tip("")
+    return Canvas().add_subplot()
 
 
 def test_a_box_needs_runs_enough():
     for blocks, boxes in ((runs.MINIMUM_FOR_A_BOX - 1, 0), (runs.MINIMUM_FOR_A_BOX, 2)):
         comparison = compare(frame(blocks=blocks))
         axes = _axes()
-        runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels), _untold)
+        runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels))
         assert len(axes.patches) == boxes
         dots = [line for line in axes.lines if line.get_marker() == "o"]
         assert [len(line.get_xdata()) for line in dots] == [blocks, blocks]
@@ -124,7 +91,7 @@ def test_a_box_needs_runs_enough():
 def test_of_very_many_blocks_some_are_shown_and_boxes_are_those_of_all():
     comparison = compare(frame(blocks=100))
     axes = _axes()
-    runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels), _untold)
+    runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels))
     assert sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == 2 * runs.MAXIMUM_BLOCKS
     of_first = [value.value for value in comparison.values[STEP] if value.level == comparison.levels[0]]
     low, high = np.quantile(of_first, (0.25, 0.75), method="median_unbiased")
@@ -150,33 +117,15 @@ def test_a_long_tail_is_kept_where_a_line_is_thinned():
     assert np.interp(0.99, shares, xs) == pytest.approx(np.quantile(values, 0.99), rel=0.05)
 
 
-def test_sensors_are_named_for_people():
-    assert [steps.named(key) for key in (POWER, HEAT, "system/cpu_temperature_celsius")] == [
-        "GPU 0 power",
-        "GPU 0 temperature",
-        "CPU temperature",
-    ]
-
-
 def test_a_limit_is_ringed():
     table = _with_inference(frame(blocks=10))
     comparison = compare(table)
     curves = batch_sizes.curves(comparison, 1)
     axes = _axes()
     colours = canvas.colours_of(comparison.levels)
-    figures.tradeoffs._against_size(axes, curves, colours, of_time=False)
+    batch_sizes._against_size(axes, curves, colours, of_time=False)
     rings = [one for one in axes.collections if isinstance(one, PathCollection)]
     assert len(rings) == sum(curve.limit is not None for curve in curves) == 2
-
-
-def test_the_front_is_joined():
-    table = frame(levels=["a", "b", "c"], factors={"b": 1.3, "c": 1.6})
-    table["memory/peak_device_bytes"] = table["framework"].map({"a": 3e9, "b": 4e9, "c": 1e9})
-    axes = _axes()
-    one = figures.tradeoffs.tradeoffs(compare(table))[0]
-    figures.tradeoffs._front(axes, one, canvas.colours_of(("a", "b", "c")))
-    assert axes.lines[0].get_xdata().tolist() == sorted(axes.lines[0].get_xdata())
-    assert len(axes.lines[0].get_xdata()) == 2
 
 
 @pytest.mark.parametrize("top", [3.0, 3e7])
@@ -205,8 +154,8 @@ def test_a_forest_that_nobody_could_read_keeps_whole_outcomes_headlines_first():
     table = frame(levels=[f"l{at}" for at in range(9)], blocks=6)
     rng = np.random.default_rng(0)
     table = pd.concat([table, pd.DataFrame({f"custom/m{at}_seconds": 1 + rng.random(len(table)) for at in range(20)})], axis=1)
-    scene = canvas.Scene(compare(table), canvas.colours_of([f"l{at}" for at in range(9)]))
-    shown, told = intervals._most_telling(scene, "ratio")
+    evidence = Evidence(compare(table))
+    shown, told = intervals._most_telling(evidence, "ratio")
     metrics = [finding.row.metric for finding in shown]
     assert len(shown) <= intervals.MAXIMUM_LINES
     assert {metrics.count(metric) for metric in metrics} == {8}
@@ -217,9 +166,9 @@ def test_a_forest_that_nobody_could_read_keeps_whole_outcomes_headlines_first():
 def test_of_too_many_panels_the_headlines_come_first_and_it_is_said():
     table = frame(blocks=6)
     more = {f"custom/m{at}_seconds": np.linspace(1, 2, len(table)) for at in range(40)}
-    scene = _scene(pd.concat([table, pd.DataFrame(more)], axis=1), ())
-    assert f"first {canvas.EXAMPLES} of 46 panels" in runs.by_level(scene).caption
-    assert RATE in runs._headlines_first(scene.comparison)[: canvas.MAXIMUM_PANELS]
+    evidence = _evidence(pd.concat([table, pd.DataFrame(more)], axis=1), ())
+    assert f"first {canvas.EXAMPLES} of 46 panels" in runs.by_level(evidence).caption
+    assert RATE in runs._headlines_first(evidence.comparison)[: canvas.MAXIMUM_PANELS]
 
 
 # ---- the sections of a report that rest on steps
@@ -238,9 +187,9 @@ def told(tmp_path_factory):
     same = compare(frame(levels=["pytorch", "pytorch again"], seed=5), baseline="pytorch")
     slowed = compare(frame(levels=["pytorch", "slowed"], factors={"slowed": 1.05}), baseline="pytorch")
     controls = (Control("A/A", same, "no difference"), Control("injected 5 %", slowed, "slower steps", 0.05))
-    comparison = replace(comparison, controls=controls, papers=papers.rows(comparison, raw))
+    comparison = replace(comparison, controls=controls)
     folder = tmp_path_factory.mktemp("told")
-    path = writing.write(comparison, folder, title="A study", runs=table, raw=raw)
+    path = write(Evidence(comparison, table, raw, protocol="paper"), folder, "A study")
     return path.read_text(encoding="utf-8"), (folder / "report.md").read_text(encoding="utf-8")
 
 
@@ -251,7 +200,7 @@ def test_the_page_with_everything_needs_nothing_from_outside(told):
     assert "http" not in page
     assert len(found.ids) == len(set(found.ids))
     assert {one[1:] for one in found.references} <= set(found.ids)
-    assert found.tags.count("svg") == 8
+    assert page.count("data:image/svg+xml;base64,") == 8
 
 
 def test_runs_without_a_steady_state_are_counted_and_named(told):
@@ -261,32 +210,3 @@ def test_runs_without_a_steady_state_are_counted_and_named(told):
     assert "the &lt;drifting&gt; one" in told[0]
     assert "&lt;broken&gt;" in told[0]
     assert "<broken>" not in told[1]
-
-
-def test_limits_are_told_with_what_they_rest_on(told):
-    for text in told:
-        assert "Batch-size limits" in text
-        assert "no other size is faster by 2 % or more" in text
-
-
-def test_controls_tell_false_alarms_and_whether_the_slow_down_was_found(told):
-    for text in told:
-        assert "0 of 6 tested outcomes were called different." in text
-        assert "NOT FOUND in median inference latency" in text
-        assert "; found in median training step (1.0" in text
-        assert "; also called different: training throughput." in text
-
-
-def test_the_papers_procedure_is_labelled_and_stands_below_the_verdicts(told):
-    for text in told:
-        assert text.index("Verdicts") < text.index("for comparison only")
-        assert "Not evidence" in text
-        assert "significant" in text
-
-
-def test_markdown_tables_of_the_sections_are_whole(told):
-    blocks = [block.splitlines() for block in told[1].split("\n\n") if block.startswith("|")]
-    assert len(blocks) == 9
-    for rows in blocks:
-        assert re.fullmatch(r"\|(:?-+:?\|)+", rows[1])
-        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.comparison import compare
 from experiments.comparison.report import wording
-from experiments.config.outcomes import KNOWN, outcome
+from experiments.metrics import KNOWN, outcome
 from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
 
 

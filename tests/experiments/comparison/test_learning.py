@@ -9,12 +9,10 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.report import hypotheses as told_of
-from experiments.comparison.report import remarks, tables, writing
+from experiments.comparison.analyses import Evidence, hypotheses, learning, survival
+from experiments.comparison.analyses.survival import Reached
 from experiments.comparison.runs.raw import RawRun
-from experiments.comparison.verdicts import hypotheses, learning, survival
-from experiments.comparison.verdicts.survival import Reached
-from experiments.config.outcomes import Hypothesis
+from experiments.metrics import Hypothesis
 from tests.experiments.comparison.campaigns import frame, paired
 
 EPOCHS = 5
@@ -35,10 +33,17 @@ def curves(
     return found
 
 
+def said(raw: list[RawRun]) -> tuple[list[str], list[str]]:
+    """Return warnings and sentences."""
+    evidence = Evidence(compare(paired([1.0, 2.0], [1.0, 2.0])), raw=raw)
+    return learning.warnings(evidence), learning.sentences(evidence)
+
+
 def test_curves_that_overlap_are_told_to() -> None:
-    (one,) = learning.agreements(curves(0.0, noise=0.002), "a")
+    raw = curves(0.0, noise=0.002)
+    (one,) = learning.agreements(raw, "a")
     assert (one.metric, one.a, one.b, one.n_blocks, one.n_epochs, one.alike) == ("val/accuracy", "a", "b", 6, EPOCHS, True)
-    loud, plain = remarks.on_learning([one])
+    loud, plain = said(raw)
     assert loud == []
     assert plain[0].startswith(
         "Learning curves, b against a: they overlap. In each of 5 epochs the validation accuracy is equivalent"
@@ -49,7 +54,7 @@ def test_curves_that_part_are_told_first() -> None:
     (one,) = learning.agreements(curves(-0.05), "a")
     assert (one.alike, one.epoch) == (False, 3)
     assert one.estimate.value == pytest.approx(-0.05, abs=0.01)
-    loud, plain = remarks.on_learning([one])
+    loud, plain = said(curves(-0.05))
     assert loud[0].startswith("LEARNING DIFFERS, b against a: the validation accuracy differs in epoch 3 by −0.0")
     assert plain == []
 
@@ -71,26 +76,28 @@ def test_a_loss_that_differs_by_the_margin_or_more_seldom_overlaps(shift: float)
 
 
 def test_noisy_curves_are_neither_alike_nor_different() -> None:
-    (one,) = learning.agreements(curves(0.3, noise=0.3, metric="val/loss"), "a")
+    raw = curves(0.3, noise=0.3, metric="val/loss")
+    (one,) = learning.agreements(raw, "a")
     assert one.alike is None
-    assert "6 blocks do not show whether they overlap within ±0.05" in remarks.on_learning([one])[1][0]
+    assert "6 blocks do not show whether they overlap within ±0.05" in said(raw)[1][0]
 
 
 def test_few_blocks_say_nothing_and_loss_stands_in_for_accuracy() -> None:
-    (one,) = learning.agreements(curves(-0.5, blocks=5, metric="val/loss"), "a")
+    few, two = curves(-0.5, blocks=5, metric="val/loss"), curves(-0.5, blocks=2)
+    (one,) = learning.agreements(few, "a")
     assert (one.metric, one.alike) == ("val/loss", None)
-    assert "5 blocks are too few" in remarks.on_learning([one])[1][0]
-    (one,) = learning.agreements(curves(-0.5, blocks=2), "a")
+    assert "5 blocks are too few" in said(few)[1][0]
+    (one,) = learning.agreements(two, "a")
     assert (one.epoch, one.estimate, one.alike) == (None, None, None)
-    assert remarks.on_learning([one])[1][0].endswith(": 2 blocks are too few to say whether they overlap.")
+    assert said(two)[1][0].endswith(": 2 blocks are too few to say whether they overlap.")
     assert learning.agreements(curves(0.0, blocks=1), "a") == []
     assert learning.agreements([], "a") == []
 
 
 def test_curves_that_are_the_same_are_not_furthest_apart_in_any_epoch() -> None:
-    found = learning.agreements(curves(0.0, blocks=3, noise=0.0), "a")
-    assert [one.alike for one in found] == [None]
-    assert "identical in every epoch" in remarks.on_learning(found)[1][0]
+    raw = curves(0.0, blocks=3, noise=0.0)
+    assert [one.alike for one in learning.agreements(raw, "a")] == [None]
+    assert "identical in every epoch" in said(raw)[1][0]
 
 
 def with_times(never: int) -> pd.DataFrame:
@@ -111,7 +118,7 @@ def test_runs_that_never_get_there_count_as_censored() -> None:
     late = told["90", "tensorflow"]
     assert (late.reached.sum(), len(late.reached)) == (5, 8)
     assert sorted(late.seconds[~late.reached]) == [100, 101, 102]  # their whole training
-    (section,) = tables.times_to_accuracy(comparison)
+    (section,) = survival.table(Evidence(comparison))
     rows = {row[:2]: row for row in section.rows}
     # when the fourth of eight got there, those that never did among them
     assert rows["90 %", "pytorch"][2:5] == ("8", "8 of 8", "23 s")
@@ -214,18 +221,9 @@ def test_runs_of_campaigns_that_begin_alike_are_not_taken_for_each_other() -> No
 
 def test_times_need_no_total_among_the_outcomes() -> None:
     asked, unasked = (compare(with_times(3), baseline="pytorch", outcomes=[one]) for one in ("train/total_seconds", "val/loss"))
-    assert tables.times_to_accuracy(unasked) == tables.times_to_accuracy(asked) != []
+    assert survival.table(Evidence(unasked)) == survival.table(Evidence(asked)) != []
     without = with_times(3).drop(columns="train/total_seconds")
-    assert tables.times_to_accuracy(compare(without, baseline="pytorch")) == []
-
-
-def test_they_are_no_outcome_of_their_own() -> None:
-    found = compare(with_times(3), baseline="pytorch")
-    assert not [row for row in found.rows if "to_accuracy" in row.metric]
-
-
-def test_nothing_is_told_where_nobody_asked() -> None:
-    assert tables.times_to_accuracy(compare(frame(blocks=6), baseline="pytorch")) == []
+    assert survival.table(Evidence(compare(without, baseline="pytorch"))) == []
 
 
 HYPOTHESES = (
@@ -245,15 +243,15 @@ def test_hypotheses_are_answered_one_by_one() -> None:
     outcomes = [one.metric for one in HYPOTHESES]
     comparison = compare(table, baseline="pytorch", outcomes=outcomes)
     time, gpu, cpu = hypotheses.answered(HYPOTHESES, comparison)
-    assert told_of.text(time) == "H0 rejected: tensorflow is slower, by more than the margin (±3 %)"
-    assert told_of.text(gpu) == "not testable here: no NVIDIA device: NVML Shared Library Not Found"
-    assert told_of.text(cpu) == "not testable here: no two runs of one block have it"
-    assert told_of.sentence([time, gpu, cpu]) == (
+    assert hypotheses.text(time) == "H0 rejected: tensorflow is slower, by more than the margin (±3 %)"
+    assert hypotheses.text(gpu) == "not testable here: no NVIDIA device: NVML Shared Library Not Found"
+    assert hypotheses.text(cpu) == "not testable here: no two runs of one block have it"
+    assert hypotheses.sentence([time, gpu, cpu]) == (
         "Of 3 null hypotheses 1 rejected, 0 confirmed as equal, 0 open, 2 not testable here. "
         "Of those rejected: 1 by more than the margin."
     )
-    assert [row.split(",")[0] for row in told_of.as_csv([time, gpu, cpu]).splitlines()] == ["hypothesis", "H1", "H2", "H3"]
-    assert told_of.cells(time)[-1] == "3.90e-18"
+    assert [row.split(",")[0] for row in hypotheses.as_csv([time, gpu, cpu]).splitlines()] == ["hypothesis", "H1", "H2", "H3"]
+    assert hypotheses.cells(time)[-1] == "3.90e-18"
 
 
 @pytest.mark.parametrize(
@@ -273,23 +271,11 @@ def test_a_null_hypothesis_is_one_question_and_the_margin_another(ratio, spread,
     values = ratio * np.exp(spread * noise / noise.std(ddof=1))
     comparison = compare(paired([1.0] * 12, values, "train/total_seconds"))
     found = hypotheses.answered(HYPOTHESES[:1], comparison)
-    assert told_of.text(found[0]) == said
-    assert counted in told_of.sentence(found)
+    assert hypotheses.text(found[0]) == said
+    assert counted in hypotheses.sentence(found)
 
 
 def test_a_hypothesis_without_a_pair_says_why() -> None:
     comparison = compare(paired([1.0, 0.0], [1.0, 1.0], "train/total_seconds"))
     (found,) = hypotheses.answered(HYPOTHESES[:1], comparison)
-    assert told_of.text(found).startswith("not testable here: zero or negative values have no ratio")
-
-
-def test_sections_and_figures_stand_in_the_report(tmp_path) -> None:
-    table = with_times(3)
-    comparison = compare(table, baseline="pytorch", outcomes=["train/total_seconds"])
-    raw = [replace(run, level={"a": "pytorch", "b": "tensorflow"}[run.level]) for run in curves(0.0)]
-    path = writing.write(comparison, tmp_path, title="A study", raw=raw, sections=tables.times_to_accuracy(comparison))
-    for text in (path.read_text(), (tmp_path / "report.md").read_text()):
-        assert "Time to accuracy" in text
-        assert "5 of 8" in text
-        assert "Learning curves" in text
-    assert {"learning.svg", "times_to_accuracy.png"} <= {file.name for file in (tmp_path / "figures").iterdir()}
+    assert hypotheses.text(found).startswith("not testable here: zero or negative values have no ratio")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from experiments.comparison import compare
-from experiments.comparison.report import writing
-from experiments.comparison.verdicts.memory_limits import Edge, edges
-from tests.experiments.comparison.campaigns import frame
+from experiments.comparison.analyses.memory_limits import edges
+from experiments.comparison.verdicts.findings import Edge
 
 
 def runs(level: str, sizes: dict[int, list[str]], **others: str) -> list[dict[str, object]]:
@@ -39,21 +37,3 @@ def test_the_largest_that_fits_and_the_smallest_that_never_did() -> None:
 def test_nothing_is_told_where_every_size_fitted_or_failed_otherwise(outcomes: list[str]) -> None:
     assert edges(pd.DataFrame(runs("a", {8: outcomes})), factor="framework", strata=[]) == ()
     assert edges(pd.DataFrame({"framework": ["a"]}), factor="framework", strata=[]) == ()
-
-
-def test_it_stands_in_every_form_of_the_report(tmp_path) -> None:
-    parts = []
-    for size, fits in (("8", True), ("16", False)):
-        part = frame(blocks=6, campaign=f"c{size}", params={"batch_size": size})
-        if not fits:
-            part.loc[part["framework"] == "tensorflow", ["status", "outcome"]] = ["FAILED", "out_of_memory"]
-        parts.append(part)
-    comparison = compare(pd.concat(parts, ignore_index=True), baseline="pytorch", strata=["batch_size"])
-    assert comparison.frontier == (Edge("tensorflow", "", 8, 16),)
-    assert writing.as_json(comparison)["frontier"] == [
-        {"level": "tensorflow", "stratum": "", "fits": 8, "too_large": 16, "phase": ""}
-    ]
-    path = writing.write(comparison, tmp_path, title="A study")
-    for text in (path.read_text(), (tmp_path / "report.md").read_text()):
-        assert "Where memory ends" in text
-    assert (tmp_path / "figures" / "frontier.svg").is_file()

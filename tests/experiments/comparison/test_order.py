@@ -35,11 +35,6 @@ def told(table: pd.DataFrame, **how: object) -> Comparison:
     return compare(table, baseline="pytorch", outcomes=[STEP], **how)  # type: ignore[arg-type]
 
 
-def test_a_random_order_side_by_side_is_not_spoken_of():
-    found = told(timed(side_by_side(12, 5)))
-    assert (found.rows[0].verdict, found.warnings) == ("slower", ())
-
-
 def test_one_side_always_first_is_a_warning_and_from_eleven_blocks_on_a_refusal():
     """Fair coins give 8 of 8 in 1 of 128 campaigns, 12 of 12 in 1 of 2,048."""
     few = told(timed(side_by_side(8, 8)))
@@ -120,10 +115,3 @@ def test_campaigns_are_paired_in_the_order_of_time_and_that_is_said():
     found = compare(pd.concat([first, second]), factor="campaign", outcomes=[STEP])
     assert [(row.n_blocks, row.verdict) for row in found.rows] == [(8, "slower")]
     assert any("nothing ran side by side" in line for line in found.warnings)
-
-
-@pytest.mark.parametrize(
-    ("milliseconds", "words"), [(11.4 * DAY, "11 days"), (DAY, "1 day"), (80 * MINUTE, "1 hour"), (500, "less than a second")]
-)
-def test_durations_read_well(milliseconds, words):
-    assert order.duration(milliseconds) == words

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
 from experiments.comparison import compare
-from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-from experiments.comparison.report import remarks
+from experiments.comparison.analyses import precision
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.statistics.components import Components, Slope, components, error_of_steps, slope
-from experiments.comparison.verdicts import precision
-from tests.experiments.comparison.campaigns import STEP, frame, paired
-from tests.experiments.comparison.steps import phase, raw_runs
+from tests.experiments.comparison.campaigns import paired
+from tests.experiments.comparison.steps import phase
 
 
 def campaign(
@@ -81,7 +76,7 @@ def test_steps_that_resemble_each_other_leave_a_larger_error() -> None:
 def judged(a: np.ndarray, b: np.ndarray, raw: list[RawRun] | None = None) -> tuple[precision.Precision, str]:
     (finding,) = compare(paired(np.exp(a), np.exp(b))).findings
     found = precision.of_findings([finding], raw or [])
-    return found[0], remarks.on_precision(found)
+    return found[0], precision.sentence(found)
 
 
 def test_the_limit_is_what_makes_most_of_a_difference() -> None:
@@ -110,29 +105,6 @@ def test_the_shares_add_up_and_the_largest_comes_first() -> None:
     assert "Of the variance of runs 9" in told
     assert " % lies between blocks" in told
     assert precision.shares(components(np.zeros(8), np.zeros(8))) == dict.fromkeys(shares, 0.0)
-
-
-def test_nothing_is_said_without_a_test() -> None:
-    (few,) = compare(paired([1.0, 2.0, 1.5], [1.1, 2.1, 1.7])).findings
-    assert precision.of_findings([few], []) == ()
-    assert remarks.on_precision([]) == ""
-
-
-def test_a_report_begins_with_it(tmp_path: Path) -> None:
-    runs: pd.DataFrame = frame(blocks=10, spread=0.02)
-    raw = raw_runs(runs, sensors=False)
-    found = answer(ComparisonSpec(outcomes=[STEP]), runs, tmp_path, ReportOptions("A study"), lambda _: raw)
-    (told,) = (line for line in found.sentences if line.startswith("Smallest detectable effect: about "))
-    assert "in median training step (80 % power, 10 blocks)" in told
-    lines = (tmp_path / "report.md").read_text().splitlines()
-    (fact,) = (line for line in lines if line.startswith("- Precision: smallest detectable effect about "))
-    (whole,) = (line for line in lines if line.startswith("Smallest detectable effect: about "))
-    assert lines.index(fact) < lines.index(whole) < lines.index("## Verdicts")
-    page = (tmp_path / "report.html").read_text()
-    assert page.index("Smallest detectable effect: about") < page.index('class="lead')
-    assert "What limited the precision" in page
-    (row,) = [line for line in lines if line.startswith("| median training step | tensorflow against pytorch |")][-1:]
-    assert row.count("%") >= 5
 
 
 @pytest.mark.parametrize(("low", "limit"), [(-0.013, precision.PROCESSES), (0.013, precision.APART)])

@@ -12,9 +12,9 @@ import pytest
 from experiments.cell.measure import write_values
 from experiments.cell.timing import PhaseValues
 from experiments.comparison import compare
+from experiments.comparison.analyses import papers
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
-from experiments.comparison.verdicts import papers
 from tests.experiments.comparison.campaigns import frame, runs
 from tests.experiments.comparison.steps import phase, raw_runs
 from tracking.errors import EvenhandError
@@ -155,7 +155,7 @@ def test_the_papers_procedure_is_told_of_one_block_with_the_sound_verdict_beside
     row = found["train/step_seconds"]
     assert (row.a, row.b, row.block, row.procedure.n_steps) == ("pytorch", "tensorflow", "2", 110)
     # steps that differ by 5 % with an SD of 2 %, 110 of them
-    assert row.says == "significant"
+    assert row.is_significant
     assert row.verdict == next(f.row.verdict for f in comparison.findings if f.row.metric == row.metric)
     assert found["inference/batch_8/latency_seconds_p50"].verdict == papers.UNJUDGED
     assert papers.rows(comparison, ()) == ()

@@ -13,16 +13,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from experiments.comparison import compare
-from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.comparison.analyses import intervals, survival
+from experiments.comparison.analyses.survival import Reached
 from experiments.comparison.report import wording
-from experiments.comparison.report.figures import intervals, learning
-from experiments.comparison.report.figures.canvas import STYLE
+from experiments.comparison.report.canvas import STYLE
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Finding
-from experiments.comparison.verdicts.survival import Reached
 from experiments.workloads.captioning import samples
 from tests.experiments.comparison.campaigns import LOSS, RATE, RSS, STEP, frame, paired
-from tests.experiments.comparison.steps import raw_runs
 
 
 def _finding(low: float, value: float, high: float, metric: str = STEP) -> Finding:
@@ -70,7 +68,7 @@ def test_a_share_of_runs_is_what_the_table_says() -> None:
     """The run that never got there ended before the last that did: Kaplan and Meier's curve would reach 1."""
     one = Reached("90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, True]), ("1", "2", "3"))
     axes = Figure().add_subplot()
-    learning._steps(axes, [one], {"a": "black"}, "90 % accuracy", "")
+    survival._steps(axes, [one], {"a": "black"}, "90 % accuracy", "")
     line, ended = axes.lines
     assert list(line.get_ydata()) == pytest.approx([0, 1 / 3, 2 / 3, 2 / 3])
     assert list(line.get_xdata()) == [0, 10, 20, 20]
@@ -123,18 +121,6 @@ def test_tiny_differences_keep_their_digits() -> None:
 def test_what_could_be_told_apart_has_no_false_precision(share: float, told: str) -> None:
     one = _finding(1.0, 1.1, 1.2)
     assert wording.detectable(replace(one, row=replace(one.row, minimum_in_family=share))) == told
-
-
-def test_learning_stands_before_speed(tmp_path: Path) -> None:
-    table = frame()
-    raw = raw_runs(table, sensors=False)
-    epochs = [replace(one, epochs={"val/loss": np.linspace(3, 2, 4) + 0.01 * at}) for at, one in enumerate(raw)]
-    answer(ComparisonSpec(outcomes=[RATE]), table, tmp_path, ReportOptions("A study"), lambda _: epochs)
-    page, text = ((tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
-    for told in (page, text):
-        places = [told.index(one) for one in ("Do they learn alike?", "Learning curves, tensorflow against pytorch", "Verdicts")]
-        assert places == sorted(places)
-    assert page.index('aria-label="Learning curves"') < page.index("<h2>Verdicts</h2>")
 
 
 def test_a_caption_that_never_changes_is_said_to(tmp_path: Path) -> None:

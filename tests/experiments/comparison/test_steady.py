@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.comparison.analyses import steadiness
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.statistics import steady
-from experiments.comparison.verdicts import steadiness
 from tests.experiments.comparison.steps import phase
 
 RUNS = 100

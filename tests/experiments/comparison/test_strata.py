@@ -18,7 +18,7 @@ from experiments.comparison import compare
 from experiments.comparison.report import wording, writing
 from experiments.comparison.statistics.significance import random_effects
 from experiments.comparison.verdicts.findings import Comparison, Finding
-from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, RATE, STEP, frame
+from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, STEP, frame
 from tracking.errors import WrongCall
 
 # Colditz et al. 1994: tuberculosis in 13 trials, cases and others, vaccinated and not (`dat.bcg` of R's metafor).
@@ -336,41 +336,10 @@ def test_holm_spans_the_summaries_and_rows_do_not_pay_for_them():
     assert smallest.p_holm == pytest.approx(min(1, tests * smallest.p))
 
 
-def test_a_report_says_what_it_rests_on():
-    found = compare(machines([1.1, 1.2, 1.3]), strata=["machine"])
-    assert found.rests_on == {"machines": ("m0", "m1", "m2"), "teams": ("blue", "red"), "campaigns": ("c0", "c1", "c2")}
-    told = "Rests on 3 machines (m0, m1, m2), 2 teams (blue, red) and 3 campaigns."
-    assert wording.rests_on(found) == told
-    assert wording.rests_on(compare(frame())) == "Rests on 1 machine (box) and 1 campaign."
-
-
 def test_a_run_that_is_not_used_is_not_rested_on():
     table = machines([1.1, 1.2, 1.3])
     table.loc[table["machine"] == "m1", "status"] = "FAILED"
     assert compare(table, strata=["machine"]).rests_on["machines"] == ("m0", "m2")
-
-
-def test_sentences_tell_the_strata_together_first():
-    found = wording.sentences(compare(machines([1.2, 1.25, 1.3, 1.22]), strata=["machine"], baseline="pytorch"))
-    start = "Over 4 strata (machine=m0, m1, m2, m3): tensorflow trains 1.2"
-    assert found[0].startswith(start)
-    assert "× slower than pytorch (95 % interval 1.1" in found[0]
-    assert found[0].endswith(" %.")
-    assert sum(one.startswith("tensorflow against pytorch [machine=") for one in found) == 4
-
-
-def test_strata_of_several_columns_are_named_in_full():
-    found = compare(machines([1.2, 1.25, 1.3]), strata=["machine", "team"], outcomes=[RATE])
-    assert wording.strata(found.summaries[0]) == ("3 strata (machine=m0, team=red; machine=m1, team=blue; machine=m2, team=red)")
-
-
-def test_json_gains_keys_and_loses_none():
-    found = writing.as_json(compare(machines([1.1, 1.2, 1.3]), strata=["machine"]))
-    assert list(found)[:4] == ["schema_version", "rows", "excluded", "environment"]
-    assert found["schema_version"] == 1
-    told = json.loads(json.dumps(found, allow_nan=False))
-    assert told["rests_on"]["machines"] == ["m0", "m1", "m2"]
-    assert {"metric", "a", "b", "estimate", "low", "high", "tau", "i_squared_percent", "verdict"} <= set(told["summaries"][0])
 
 
 @settings(max_examples=10, deadline=None)
