@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from experiments.run.forecast import Detectable, Forecast
 from experiments.comparison.report import wording
 from experiments.config import durations
+from experiments.run.forecast import Detectable, Forecast
 
 MAX_BLOCKS_SHOWN = 12
 MAX_LEFT_OUT_SHOWN = 20

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments import studies
-from experiments.run.opening import ABOUT_COMPARISONS, describe
 from experiments.config.commands import Admin
 from experiments.config.console import Table
 from experiments.config.settings import require_writable
+from experiments.run.mlflow_run import ABOUT_COMPARISONS, describe
 from experiments.server import prune
 from tracking import accounts
 from tracking.errors import WrongCall

@@ -13,7 +13,6 @@ from PIL import Image
 from statsmodels.stats.power import TTestPower
 
 from experiments import studies
-from experiments.run import forecast
 from experiments.cli import dry_run
 from experiments.cli.codes import DONE, WRONG_CALL
 from experiments.cli.main import main
@@ -22,6 +21,7 @@ from experiments.comparison.judgement import ComparisonSpec
 from experiments.config import durations
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.run import forecast
 from tests.conftest import Place
 from tests.experiments.comparison import campaigns
 from tests.experiments.comparison.campaigns import STEP, paired
@@ -139,7 +139,7 @@ def test_pictures_that_cannot_be_read_are_counted_and_listed(
         **({"model": "lenet"} if study == "classification" else {}),
         cache=str(tmp_path / "cache"),
     )
-    campaigns_own = forecast.launch.prepared_data(study, settings, Display())
+    campaigns_own = forecast.preparation.read_data(study, settings, Display())
     assert campaigns_own.left_out == tuple(f"{path}: {reason}" for path, reason in shown.items())
     (name,) = [name for name in campaigns_own.files if "broken" in name or "left_out" in name]
     assert all(Path(path).name in campaigns_own.files[name] for path in shown)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.run.finished import from_journal
 from experiments.comparison.statistics.estimates import Estimate, exponential, log_ratios, mean
+from experiments.run.finished import from_journal
 
 FREELY, ALONE = "train/examples_per_second", "train/stepped_examples_per_second"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from mlflow.utils.validation import _validate_metric_name
 
-from experiments.run.looking import metrics_of_look
 from experiments.comparison import compare
 from experiments.comparison.report import figures
 from experiments.comparison.verdicts import fan
+from experiments.run.stopping_rule import metrics_of_look
 from tests.experiments.comparison.campaigns import RATE, STEP, frame
 from tests.experiments.test_until_settled import KnownCampaign, kept, noise
 from tracking.records import Metrics, Record
