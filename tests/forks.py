@@ -30,7 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn
 from models import frameworks, own
 
 if TYPE_CHECKING:
-    from experiments.contract import CellSpec
+    pass
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALLED = str(ROOT / "tests" / "toy_framework" / "installed")  # in the path of a server, and of who asks for it
@@ -158,24 +158,27 @@ def run(
 
 def use(address: str) -> None:
     """From here on the cells and proofs that this process starts are forks."""
-    from experiments.run import listening, preflight, process
+    from experiments.cell import child
+    from experiments.run import cell_process
     from models import parity
 
-    class Cell(process.Child):
-        def __init__(self, spec: CellSpec, log: Path) -> None:
-            fork = possible(spec.framework, spec.device, spec.settings) and not spec.environment
-            process.subprocess = Subprocess(address, spec.framework) if fork else subprocess  # type: ignore[assignment]
-            super().__init__(spec, log)
+    start = cell_process.CellProcess.start
 
-    listening.Child = preflight.Child = Cell
+    def begin(cell: cell_process.CellProcess, sensor_seconds: float = 0.0) -> None:
+        spec = cell.spec
+        fork = possible(spec.framework, spec.device, spec.settings) and not spec.environment
+        child.subprocess = Subprocess(address, spec.framework) if fork else subprocess  # type: ignore[assignment]
+        start(cell, sensor_seconds)
+
+    cell_process.CellProcess.start = begin  # type: ignore[method-assign]
     parity.subprocess = Subprocess(address)
 
 
 def _use_in_cell(framework: str) -> None:
     """From here on the workers that this cell starts on its own machine are forks."""
-    from experiments.workloads.distributed import group
+    from experiments.cell import child
 
-    group.subprocess = Subprocess(_address, framework)  # type: ignore[assignment]
+    child.subprocess = Subprocess(_address, framework)  # type: ignore[assignment]
 
 
 def possible(framework: str, device: str, settings: Mapping[str, object]) -> bool:

@@ -51,8 +51,8 @@ def test_without_its_entry_point_there_is_none() -> None:
 def test_its_code_too_decides_whether_it_is_proven_again() -> None:
     script = """
 from pathlib import Path
-from experiments.run import equality
-print(*(path.name for path in equality._sources() if "toy_framework" in path.parts))
+from experiments.run import parity_cache
+print(*(path.name for path in parity_cache._sources() if "toy_framework" in path.parts))
 """
     assert {"adapter.py", "costs.py", "lenet.py"} <= set(python("-c", script).stdout.split())
 

@@ -13,7 +13,7 @@ os.environ.update(_BEFORE)
 for _name in (
     "experiments.cli.main",
     "experiments.cli.actions",
-    "experiments.run.launch",
+    "experiments.run.pipeline",
     "experiments.comparison",
     "experiments.comparison.judgement",
     "experiments.server.admin",

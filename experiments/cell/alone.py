@@ -15,9 +15,8 @@ from pathlib import Path
 
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from experiments.contract import CellSpec
-from experiments.run.listening import LISTEN_SECONDS, Listening
-from tracking import clock
-from tracking.records import Record, RunClosed, RunOutcome, Tags, to_line
+from experiments.run.cell_process import CellProcess
+from tracking.records import Record, RunOutcome, Tags, to_line
 
 SENSOR_SECONDS = 0.1
 
@@ -49,22 +48,15 @@ def run(
     Raises:
         OSError: if no process can be started.
     """
-    with Listening(spec, write, lambda *_: None) as cell:
-        try:
-            cell.start(sensor_seconds)
-            while cell.open:
-                cell.hear(LISTEN_SECONDS)
-        except BaseException:
-            cell.stop()
-            raise
-    closed = cell.ended() or RunClosed(spec.run, clock.now_ms(), RunOutcome.FAILED, "the cell was not started")
+    cell = CellProcess(spec, write)
+    closed = cell.run(sensor_seconds)
     phase = ""
     if closed.outcome == RunOutcome.OUT_OF_MEMORY:
         phase = next((name for name in spec.settings.get("phases", ()) if name not in cell.timed), cell.phase)
         write(Tags(spec.run, {"phase": phase}))
-    disturbed = cell.neighbours.log(spec.run, others_limit_percent, write)
+    disturbed = cell.background.log(spec.run, others_limit_percent, write)
     write(closed)
-    metrics = {**cell.latest, **cell.neighbours.metrics}
+    metrics = {**cell.latest, **cell.background.metrics}
     return AloneResult(str(closed.outcome), closed.reason, phase, metrics, disturbed)
 
 

@@ -36,8 +36,8 @@ from tracking.garbage import uncollected
 if TYPE_CHECKING:
     from experiments.config.console import Display
     from experiments.run.campaign import Campaign
-    from experiments.run.conclude import Conclusion
-    from experiments.run.runner import Runner
+    from experiments.run.pipeline import Conclusion
+    from experiments.run.recorder import Recorder
 
 
 def command(name: str, given: Mapping[str, str]) -> int:
@@ -73,13 +73,13 @@ def study(name: str, given: Mapping[str, str]) -> int:
         return _forecast(name, settings)
     _end_in_order()
     from experiments.config.console import Display
-    from experiments.run import launch
+    from experiments.run import pipeline
 
     with Display() as display:
         if settings.resume:
-            campaign = launch.resume(name, settings.resume, given, Path(settings.journal).resolve(), display)
+            campaign = pipeline.restart(name, settings.resume, given, Path(settings.journal).resolve(), display)
         else:
-            campaign = launch.start(name, settings, display)
+            campaign = pipeline.start(name, settings, display)
         return _concluded(campaign, display)
 
 
@@ -135,12 +135,12 @@ def _export(settings: Export) -> int:
 def _extend(settings: Extend) -> int:
     _end_in_order()
     from experiments.config.console import Display
-    from experiments.run import extending, launch
+    from experiments.run import extension, pipeline
 
     root = Path(settings.journal).resolve()
     with Display() as display:
-        more = extending.asked(settings.run, settings.blocks, settings.budget, root)
-        campaign = launch.resume(more.study, more.run_id, more.given, root, display)
+        more = extension.request(settings.run, settings.blocks, settings.budget, root)
+        campaign = pipeline.restart(more.study, more.run_id, more.given, root, display)
         return _concluded(campaign, display, more.last_block)
 
 
@@ -268,20 +268,20 @@ def _by_runner() -> bool:
 
 
 def _concluded(campaign: Campaign, display: Display, last_block: int = 0) -> int:
-    from experiments.run.conclude import run
+    from experiments.run.pipeline import run
 
     conclusion = run(campaign, display.step, last_block)
     display.rest()
     _tell_tables(conclusion, display)
-    _tell_found(conclusion.sentences, campaign.runner.warnings, display)
+    _tell_found(conclusion.sentences, campaign.recorder.warnings, display)
     if conclusion.answer and conclusion.answer.card.advice:
         display.say(str(conclusion.answer.card.advice))
     path = conclusion.answer.report if conclusion.answer else None
     display.say("")
     display.say(f"report     {path or 'none: nothing to compare'}")
     if not conclusion.all_ok:
-        display.say(f"continue   {campaign.runner.resume_command}")
-    _tell_page(campaign.runner, display, delivered=conclusion.delivered)
+        display.say(f"continue   {campaign.recorder.resume_command}")
+    _tell_page(campaign.recorder, display, delivered=conclusion.delivered)
     return _exit_code(conclusion)
 
 
@@ -299,7 +299,7 @@ def _tell_tables(conclusion: Conclusion, display: Display) -> None:
         display.console.print(writing.terminal(conclusion.answer.comparison), *conclusion.answer.extra.tables)
 
 
-def _tell_page(runner: Runner, display: Display, *, delivered: bool) -> None:
+def _tell_page(runner: Recorder, display: Display, *, delivered: bool) -> None:
     if delivered:  # if not, the runner has said so
         display.say(f"MLflow UI  {runner.store.page(runner.experiment, runner.run_id)}")
 

@@ -19,7 +19,7 @@ from experiments.config import settings as settings_
 from experiments.config import shell
 from experiments.config.commands import Compare
 from experiments.config.settings import CampaignSettings
-from experiments.run.opening import ABOUT_COMPARISONS, announce, keep
+from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce, keep
 from tracking import accounts, clock, provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, StoredRun, Tags
@@ -106,7 +106,7 @@ def _judged(
     from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
-    from experiments.run import extending
+    from experiments.run import extension
 
     spec = ComparisonSpec(
         factor=settings.factor,
@@ -132,7 +132,7 @@ def _judged(
         figures=settings.figures,
         notes=notes,
         also=lambda _: Extra([], sections=_of_campaigns(campaigns, store.address)),
-        more_blocks=partial(extending.advice_of_ended, campaigns, journals),
+        more_blocks=partial(extension.advice_of_ended, campaigns, journals),
         link=store.address,
     )
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
@@ -188,7 +188,7 @@ def _title(settings: Compare) -> str:
 
 def _import_tools() -> None:
     comparison = ("judgement", "analyses.steadiness")
-    for name in (*(f"comparison.{room}" for room in comparison), "campaign.extending"):
+    for name in (*(f"comparison.{room}" for room in comparison), "run.extension"):
         importlib.import_module(f"experiments.{name}")
 
 

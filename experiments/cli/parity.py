@@ -16,8 +16,8 @@ from experiments.config import settings as settings_
 from experiments.config.commands import Parity
 from experiments.config.console import Table, box
 from experiments.contract import Progress
-from experiments.run import equality
-from experiments.run.opening import keep
+from experiments.run import parity_cache
+from experiments.run.mlflow_run import keep
 from models import frameworks
 from models.contract import ModelError
 from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, Side, gate
@@ -53,7 +53,7 @@ class Judged:
     @property
     def troubles(self) -> list[str]:
         """What is not equal, and what could not be computed, a line each."""
-        return [*equality.differences(self.rows), *self.failed]
+        return [*parity_cache.differences(self.rows), *self.failed]
 
 
 def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
@@ -150,7 +150,7 @@ def _kept(store: Store, settings: Parity, judged: Judged, began_ms: int) -> str:
     files = {
         "parity.md": as_markdown(judged.rows),
         "parity.csv": _as_csv(judged.rows),
-        "parity.json": equality.as_json(judged.rows),
+        "parity.json": parity_cache.as_json(judged.rows),
     }
     with tempfile.TemporaryDirectory() as folder:
         for name, written in files.items():

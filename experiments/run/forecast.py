@@ -18,7 +18,7 @@ from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, is_constant
-from experiments.comparison.statistics.sequential import FIXED, Looks, batches, schedule
+from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.decision import NoEstimate
@@ -28,13 +28,13 @@ from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DatasetInfo
-from experiments.planning import plan as plan_
 from experiments.planning.design import Cell
-from experiments.planning.plan import Plan
-from experiments.run import finished, launch, repeats
-from experiments.run.campaign import cells_of
-from experiments.run.conclude import question
-from experiments.run.runner import logged_settings, settings_hash
+from experiments.run import finished, preflight, preparation, repeats
+from experiments.run import plan as plan_
+from experiments.run.cell_run import logged_settings, settings_hash
+from experiments.run.plan import Plan
+from experiments.run.reporting import question_of
+from experiments.run.scheduler import cells_of, planned_looks
 from tracking import journal, provenance
 from tracking.errors import WrongCall
 from tracking.records import RunKind, RunOutcome, StoredRun
@@ -113,11 +113,11 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     """
     if settings.resume:
         raise WrongCall("dry_run forecasts a campaign that begins; leave resume out")
-    launch.check(study, settings)
+    preparation.check_settings(study, settings)
     module, root = studies.load(study), Path(settings.journal).resolve()
     plan = plan_.of_study(module, settings)
     with tempfile.TemporaryDirectory(prefix="evenhand-dry-run-") as cache:
-        every = [launch.prepared_data(study, replace(own, cache=cache), display) for own in variation.each(settings)]
+        every = [preparation.read_data(study, replace(own, cache=cache), display) for own in variation.each(settings)]
     display.rest()
     warnings = [line for prepared in every for line in prepared.warnings]
     earlier = _earlier(study, settings, plan, root)
@@ -139,7 +139,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         len(earlier),
         seconds,
         sizes,
-        _detectable(question(settings, plan, module), settings, earlier.values()),
+        _detectable(question_of(study, settings, plan), settings, earlier.values()),
         tuple(dict.fromkeys(line for prepared in every for line in prepared.left_out)),
     )
 
@@ -188,7 +188,7 @@ def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
     own = [one.merged(settings) for one in plan.treatments]
     names, opened = ", ".join(settings.frameworks), dict.fromkeys(devices.resolve(one.device, one) for one in own)
     found = ["whether the folders can be written and the tracking server answers", f"{names} start on {', '.join(opened)}"]
-    if models := launch.models_to_prove(study, settings):
+    if models := preflight.models_to_prove(study, settings):
         found.append(f"the parity gate: {', '.join(models)} computes the same in {names}, or the campaign does not begin")
     refused = "; a busy machine is refused" if settings.require_idle_machine else "; a busy machine is warned of"
     found.append(f"who else uses the machine{refused}")
@@ -242,7 +242,7 @@ def _looks(settings: CampaignSettings) -> tuple[Looks, ...]:
     """The first look and all up to the last; or none, where the number of blocks is fixed."""
     if not settings.until_settled:
         return (FIXED,)
-    planned = (batches if settings.on_cluster else schedule)(settings.blocks, settings.max_blocks)
+    planned = planned_looks(settings)
     every = Looks(planned, (settings.max_blocks,) * len(planned)).one_by_one()
     return tuple(dict.fromkeys((every[0], every[-1])))
 

@@ -1,83 +1,138 @@
-"""Where a launch's own run goes: into the run that `mlflow run` opened, or beside it, linked."""
+"""A campaign's or sweep's run with its journal: opened for what was prepared, or reopened to go on."""
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import os
-from collections.abc import Sequence
-from dataclasses import replace
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
-from tracking import accounts
-from tracking.limits import RUN_NAME_CHARACTERS
-from tracking.records import Record, RunKind, RunOpened
-from tracking.store import NEWEST, Rejected, Store, Unreachable, named, note
-
-ABOUT_COMPARISONS = "Comparisons\n\nOne run per comparison, with its report."
-
-
-def chosen_experiment(store: Store, otherwise: str) -> str:
-    """The experiment that the user gave to `mlflow run`, if one was; else `otherwise`."""
-    here = os.environ.get("MLFLOW_RUN_ID", "")
-    chosen = store.experiment_name(here) if here else ""
-    return otherwise if not chosen or accounts.holds_launches(chosen) else chosen
-
-
-def open_run(store: Store, wanted: RunOpened, *, adopt: bool = True) -> tuple[RunOpened, str]:
-    """Opens a run in `wanted.experiment`, or in the one that the user chose, whose run it then adopts. Returns it with its id."""
-    experiment = chosen_experiment(store, wanted.experiment)
-    opened = replace(wanted, experiment=experiment)
-    here = os.environ.get("MLFLOW_RUN_ID", "")
-    if adopt and here and store.experiment_name(here) == experiment:
-        store.adopt(here, opened.run)
-    store.apply([opened], Path())
-    run_id = store.run_id(opened.run)
-    assert run_id is not None
-    return opened, run_id
+from experiments.config import settings as settings_
+from experiments.config.stopping import STOP
+from experiments.planning import treatments
+from experiments.run import cell_run, mlflow_run, previous
+from experiments.run.preparation import PreparedCampaign
+from experiments.run.recorder import Recorder
+from models import own as own_models
+from tracking import clock, journal, whereabouts
+from tracking.errors import WrongCall
+from tracking.journal import Journal, JournalError
+from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
+from tracking.store import Store
 
 
-def keep(store: Store, wanted: RunOpened, records: Sequence[Record], folder: Path, what: str) -> str:
-    """Work that is already done, as a run of its own with its records; returns its page. Raises Rejected, Unreachable.
+@dataclass(frozen=True)
+class RunSpec:
+    """The run that cells will belong to.
 
-    folder: what the paths of artifacts are relative to. what: the work's name, for the launch that leads to it.
+    parent_run: id of the run whose part it is, empty for a launch. params: in addition to the settings.
     """
-    opened, run_id = open_run(store, wanted)
-    if refused := store.apply(records, folder):
-        raise Rejected(refused[0])
-    link_launch(store, opened.experiment, run_id, what)
-    return store.page(opened.experiment, run_id)
+
+    name: str
+    tags: Mapping[str, str]
+    parent_run: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
 
 
-def describe(store: Store, experiment: str, study: ModuleType) -> None:
-    """What stands above an experiment's runs before there is a result."""
-    of_phase = {one.metric.partition("/")[0]: f"metrics.{one.metric}" for one in reversed(study.OUTCOMES)}
-    told = [of_phase[phase] for phase in ("train", "inference") if phase in of_phase]
-    runs = store.share_columns(experiment, [*told, "tags.framework", "tags.block", "tags.outcome"])
-    text = f"{study.TITLE}\n\nOne campaign per launch, [one run per cell]({runs}); the verdict is in the campaign's report."
-    store.describe_experiment(experiment, text)
+def open_journal(prepared: PreparedCampaign, spec: RunSpec, description: Mapping[str, Any]) -> Journal:
+    """Open the run and its journal.
 
+    From here on signals are held: the recorder, whose run it becomes, ends it in order.
 
-def announce(
-    store: Store, experiment: str, run_id: str, name: str, found: Sequence[str], *, verdict: bool, told_in: str = ""
-) -> None:
-    """The newest result, in the experiment's description, where a newcomer looks first. A server that is away is not told.
+    Args:
+        prepared: Whose cells the run will have.
+        spec: The run.
+        description: What a resumption needs in addition to the settings.
 
-    verdict: whether there is one; a result without any never takes another's place. told_in: the experiment whose description
-    tells it, where that is not the run's own.
+    Raises:
+        WrongCall: If no journal can be kept.
     """
-    day = datetime.date.today().isoformat()
-    with contextlib.suppress(Rejected, Unreachable):
-        text = f"{NEWEST}, {day}: [{name}]({store.link(experiment, run_id)}). {' '.join(found[:2])}"
-        store.describe_experiment(told_in or experiment, newest=text[:2_000], replace=verdict)
+    STOP.hold()
+    run, store, settings = uuid.uuid4().hex, Store(), prepared.settings
+    opened, run_id = _open(store, prepared, spec, run)
+    if not spec.parent_run:
+        mlflow_run.link_launch(store, opened.experiment, run_id)
+    own = {name: [str(folder), own_models.digest(name)] for name, folder in own_models.folders().items()}
+    description = {
+        "study": prepared.study,
+        "run": run,
+        "run_id": run_id,
+        "experiment": opened.experiment,
+        "settings": asdict(settings),
+        "idle": asdict(prepared.machine),
+        "own_models": own,
+        **description,
+    }
+    try:
+        records = Journal(Path(settings.journal).resolve() / run_id)
+        journal.write_campaign(records.folder, description)
+        records.append(opened)
+        for name, text in prepared.data.files.items():
+            (records.folder / name).write_text(text, encoding="utf-8")
+    except (OSError, JournalError) as error:
+        reason = f"no journal can be kept in {settings.journal}: {error}"
+        store.apply([RunClosed(run, clock.now_ms(), RunOutcome.FAILED, reason)], Path())
+        STOP.release()
+        raise WrongCall(f"{reason}; choose another folder for it (journal=DIR)") from None
+    return records
 
 
-def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaign") -> None:
-    """The run that `mlflow run` opened, where it is not the work's own, leads to it."""
-    here = os.environ.get("MLFLOW_RUN_ID", run_id)
-    if here != run_id:
-        text = f"This launch's {what} is [run {run_id}]({store.link(experiment, run_id)}) in the experiment **{experiment}**."
-        run = store.run(run_id)
-        name = f"launch of {run.name if run else what}"[:RUN_NAME_CHARACTERS]
-        store.tag(here, {"kind": RunKind.LAUNCH, "campaign": run_id, **named(name), **note(text)})
+def _open(store: Store, prepared: PreparedCampaign, spec: RunSpec, run: str) -> tuple[RunOpened, str]:
+    experiment = mlflow_run.chosen_experiment(store, prepared.experiment)
+    store.experiment_id(experiment)
+    mlflow_run.describe(store, experiment, prepared.module)
+    for place in {experiment, prepared.launches}:
+        store.close_stale(place)
+    settings, machine = prepared.settings, prepared.machine
+    tags = {
+        "dataset": prepared.data.dataset.name,
+        "model": ",".join(map(own_models.labelled, treatments.models_of(prepared.module, settings))),
+        **cell_run.origin_tags(prepared.study, settings),
+        **prepared.data.tags,
+        **machine.tags,
+        **{f"not_available.machine_{name}": why for name, why in machine.untold.items()},
+        **whereabouts.here(),
+        **spec.tags,
+    }
+    silent = settings_.silent(settings)
+    params = {name: text for name, text in settings_.as_text(settings).items() if name not in silent and text}
+    wanted = RunOpened(run, clock.now_ms(), experiment, spec.name, tags, {**params, **spec.params})
+    return mlflow_run.open_run(store, wanted, adopt=not spec.parent_run)
+
+
+def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
+    """Record the files and figures from before the first cell, as the run's own."""
+    for name in prepared.data.files:
+        recorder.keep_file(recorder.folder / name)
+    recorder.keep_metrics(prepared.machine.metrics)
+
+
+def reopen(description: Mapping[str, Any], records: Journal) -> None:
+    """Set the run back to running, with signals held from here on; what its last process left open ends."""
+    STOP.hold()
+    store, run_id = Store(), description["run_id"]
+    store.adopt(run_id, description["run"])
+    store.tag(run_id, whereabouts.here())  # first, lest a campaign that begins now takes it for a dead one's
+    store.reopen(run_id)
+    mlflow_run.link_launch(store, description["experiment"], run_id)
+    _close_unfinished(records, store)
+
+
+def _close_unfinished(records: Journal, store: Store) -> None:
+    """End runs that are open in the journal as the server knows, which a full disk does not stop; else by their kind."""
+    for record in journal.read_all(records.folder):
+        if isinstance(record, RunOpened | RunClosed):
+            clock.CLOCK.not_before(record.time_ms / 1_000)
+    for run, opened in previous.open_runs(records.folder).items():
+        kind = opened.tags.get("kind", RunKind.CELL)
+        if kind in (RunKind.CAMPAIGN, RunKind.SWEEP):
+            continue
+        run_id = store.run_id(run)
+        known = store.run(run_id) if run_id else None
+        if known and known.end_ms:
+            outcome, reason = known.tags.get("outcome", RunOutcome.FAILED), known.tags.get("outcome_reason", "")
+            records.append(RunClosed(run, known.end_ms, outcome, reason))
+        else:
+            outcome = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED
+            records.append(RunClosed(run, clock.now_ms(), outcome, VANISHED))

@@ -1,174 +1,293 @@
-"""Before any minute of compute: every framework opens on the device; with `auto`, on one that all of them see."""
+"""Before any minute of compute: every framework opens on the device, and what is compared is the same network."""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from experiments import studies
-from experiments.config import devices
+from experiments.config import devices, interpreters
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import DEVICE, NO_DEVICE, CellSpec, Prepared
-from experiments.planning import plan as plan_
-from experiments.planning.plan import Plan
+from experiments.contract import DEVICE, CellSpec, Prepared
+from experiments.planning import treatments
 from experiments.planning.treatments import Treatment
-from experiments.run.process import Child
+from experiments.run import parity_cache
+from experiments.run import plan as plan_
+from experiments.run.cell_process import CellProcess
+from experiments.run.plan import Plan
+from models import parity
+from models.contract import OptimizerConfig
+from models.parity import ParityRequest, Row, Side
+from tracking import provenance
 from tracking.errors import WrongCall
-from tracking.records import RunClosed, RunOutcome, Tags
+from tracking.records import Record, RunClosed, RunOutcome, Tags
 
 # What decides how a framework opens, and whether it does; every study has these.
 OPENING = ("device", "conv_algorithm", "precision", "flush_denormals", "malloc", "memory_limit")
+AT_ONCE = 2  # nothing is measured yet
 
 NO_NVML = "NVML shows no GPU but the frameworks do: cells run on it, without its sensors, and cannot be given one of several"
 
 
-@dataclasses.dataclass(frozen=True)
-class Opened:
-    """How a framework's child ended. sees_device: whether it failed for another reason than a device that is not there.
+@dataclass(frozen=True)
+class CheckResult:
+    """How a framework's check ended.
 
-    found: what its check found out, by name.
+    sees_device: whether it failed for another reason than a missing device. findings: by name.
     """
 
     framework: str
     closed: RunClosed
     sees_device: bool
-    found: Mapping[str, str]
+    findings: Mapping[str, str]
 
     @property
     def device(self) -> str:
-        """What the framework sees, where it was asked; else empty."""
-        return self.found.get(DEVICE, "")
+        """The device that the framework sees, if it was to open `auto`; else empty."""
+        return self.findings.get(DEVICE, "")
 
     @property
-    def well(self) -> bool:
+    def ok(self) -> bool:
         return self.closed.outcome == RunOutcome.OK
 
 
-def on_a_common_device(
-    study: str, settings: CampaignSettings, prepared: Prepared, display: Display, plan: Plan | None = None
-) -> tuple[CampaignSettings, Plan, str, list[Opened]]:
-    """Return settings and plan whose device every framework sees, a warning or nothing, and what opened.
+@dataclass(frozen=True)
+class DeviceCheck:
+    """Settings and plan whose device every framework sees, a warning or nothing, and all checks."""
 
-    A GPU that only some of them see would decide the comparison: where the user left the choice to us, none gets it.
+    settings: CampaignSettings
+    plan: Plan
+    warning: str
+    results: list[CheckResult]
+
+
+def check_devices(
+    study: str, settings: CampaignSettings, data: Prepared, display: Display, plan: Plan | None = None
+) -> DeviceCheck:
+    """Open every framework on the device.
+
+    A GPU that only some of them see would decide the comparison: where the user left the choice to us,
+    none gets it.
 
     Args:
-        plan: what is compared, where that is not the study's own design.
+        study: Name of the experiment.
+        settings: Of the campaign.
+        data: What the checks are sent.
+        display: Shows what is being done.
+        plan: What is compared, where that is not the study's own design.
 
     Raises:
-        WrongCall: where a framework does not open.
+        WrongCall: If a framework does not open.
     """
     module = studies.load(study)
     wanted = plan or plan_.of_study(module, settings)
-    found = _opened_where_cells_run(study, settings, wanted.treatments, prepared, display)
-    failed = [one for one in found if not one.well]
-    blind = [one.framework for one in failed if not one.sees_device]
-    given_up = ""
-    asked = {one.merged(settings).device for one in wanted.treatments}
-    devices_seen = {one.device for one in found if one.device}
+    results = _check_where_cells_run(study, settings, wanted.treatments, data, display)
+    failed = [result for result in results if not result.ok]
+    blind = [result.framework for result in failed if not result.sees_device]
+    warning = ""
+    requested = {treatment.merged(settings).device for treatment in wanted.treatments}
+    devices_seen = {result.device for result in results if result.device}
     if not failed and devices_seen == {"cuda"}:
         settings = dataclasses.replace(settings, device="cuda")
-        return settings, plan or plan_.of_study(module, settings), NO_NVML, found
+        return DeviceCheck(settings, plan or plan_.of_study(module, settings), NO_NVML, results)
     if "cuda" in devices_seen:
-        blind = [one.framework for one in found if one.device == "cpu"]
-    if blind and all(not one.sees_device for one in failed) and "cuda" not in asked:
+        blind = [result.framework for result in results if result.device == "cpu"]
+    if blind and all(not result.sees_device for result in failed) and "cuda" not in requested:
         settings = devices.on_the_cpu(settings)
         wanted = plan_.on_the_cpu(plan) if plan else plan_.of_study(module, settings)
-        for one in failed:
-            display.say(f"  {one.framework}: {one.closed.reason}")
-        given_up = f"no GPU for {', '.join(dict.fromkeys(blind))}, so all run on the CPU; README.md says how each gets to the GPU"
-        found = _opened_where_cells_run(study, settings, wanted.treatments, prepared, display)
-        failed = [one for one in found if not one.well]
+        for result in failed:
+            display.say(f"  {result.framework}: {result.closed.reason}")
+        warning = f"no GPU for {', '.join(dict.fromkeys(blind))}, so all run on the CPU; README.md says how each gets to the GPU"
+        results = _check_where_cells_run(study, settings, wanted.treatments, data, display)
+        failed = [result for result in results if not result.ok]
     if failed:
         raise WrongCall(f"{failed[0].framework}: {failed[0].closed.reason}")
-    return settings, wanted, given_up, found
+    return DeviceCheck(settings, wanted, warning, results)
 
 
-def _opened_where_cells_run(
-    study: str,
-    settings: CampaignSettings,
-    compared: Sequence[Treatment],
-    prepared: Prepared,
-    display: Display,
-) -> list[Opened]:
-    """All frameworks, here or on a node of the cluster."""
+def _check_where_cells_run(
+    study: str, settings: CampaignSettings, compared: Sequence[Treatment], data: Prepared, display: Display
+) -> list[CheckResult]:
+    """Check all frameworks, here or on a node of the cluster."""
     if not settings.on_cluster:
-        return opened(study, settings, compared, prepared, display)
-    from experiments.run import slurm
+        return check_frameworks(study, settings, compared, data, display)
+    from experiments.run.backends import cluster
 
     display.begin("check")
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
-        work = partial(_opened_on_a_node, study, settings, compared, prepared)
-        found: list[Opened] = slurm.call(settings, Path(folder).resolve(), "evenhand-check", work, display.waiting)
-    return found
+        task = partial(_check_on_a_node, study, settings, compared, data)
+        results: list[CheckResult] = cluster.call(settings, Path(folder).resolve(), "evenhand-check", task, display.waiting)
+    return results
 
 
-def _opened_on_a_node(study: str, settings: CampaignSettings, compared: Sequence[Treatment], prepared: Prepared) -> list[Opened]:
-    from experiments.run import slurm
+def _check_on_a_node(study: str, settings: CampaignSettings, compared: Sequence[Treatment], data: Prepared) -> list[CheckResult]:
+    from experiments.run.backends import cluster
 
-    return opened(study, settings, compared, prepared, nodes=slurm.nodes())
+    return check_frameworks(study, settings, compared, data, nodes=cluster.nodes())
 
 
-def opened(
+def check_frameworks(
     study: str,
     settings: CampaignSettings,
     compared: Sequence[Treatment],
-    prepared: Prepared,
+    data: Prepared,
     display: Display | None = None,
     **more: Any,
-) -> list[Opened]:
-    """All frameworks on this machine, each in a process of its own; two at a time, since nothing is measured yet.
+) -> list[CheckResult]:
+    """Open all frameworks on this machine, each in a process of its own.
 
-    more: what these processes are told besides, see `CellSpec`.
+    more: what these processes are sent besides, see `CellSpec`.
     """
     display = display or Display()
-    module = studies.load(study)
-    silent = settings_.silent(settings)
-    found = []
+    module, silent = studies.load(study), settings_.silent(settings)
+    results: list[CheckResult] = []
     with tempfile.TemporaryDirectory() as folder:
-        waiting = []
+        specs = []
         for number, (treatment, own) in enumerate(_distinct(settings, compared)):
-            name = treatment.framework
+            name, device = treatment.framework, devices.to_open(own.device, own)
             values = {k: v for k, v in devices.values_of_cell(own).items() if k not in silent}
-            device = devices.to_open(own.device, own)
             spec = CellSpec(
-                *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
+                *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(data.inputs)),
                 *(folder, f"{name}-{number}", f"{folder}/none"),
                 environment=dict(treatment.environment),
                 **more,
             )
-            waiting.append(spec)
+            specs.append(spec)
         display.begin("check")
-        for number in range(0, len(waiting), 2):
-            pair = waiting[number : number + 2]
-            display.step(f"check {', '.join(spec.framework for spec in pair)}", number, len(waiting))
-            children = [(spec.framework, Child(spec, spec.path / "output.log")) for spec in pair]
-            found += [_opened(name, child) for name, child in children]
-    return found
+        for number in range(0, len(specs), AT_ONCE):
+            together = specs[number : number + AT_ONCE]
+            display.step(f"check {', '.join(spec.framework for spec in together)}", number, len(specs))
+            results += _check(together)
+    return results
+
+
+def _check(specs: Sequence[CellSpec]) -> list[CheckResult]:
+    findings: list[dict[str, str]] = [{} for _ in specs]
+    cells = [CellProcess(spec, partial(_keep_tags, found)) for spec, found in zip(specs, findings, strict=True)]
+    with ExitStack() as running:
+        for cell in cells:
+            running.enter_context(cell).start()
+        for cell in cells:
+            while cell.open:
+                cell.poll(1.0)
+    ends = [(cell, cell.end()) for cell in cells]
+    return [
+        CheckResult(cell.spec.framework, closed, cell.sees_device, found)
+        for (cell, closed), found in zip(ends, findings, strict=True)
+        if closed
+    ]
+
+
+def _keep_tags(findings: dict[str, str], record: Record) -> None:
+    if isinstance(record, Tags):
+        findings |= record.values
 
 
 def _distinct(settings: CampaignSettings, compared: Sequence[Treatment]) -> list[tuple[Treatment, CampaignSettings]]:
     """Return a treatment of every framework for each of the settings and variables that it is opened with."""
     opening: dict[tuple[Any, ...], tuple[Treatment, CampaignSettings]] = {}
     for name in settings.frameworks:
-        for one in [one for one in compared if one.framework == name] or [Treatment(name, name)]:
-            own = one.merged(settings)
-            key = (name, *(getattr(own, field) for field in OPENING), *sorted(one.environment.items()))
-            opening.setdefault(key, (one, own))
+        for treatment in [one for one in compared if one.framework == name] or [Treatment(name, name)]:
+            own = treatment.merged(settings)
+            key = (name, *(getattr(own, field) for field in OPENING), *sorted(treatment.environment.items()))
+            opening.setdefault(key, (treatment, own))
     return sorted(opening.values(), key=lambda pair: pair[1].device)
 
 
-def _opened(framework: str, child: Child) -> Opened:
-    closed, sees_device, found = None, True, dict[str, str]()
-    while child.open:
-        for message in child.listen(1.0):
-            closed = message if isinstance(message, RunClosed) else closed
-            found |= message.values if isinstance(message, Tags) else {}
-            sees_device = sees_device and not (isinstance(message, dict) and NO_DEVICE in message)
-    ended = child.ended()
-    return Opened(framework, closed or ended, sees_device, found)
+# ---- the parity gate
+
+
+@dataclass(frozen=True)
+class ParityCheck:
+    """What the gate says of a campaign: warnings, tags and files of its run.
+
+    refused: treatments that are not measured, and what differs.
+    """
+
+    warnings: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def prove(study: str, settings: CampaignSettings, compared: Sequence[Treatment], display: Display) -> ParityCheck:
+    """Send what is compared through the parity gate. Raises WrongCall for what is not the same network."""
+    module = studies.load(study)
+    rules, found, refused = training_rules(settings, compared), list[Row](), dict[str, str]()
+    for name in models_to_prove(study, settings):
+        sides = _sides(module, settings, compared, name)
+        display.begin(f"parity of {name}")
+        rows = list[Row]()
+        for device in proof_devices(settings):
+            request = ParityRequest(name, rules, device=device)
+            rows += parity_cache.rows(request, list(dict.fromkeys(sides.values())), Path(settings.cache), display.step)
+        of_side = {side: parity_cache.difference([row for row in rows if row.framework == str(side)]) for side in sides.values()}
+        refused |= {treatment: of_side[side] for treatment, side in sides.items() if of_side[side]}
+        found += rows
+    if not found:
+        return ParityCheck()
+    different = parity_cache.differences(found)
+    if hasattr(module, "side") and not settings.allow_unequal:
+        warnings, unequal = [f"not equal, and so not measured: {line}" for line in different], False
+    else:
+        warnings, unequal, refused = [f"UNEQUAL: {line}" for line in different], bool(different), {}
+    if unequal and not settings.allow_unequal:
+        raise WrongCall(f"{different[0]}; allow_unequal=true measures them all the same and marks the report")
+    not_proven = sorted(set(devices.of(settings)) - set(proof_devices(settings)))
+    elsewhere = [f"equality was proven on the CPU: this machine has no device {name}" for name in not_proven]
+    return ParityCheck(
+        (*warnings, *elsewhere),
+        {"parity": "unequal" if unequal else "equal", "parity.device": ",".join(proof_devices(settings))},
+        {"parity.json": parity_cache.as_json(found)},
+        refused,
+    )
+
+
+def proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
+    """Return the devices on which the gate computes: those of the cells.
+
+    A cluster's cells may have GPUs that the machine of the launch lacks; then it is this machine's CPU.
+    """
+    wanted = devices.of(settings)
+    if settings.on_cluster and "cuda" in wanted and not provenance.gpus():
+        return ("cpu",)
+    return wanted
+
+
+def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
+    """Return the models that go through the gate: none where everything compared computes by the same code."""
+    module = studies.load(study)
+    apart = module.strata(settings) if hasattr(module, "strata") else ()
+    alone = len(settings.frameworks) < 2 or "framework" in apart
+    return () if alone and not hasattr(module, "side") else treatments.models_of(module, settings)
+
+
+def _sides(module: ModuleType, settings: CampaignSettings, compared: Sequence[Treatment], model: str) -> dict[str, Side]:
+    """Return who has to compute a model alike, each with the interpreter that computes it.
+
+    These are the treatments of a study that says what is a side's own, or the frameworks.
+    """
+    sides = {name: Side(name) for name in settings.frameworks}
+    if hasattr(module, "side"):
+        own = {one.name: module.side(one) for one in compared if one.settings.get("model") == model}
+        sides = own or sides
+    pythons = settings.pythons
+    return {
+        name: dataclasses.replace(side, python=interpreters.separate(side.framework, pythons)) for name, side in sides.items()
+    }
+
+
+def training_rules(settings: CampaignSettings, compared: Sequence[Treatment]) -> tuple[OptimizerConfig, ...]:
+    """Return how the networks are trained, each way once; where a study leaves no choice, by Adam."""
+    own = [vars(treatment.merged(settings)) for treatment in compared]
+    rules = (parity.rule(of.get("optimizer", "adam"), of.get("momentum", 0.0), of.get("weight_decay", 0.0)) for of in own)
+    return tuple(dict.fromkeys(rules))

@@ -13,11 +13,10 @@ from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.config.settings import CampaignSettings
 from experiments.run.finished import from_journal
+from experiments.run.previous import ODD_BLOCK, REASON, RULE
 from tracking import journal
 from tracking.errors import WrongCall
 from tracking.records import RunOpened, Tags
-
-ODD_BLOCK, RULE, REASON = "odd_block", "odd_block.rule", "odd_block.reason"
 
 
 def rule_tags(settings: CampaignSettings) -> dict[str, str]:

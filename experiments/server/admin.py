@@ -12,7 +12,7 @@ from experiments import studies
 from experiments.config.commands import Admin
 from experiments.config.console import Table
 from experiments.config.settings import require_writable
-from experiments.run.opening import ABOUT_COMPARISONS, describe
+from experiments.run.mlflow_run import ABOUT_COMPARISONS, describe
 from experiments.server import prune
 from tracking import accounts
 from tracking.accounts import ROLES, USERS

@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from experiments.config.settings import CampaignSettings
 from experiments.planning.length import LENGTH
-from experiments.planning.plan import Plan
+from experiments.run.plan import Plan
 from experiments.sweep import search, space
 from experiments.sweep.space import Dimension, Value
 from experiments.sweep.trials import point

@@ -12,10 +12,10 @@ from experiments.config.commands import Sweep
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.run import executors, slurm
-from experiments.run.jobs import SUBMITTED, name_of
-from experiments.run.runner import Runner
-from experiments.run.share import settle
+from experiments.run.backends import JOBS, cluster
+from experiments.run.backends.slurm import SUBMITTED, name_of
+from experiments.run.backends.slurm_task import prepare_node
+from experiments.run.recorder import Recorder
 from tracking.errors import EvenhandError
 
 POLL_SECONDS = 1.0
@@ -36,26 +36,26 @@ class Joining:
         STOP.watch()
         with Display() as display:
             joined = worker.resume(self.sweep, {**self.given, "executor": "local"}, display, join=True)
-            settle(joined.runner, joined.asked.base)
+            prepare_node(joined.runner, joined.asked.base)
             joined.run()
 
     def checkpoint(self) -> Any:
         """Called by submitit when the job's time is over: it joins again, and its trial is run again, by whoever is free."""
-        return slurm.send_again(self)
+        return cluster.requeued(self)
 
 
-def work(settings: CampaignSettings, runner: Runner, work: Joining, missing: Callable[[], int]) -> None:
+def work(settings: CampaignSettings, runner: Recorder, work: Joining, missing: Callable[[], int]) -> None:
     """Until no trial is missing. Raises EvenhandError where all workers ended before that."""
     total = missing()
-    folder = runner.folder.resolve() / executors.JOBS / SUBMITTED
-    sent = slurm.send(settings, folder, name_of(runner.run_id), [work] * min(settings.nodes, max(1, total)))
+    folder = runner.folder.resolve() / JOBS / SUBMITTED
+    sent = cluster.submit(settings, folder, name_of(runner.run_id), [work] * min(settings.nodes, max(1, total)))
     try:
-        while any(not one.over for one in sent):
+        while any(not job.is_over for job in sent):
             runner.check_stop()
             runner.display.step("trials of jobs", total - missing(), total)
             time.sleep(POLL_SECONDS)
     finally:
-        slurm.cancel(sent)
+        cluster.cancel(sent)
     if missing():
         for one in sent:
             one.result()  # raises the reason

@@ -18,13 +18,14 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.planning import treatments
 from experiments.planning.treatments import Treatment
-from experiments.run import launch
-from experiments.run.campaign import extract
-from experiments.run.runner import Runner, Setup, Work, now_ms
+from experiments.run import cell_run, preparation
+from experiments.run.cell_run import CellTask
+from experiments.run.preparation import PreparedCampaign
+from experiments.run.recorder import Recorder
 from experiments.sweep import goals, search, space
 from experiments.sweep.search import Goal, Result
 from experiments.sweep.space import Dimension, Value
-from tracking import provenance
+from tracking import clock, provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import VANISHED, Metrics, RunClosed, RunKind, RunOutcome, StoredRun, Tags
 from tracking.store import Unreachable
@@ -62,9 +63,9 @@ def _first_of(settings: CampaignSettings, name: str) -> CampaignSettings:
 class Trials:
     """Runs trials of one experiment, on this machine, as parts of one sweep."""
 
-    def __init__(self, runner: Runner, study: Study, setup: Setup, base: CampaignSettings, goal: Goal) -> None:
-        """setup: what all frameworks and models of the search are given; base: the settings where nothing is searched."""
-        self._runner, self._study, self._setup, self._base, self._goal = runner, study, setup, base, goal
+    def __init__(self, runner: Recorder, study: Study, prepared: PreparedCampaign, base: CampaignSettings, goal: Goal) -> None:
+        """prepared: what all frameworks and models of the search are given; base: the settings where nothing is searched."""
+        self._runner, self._study, self._prepared, self._base, self._goal = runner, study, prepared, base, goal
         self._extracted: set[str] = set()
 
     def run(self, trial: Trial) -> list[float]:
@@ -91,8 +92,8 @@ class Trials:
         trial.set_user_attr("run", run)
         trial.set_user_attr("machine", provenance.fingerprint())
         try:
-            setup = self._prepared(values)
-            treatment = point(setup.study, setup.settings, self._goal.dimensions, values)
+            prepared = self._prepare(values)
+            treatment = point(prepared.study, prepared.settings, self._goal.dimensions, values)
         except WrongCall as error:
             self._runner.display.finish(f"trial {trial.number}: {error}", good=False)
             return Result("", RunOutcome.FAILED, str(error))
@@ -104,28 +105,28 @@ class Trials:
             "mlflow.parentRunId": f"run:{self._runner.run}",
             "trial": str(trial.number),
             "trial.params": json.dumps(values),
-            "idle": str(self._runner.idle),
+            "idle": str(self._runner.machine),
         }
-        if cooled := self._runner.cool_down(name, devices.cool_down_seconds(setup.settings)):
-            tags["cool_down"] = cooled
+        tags |= self._runner.cool_down(name, devices.cool_down_seconds(prepared.settings))
         key = f"trial-{search.original_number(self._study, trial):04d}"
-        work = Work(treatment, key, name, tags, setup.prepared.inputs, run=run)
-        ended = self._runner.measure(setup, work, self._watch(trial, setup.settings))
+        task = CellTask(treatment, key, name, tags, prepared.data.inputs, run=run)
+        ended = cell_run.measure(self._runner, prepared, task, self._watch(trial, prepared.settings))
         return Result(run, ended.outcome, ended.reason, ended.metrics)
 
-    def _prepared(self, values: Mapping[str, Value]) -> Setup:
+    def _prepare(self, values: Mapping[str, Value]) -> PreparedCampaign:
         """The experiment with this trial's settings: its data, and what has to be made of them first."""
         settings = space.settled(self._base, self._goal.dimensions, values)
-        found = launch.prepare(
-            self._setup.study, dataclasses.replace(settings, frameworks=self._base.frameworks), self._runner.display
+        found = preparation.prepare_data(
+            self._prepared.study, dataclasses.replace(settings, frameworks=self._base.frameworks), self._runner.display
         )
         for job in found.before:
             if job.framework == self._base.frameworks[0] and repr(job) not in self._extracted:
-                if not extract(self._runner, self._setup, job):
+                if not cell_run.extract(self._runner, self._prepared, job):
                     raise EvenhandError("the feature extraction failed, which all trials need; the reason stands above")
                 self._extracted.add(repr(job))
-        kept = {name: text for name, text in self._setup.prepared.tags.items() if name in OF_ALL}
-        return Setup(self._setup.study, settings, dataclasses.replace(found, tags={**found.tags, **kept}))
+        kept = {name: text for name, text in self._prepared.data.tags.items() if name in OF_ALL}
+        data = dataclasses.replace(found, tags={**found.tags, **kept})
+        return dataclasses.replace(self._prepared, settings=settings, data=data)
 
     def _watch(self, trial: Trial, settings: CampaignSettings) -> Callable[[Metrics], str] | None:
         """Epochs' values of the only objective, for the pruner."""
@@ -158,7 +159,7 @@ class Trials:
             return Result(origin, RunOutcome(stored.tags["outcome"]), metrics=stored.metrics)
         if stored and stored.status != STATES["FAIL"]:
             self._runner.write(Tags(origin, {"trial.state": "FAIL"}))
-            self._runner.write(RunClosed(origin, now_ms(), RunOutcome.FAILED, stored.tags.get("outcome_reason", VANISHED)))
+            self._runner.write(RunClosed(origin, clock.now_ms(), RunOutcome.FAILED, stored.tags.get("outcome_reason", VANISHED)))
         return None
 
     def _is_whole(self, stored: StoredRun) -> bool:
@@ -181,7 +182,7 @@ class Trials:
             told["trial.feasible"] = str(keeps_all).lower()
         self._runner.write(Tags(result.run, told))
         if state == "FAIL" or is_out_of_memory:
-            self._runner.write(RunClosed(result.run, now_ms(), outcome, result.reason, STATES[state]))
+            self._runner.write(RunClosed(result.run, clock.now_ms(), outcome, result.reason, STATES[state]))
         if outcome == RunOutcome.OK and self._goal.objectives:
             self._say(result)
 

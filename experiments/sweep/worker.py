@@ -25,11 +25,13 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.metrics import BY_EPOCH
 from experiments.planning import length
-from experiments.run import conclude, launch
+from experiments.run import opening, pipeline, preparation
+from experiments.run import resume as resume_
 from experiments.run.campaign import Campaign
-from experiments.run.conclude import Conclusion
-from experiments.run.launch import Opening, Ready
-from experiments.run.runner import Runner
+from experiments.run.opening import RunSpec
+from experiments.run.pipeline import Conclusion
+from experiments.run.preparation import PreparedCampaign
+from experiments.run.recorder import Recorder
 from experiments.sweep import batches, goals, plots, report, search, space, winners
 from experiments.sweep.search import Goal
 from experiments.sweep.trials import Trials, point
@@ -79,14 +81,14 @@ def campaign_over_batches(sweep: Sweep, given: Mapping[str, str], display: Displ
     wanted = given.get("resume", "")
     if not wanted and sweep.find == "best_batch":
         asked = understood(sweep, given)
-        asked = with_length(asked, launch.prepare(asked.study, asked.base, display).dataset.counts)
-        return launch.start(asked.study, asked.base, display, batches.plan(asked.study, asked.base, asked.goal.dimensions))
+        asked = with_length(asked, preparation.prepare_data(asked.study, asked.base, display).dataset.counts)
+        return pipeline.start(asked.study, asked.base, display, batches.plan(asked.study, asked.base, asked.goal.dimensions))
     root = _journal(given)
     for folder, kept in reversed(journal.descriptions(root, wanted)) if wanted else ():
         if kept["study"] == "sweep" and wanted == "last":
             return None
         if kept.get("plan", {}).get("tags", {}).get("find") and wanted in ("last", kept["run_id"]):
-            return launch.resume(
+            return pipeline.restart(
                 kept["study"], folder.name, {k: text for k, text in given.items() if k != "resume"}, root, display
             )
     return None
@@ -161,7 +163,7 @@ class Worker:
     def __init__(
         self,
         asked: SweepRequest,
-        ready: Ready,
+        prepared: PreparedCampaign,
         records: Journal,
         storage: RDBStorage,
         study: Study,
@@ -171,9 +173,9 @@ class Worker:
         """name: of a worker that joined; empty for the process that holds the sweep's journal."""
         self.asked, self._storage, self.study, self.display = asked, storage, study, display
         self._joined = bool(name)
-        self.runner = Runner(records, display, devices.of(asked.base)[0])
-        self.runner.warnings = list(ready.setup.prepared.warnings)
-        self._trials = Trials(self.runner, study, ready.setup, asked.base, asked.goal)
+        self.runner = Recorder(records, display, devices.of(asked.base)[0])
+        self.runner.warnings = list(prepared.data.warnings)
+        self._trials = Trials(self.runner, study, prepared, asked.base, asked.goal)
         sweep = asked.sweep
         # Differs at every resumption and for every worker, so that none repeats the draws of another.
         seed = asked.base.seed * 10_007 + len(study.get_trials(deepcopy=False)) + (zlib.crc32(name.encode()) if name else 0)
@@ -278,20 +280,20 @@ class Worker:
         begun = self.study.user_attrs.get(self._campaign, "")
         try:
             if begun and (root / begun / journal.CAMPAIGN).exists():
-                campaign = launch.resume(asked.study, begun, {}, root, self.display)
+                campaign = pipeline.restart(asked.study, begun, {}, root, self.display)
             else:
                 wanted = winners.plan(asked.study, asked.base, asked.goal.dimensions, winners.chosen(best), self.runner.run_id)
                 if wanted is None:
                     sentences.append("The default is the best that was found: there is nothing to judge.")
                     return None
                 settings = winners.settings(asked.base, wanted)
-                campaign = launch.start(asked.study, settings, self.display, wanted, within=self.runner.run_id)
+                campaign = pipeline.start(asked.study, settings, self.display, wanted, parent_run=self.runner.run_id)
         except WrongCall as error:
             sentences.append(f"No verdict: the best cannot be measured against the default: {error}.")
             return None
-        self.study.set_user_attr(self._campaign, campaign.runner.run_id)
-        self.runner.write(Tags(self.runner.run, {"confirmed_by": campaign.runner.run_id}))
-        return conclude.run(campaign, self.display.step)
+        self.study.set_user_attr(self._campaign, campaign.recorder.run_id)
+        self.runner.write(Tags(self.runner.run, {"confirmed_by": campaign.recorder.run_id}))
+        return pipeline.run(campaign, self.display.step)
 
     @property
     def _campaign(self) -> str:
@@ -316,23 +318,23 @@ def start(asked: SweepRequest, display: Display) -> Worker:
     """A new sweep. Raises WrongCall for whatever can be known to fail."""
     sweep, base = asked.sweep, asked.base
     storage = search.open_storage(sweep.storage, sweep.heartbeat_seconds) if sweep.storage else None
-    asked = with_length(asked, launch.prepare(asked.study, base, display).dataset.counts)
+    asked = with_length(asked, preparation.prepare_data(asked.study, base, display).dataset.counts)
     _check_extremes(asked, display)
     check_rates(asked)
-    ready = launch.make_ready(asked.study, space.widest(base, asked.goal.dimensions), display)
-    known = {name: getattr(ready.setup.settings, name) for name in ("team", "device")}
+    prepared = preparation.prepare(asked.study, space.widest(base, asked.goal.dimensions), display)
+    known = {name: getattr(prepared.settings, name) for name in ("team", "device")}
     asked = dataclasses.replace(asked, base=dataclasses.replace(base, **known))
     params = {
         name: text for name, text in settings_.as_text(sweep).items() if text and name not in ("storage", "heartbeat_seconds")
     }
-    opening = Opening(f"sweep of {asked.study}: {sweep.search}"[:200], {"kind": RunKind.SWEEP}, params=params)
+    spec = RunSpec(f"sweep of {asked.study}: {sweep.search}"[:200], {"kind": RunKind.SWEEP}, params=params)
     own = {"study": "sweep", "settings": dataclasses.asdict(asked.base), "sweep": dataclasses.asdict(sweep)}
-    records = launch.open_parent(ready, opening, own)
+    records = opening.open_journal(prepared, spec, own)
     kept = journal.read_campaign(records.folder)
     storage = storage or search.open_storage(search.sqlite(records.folder / DATABASE), sweep.heartbeat_seconds)
     study = search.create(storage, kept["run_id"], asked.goal, {ATTRIBUTE: json.dumps(kept)})
-    worker = Worker(asked, ready, records, storage, study, display)
-    launch.keep_what_was_found(worker.runner, ready)
+    worker = Worker(asked, prepared, records, storage, study, display)
+    opening.record_preparation(worker.runner, prepared)
     return worker
 
 
@@ -366,7 +368,7 @@ def _check_extremes(asked: SweepRequest, display: Display) -> None:
     for one in asked.goal.dimensions:
         for value in one.extremes:
             if one.field != "frameworks":
-                launch.prepare(asked.study, space.settled(asked.base, (one,), {one.name: value}), display)
+                preparation.prepare_data(asked.study, space.settled(asked.base, (one,), {one.name: value}), display)
 
 
 def resume(sweep: Sweep, given: Mapping[str, str], display: Display, *, join: bool = False) -> Worker:
@@ -380,8 +382,8 @@ def resume(sweep: Sweep, given: Mapping[str, str], display: Display, *, join: bo
     url = asked.sweep.storage or search.sqlite(folder / DATABASE if folder else Path())
     storage = search.open_storage(url, asked.sweep.heartbeat_seconds)
     study = search.load(storage, kept["run_id"])
-    ready = launch.make_ready(asked.study, space.widest(asked.base, asked.goal.dimensions), display)
-    asked = with_length(asked, ready.setup.prepared.dataset.counts)
+    prepared = preparation.prepare(asked.study, space.widest(asked.base, asked.goal.dimensions), display)
+    asked = with_length(asked, prepared.data.dataset.counts)
     name = ""
     try:
         records = Journal(folder) if folder and not join else None
@@ -395,8 +397,8 @@ def resume(sweep: Sweep, given: Mapping[str, str], display: Display, *, join: bo
         journal.write_campaign(records.folder, {**kept, "joined": name})
         Store().adopt(kept["run_id"], kept["run"])
     else:
-        launch.reopen_parent(ready.store, kept, records)
-    return Worker(asked, ready, records, storage, study, display, name)
+        opening.reopen(kept, records)
+    return Worker(asked, prepared, records, storage, study, display, name)
 
 
 def _find(sweep: Sweep, wanted: str, root: Path) -> tuple[Path | None, dict[str, Any]]:
@@ -426,6 +428,6 @@ def _as_asked(kept: Mapping[str, Any], sweep: Sweep, given: Mapping[str, str]) -
             raise WrongCall(f"resume: {one.name} was {old} at the beginning and cannot become {new}; start anew")
     now = {one: getattr(sweep, one) for one in RAISED_ON_RESUME if getattr(sweep, one) != getattr(Sweep, one)}
     own = {name: text for name, text in given.items() if name != "resume"}
-    base = launch.same_settings(before.experiment, kept["settings"], own)
+    base = resume_.same_settings(before.experiment, kept["settings"], own)
     resumed = dataclasses.replace(before, **now)
     return SweepRequest(resumed, base, _goal(resumed, base))

@@ -26,7 +26,7 @@ from experiments.config import settings as settings_
 from experiments.metrics import KNOWN
 from experiments.planning import design
 from experiments.run import finished
-from experiments.run.campaign import ended_cells
+from experiments.run.previous import cell_results
 from experiments.studies.captioning import Settings
 from tracking import journal, mlflow_defaults
 from tracking.journal import Journal
@@ -83,7 +83,7 @@ def costs(cells: int, *, on_store: bool, samples: int = SAMPLES, seed: int = 0) 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         written, found["journal"] = _timed(lambda: _write(place, cells, samples, seed))
-        _, found["resume"] = _timed(lambda: ended_cells(place))
+        _, found["resume"] = _timed(lambda: cell_results(place))
         if on_store:
             from tracking.store import Store  # MLflow reads its defaults when it is imported
 

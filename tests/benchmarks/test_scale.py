@@ -10,7 +10,7 @@ import pytest
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.runs.query import table
 from experiments.run import finished
-from experiments.run.campaign import ended_cells
+from experiments.run.previous import cell_results
 from tests.benchmarks import scale
 from tests.benchmarks.scale import Costs
 from tracking.journal import Journal
@@ -22,7 +22,7 @@ def test_a_synthetic_campaign_is_read_and_judged_as_a_real_one(tmp_path: Path) -
     for record in scale.records(24, np.random.default_rng(0)):
         records.append(record)
     records.close()
-    ends = ended_cells(tmp_path)
+    ends = cell_results(tmp_path)
     assert len(ends) == 24
     assert {end.outcome for end in ends.values()} == {RunOutcome.OK}
     found = judged(ComparisonSpec(), table(list(finished.from_journal(tmp_path))))

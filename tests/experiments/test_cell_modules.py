@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.contract import CellSpec
-from experiments.run import preflight
-from experiments.run.process import Child
+from experiments.run.cell_process import CellProcess
 from experiments.studies import lenet
 from experiments.workloads.classification.prepare import prepare
 from tracking.records import RunOutcome
@@ -44,10 +43,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", str(place))
-            children[name] = Child(spec, place / "output.log")
+            children[name] = CellProcess(spec, lambda _: None)
+            children[name].start()
     found = {}
     for name, child in children.items():
-        closed = preflight._opened(name, child).closed
+        while child.open:
+            child.poll(1.0)
+        closed = child.end()
+        assert closed is not None
         assert closed.outcome == RunOutcome.OK, closed.reason
         found[name] = set(Path(folder, name, "modules").read_text().split())
     return found

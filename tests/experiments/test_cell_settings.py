@@ -21,7 +21,10 @@ from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.contract import Prepared
 from experiments.planning.treatments import Treatment
-from experiments.run.runner import Runner, Setup, Work
+from experiments.run.cell_run import CellTask, cell_spec
+from experiments.run.plan import Plan
+from experiments.run.preparation import PreparedCampaign
+from experiments.run.recorder import Recorder
 from models import weights
 from models.densenet201.spec import Spec, initial_weights
 from tests import slurm
@@ -205,11 +208,11 @@ def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> No
     for study in studies.available():
         module = studies.load(study)
         settings = settings_.parse(module.Settings, module.PRESETS, {})
-        setup = Setup(study, settings, cast(Prepared, None))
+        prepared = PreparedCampaign(study, settings, cast(Plan, None), cast(Prepared, None))
         for name in sorted(settings_.searchable(module.Settings) - shared):
             for value in (getattr(settings, name), other(getattr(settings, name))):
-                work = Work(Treatment("own", "toy", settings={name: value}), "cell", "cell", {}, {}, 1)
-                lines.append(json.dumps(asdict(Runner._spec(cast(Runner, runner), setup, work))))
+                task = CellTask(Treatment("own", "toy", settings={name: value}), "cell", "cell", {}, {}, 1)
+                lines.append(json.dumps(asdict(cell_spec(cast(Recorder, runner), prepared, task))))
                 expected.append((study, name, json.loads(json.dumps(value))))
     sent = "\n".join(lines)
     done = subprocess.run([sys.executable, "-c", REPORT], input=sent, cwd=ROOT, capture_output=True, text=True, check=True)

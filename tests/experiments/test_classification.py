@@ -24,7 +24,7 @@ from experiments.cell.profile import PARTS
 from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.datasets.labelled.data import Labelled
-from experiments.run import launch
+from experiments.run import preparation
 from experiments.workloads.classification.train import time_to
 from models.contract import ModelError
 from tests import warm
@@ -289,7 +289,7 @@ def test_wrong_calls(tmp_path: Path, study: str, given: dict[str, str], said: st
 
     def call() -> None:
         settings = parse(module.Settings, module.PRESETS, {**QUICK, **folders, **given})
-        launch.prepare(study, settings, Display())
+        preparation.prepare_data(study, settings, Display())
 
     with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
         call()

@@ -15,8 +15,8 @@ from experiments.comparison.runs.query import table
 from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import parse
-from experiments.planning.plan import of_study
-from experiments.run import launch
+from experiments.run import preparation
+from experiments.run.plan import of_study
 from experiments.studies import conv_algorithm
 from models.contract import ModelError
 from models.frameworks.devices import onednn
@@ -114,7 +114,7 @@ def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], tol
 
     def call() -> None:
         settings = parse(conv_algorithm.Settings, conv_algorithm.PRESETS, {**QUICK, **places, **given})
-        launch.prepare("conv_algorithm", settings, Display())
+        preparation.prepare_data("conv_algorithm", settings, Display())
 
     with pytest.raises((WrongCall, ModelError), match=re.escape(told)):
         call()

@@ -14,7 +14,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.contract import DatasetInfo, Prepared
 from experiments.metrics import FREELY
 from experiments.planning.treatments import Treatment, require_single_steps
-from experiments.run import launch, preflight, runner
+from experiments.run import cell_run, preflight, preparation
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
 from tracking.errors import WrongCall
@@ -59,19 +59,19 @@ def on(device: str, **own: float | str) -> CampaignSettings:
 
 def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
     cell = Treatment("toy", "toy")
-    assert [runner.sensor_seconds(on(device), cell) for device in ("cpu", "cuda")] == [0.5, 0.1]
-    assert [runner.sensor_seconds(on(device, sensor_seconds=0.3), cell) for device in ("cpu", "cuda")] == [0.3, 0.3]
-    logged = [runner.logged_settings(on(device), cell)["sensor_seconds"] for device in ("cpu", "cuda")]
+    assert [cell_run.sensor_seconds(on(device), cell) for device in ("cpu", "cuda")] == [0.5, 0.1]
+    assert [cell_run.sensor_seconds(on(device, sensor_seconds=0.3), cell) for device in ("cpu", "cuda")] == [0.3, 0.3]
+    logged = [cell_run.logged_settings(on(device), cell)["sensor_seconds"] for device in ("cpu", "cuda")]
     assert logged == ["0.5", "0.1"], "what was read, which runs of earlier versions log, too"
     with pytest.raises(WrongCall, match=r"sensor_seconds=0\.01 is too small; at least 0\.05"):
-        launch.check("captioning", on("cpu", sensor_seconds=0.01))
+        preparation.check_settings("captioning", on("cpu", sensor_seconds=0.01))
 
 
 def test_a_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
     cell = Treatment("toy", "toy")
     for device, kind in (("cpu", "step"), ("cuda", "both")):
         assert devices.timing(on(device)) == kind
-        assert runner.logged_settings(on(device), cell)["timing"] == kind
+        assert cell_run.logged_settings(on(device), cell)["timing"] == kind
         assert devices.values_of_cell(on(device))["timing"] == kind
         assert {devices.timing(on(device, timing=own)) for own in ("step", "free")} == {"step", "free"}
     assert devices.timing(on("auto", gres="gpu:1")) == "both"
@@ -131,10 +131,10 @@ def test_auto_asks_the_frameworks_where_nvml_does_not_answer(
     driver.touch()
     assert devices.to_open("auto", settings) == "auto"
     prepared = Prepared(DatasetInfo("none", "", "", {}, {}), {})
-    chosen, _, said, opened = preflight.on_a_common_device("captioning", settings, prepared, Display())
-    assert chosen.device == {"auto to cpu": "cpu"}.get(device, device)
-    assert said == warning
-    assert all(one.well for one in opened)
+    found = preflight.check_devices("captioning", settings, prepared, Display())
+    assert found.settings.device == {"auto to cpu": "cpu"}.get(device, device)
+    assert found.warning == warning
+    assert all(result.ok for result in found.results)
     assert devices.resolve("cuda", settings) == "cuda"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.to_open("auto", settings) == "cpu"

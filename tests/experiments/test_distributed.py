@@ -22,8 +22,9 @@ import psutil
 import pytest
 from mlflow.entities import Run
 
+from experiments.cell import child
 from experiments.contract import CellSpec, Node
-from experiments.run.process import Child
+from experiments.run.cell_process import CellProcess
 from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, proof, training
 from tests import forks, warm
@@ -31,7 +32,7 @@ from tests.conftest import Place
 from tests.models.children import run_in
 from tracking import provenance, tables
 from tracking.errors import EvenhandError, WrongCall
-from tracking.records import RunClosed, RunOutcome
+from tracking.records import RunOutcome
 
 two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two CPUs")
 
@@ -61,7 +62,7 @@ def framework() -> str:
 @pytest.fixture
 def forked(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The workers that prove themselves do not import their framework anew."""
-    monkeypatch.setattr(group, "subprocess", forks.Subprocess(forks.server(), framework))
+    monkeypatch.setattr(child, "subprocess", forks.Subprocess(forks.server(), framework))
 
 
 @pytest.mark.usefixtures("forked")
@@ -103,7 +104,7 @@ def test_a_hook_that_forgets_to_divide_is_refused(tmp_path: Path, hook: str, mon
     start = forks.Subprocess(forks.server(), "pytorch").Popen
     forgetful = [sys.executable, "-P", "-c", FORGETFUL]
     monkeypatch.setattr(
-        group, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": lambda _, **given: start(forgetful, **given)})
+        child, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": lambda _, **given: start(forgetful, **given)})
     )
     found = proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook)
     assert found.error == pytest.approx(1, rel=0.01), "twice the steps: off by as much as one worker has moved"
@@ -146,21 +147,22 @@ def test_a_worker_that_dies_or_freezes_fails_the_cell(
     tmp_path: Path, framework: str, phase: str, blow: signal.Signals, victim: int, reason: str
 ) -> None:
     steps = 100_000 if phase == "training" else 8_000  # without exchange: so many that it lasts
-    child = Child(cell(tmp_path, framework, steps=steps, patience_seconds=8.0), tmp_path / "log")
     workers: list[psutil.Process] = []
-    closed, hit = None, 0.0
-    while child.open:
-        for message in child.listen(0.5):
-            if isinstance(message, RunClosed):
-                closed = message
-            elif isinstance(message, dict) and message.get("progress") == phase and message["done"] > 5 and not workers:
-                workers = [psutil.Process(child.pid), *psutil.Process(child.pid).children()]
-                workers[victim].send_signal(blow)
-                hit = time.monotonic()
-        if hit and time.monotonic() - hit > 60:
-            child.stop()
-            pytest.fail("the cell hangs")
-    closed = closed or child.ended()
+    hit = list[float]()
+
+    def on_step(progress: str, done: int, total: int | None) -> None:
+        del total
+        if progress == phase and done > 5 and not workers:
+            workers.extend([psutil.Process(running.pid), *psutil.Process(running.pid).children()])
+            workers[victim].send_signal(blow)
+            hit.append(time.monotonic())
+
+    def hangs() -> str:
+        return "the cell hangs" if hit and time.monotonic() - hit[0] > 60 else ""
+
+    running = CellProcess(cell(tmp_path, framework, steps=steps, patience_seconds=8.0), lambda _: None, on_step)
+    closed = running.run(why_stop=hangs)
+    assert not hangs()
     assert closed.outcome == RunOutcome.FAILED
     assert reason in closed.reason
     assert not psutil.wait_procs(workers, timeout=20)[1], "no worker is left"
@@ -203,10 +205,10 @@ def test_workers_on_another_node_are_started_by_its_command_and_die_with_their_i
         group.reserved(spec, 2) as meeting,
         group.started(spec, meeting, [1]) as workers,
     ):
-        assert workers[0].output.readline()
-        process = psutil.Process(workers[0].pid)
+        assert workers[0].child.receive(60)
+        process = psutil.Process(workers[0].child.pid)
         assert process.environ()["SLURMD_NODENAME"] == "n2"
-        workers[0]._input.close()
+        workers[0].child.close_input()
         assert process.wait(10) == 1
 
 
@@ -230,7 +232,7 @@ def test_a_worker_that_dies_or_freezes_before_all_are_ready_is_told_at_once(tmp_
         group.reserved(spec, 2) as meeting,
         group.started(spec, meeting, [1]) as workers,
     ):
-        process = psutil.Process(workers[0].pid)
+        process = psutil.Process(workers[0].child.pid)
         getattr(process, blow)()
         with pytest.raises(EvenhandError, match=f"worker 1 {reason}"):
             group.meet(workers, 30)

@@ -139,7 +139,7 @@ def test_pictures_that_cannot_be_read_are_counted_and_listed(
         **({"model": "lenet"} if study == "classification" else {}),
         cache=str(tmp_path / "cache"),
     )
-    campaigns_own = forecast.launch.prepared_data(study, settings, Display())
+    campaigns_own = forecast.preparation.read_data(study, settings, Display())
     assert campaigns_own.left_out == tuple(f"{path}: {reason}" for path, reason in shown.items())
     (name,) = [name for name in campaigns_own.files if "broken" in name or "left_out" in name]
     assert all(Path(path).name in campaigns_own.files[name] for path in shown)

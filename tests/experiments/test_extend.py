@@ -26,9 +26,9 @@ from experiments.comparison.verdicts import extended
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.planning import plan as plan_
 from experiments.planning.treatments import Treatment
-from experiments.run import extending, launch, runner
+from experiments.run import cell_run, extension, pipeline, preparation, resume
+from experiments.run import plan as plan_
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import LATENCY, frame, paired
 from tests.experiments.comparison.test_power import OPEN
@@ -70,8 +70,8 @@ def test_what_a_report_advises_can_be_done_and_the_next_report_says_so(place: Pl
 
 def test_a_resumption_with_more_blocks_is_the_same() -> None:
     settings = asdict(replace(studies.load("captioning").Settings(), blocks=6))
-    assert launch.same_settings("captioning", settings, {"blocks": "12"}).blocks == 12
-    assert launch.same_settings("captioning", settings, {"cache": "x"}).blocks == 6
+    assert resume.same_settings("captioning", settings, {"blocks": "12"}).blocks == 12
+    assert resume.same_settings("captioning", settings, {"cache": "x"}).blocks == 6
 
 
 def recorded_without(name: str, root: Path, **given: object) -> Path:
@@ -93,22 +93,22 @@ class Captured(Exception):
 def test_more_blocks_do_what_the_first_did_before_there_was_a_setting(
     name: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make_ready(_: str, settings: CampaignSettings, *__: object) -> None:
+    def prepare(_: str, settings: CampaignSettings, *__: object) -> None:
         raise Captured(settings)
 
-    monkeypatch.setattr(launch, "make_ready", make_ready)
+    monkeypatch.setattr(preparation, "prepare", prepare)
     folder = recorded_without(name, tmp_path)
-    asked = extending.asked("last", 4, "none", tmp_path)
+    asked = extension.request("last", 4, "none", tmp_path)
     with pytest.raises(Captured) as captured:
-        launch.resume(asked.study, asked.run_id, asked.given, tmp_path, Display())
+        pipeline.restart(asked.study, asked.run_id, asked.given, tmp_path, Display())
     (settings,) = captured.value.args
     assert (settings.blocks, getattr(settings, name)) == (10, value)
     recorded = journal.read_campaign(folder)["settings"]
     treatment = Treatment("pytorch", "pytorch")
-    logged = [runner.logged_settings(settings, treatment, values) for values in (None, recorded)]
+    logged = [cell_run.logged_settings(settings, treatment, values) for values in (None, recorded)]
     assert logged[0].keys() - logged[1].keys() == {name}, "the first cells do not have it, nor their hashes"
     with pytest.raises(WrongCall, match="flush_denormals was false at the beginning and cannot become true"):
-        launch.same_settings("captioning", {**recorded, "flush_denormals": False}, {"flush_denormals": "true"})
+        resume.same_settings("captioning", {**recorded, "flush_denormals": False}, {"flush_denormals": "true"})
 
 
 def test_a_campaign_without_a_record_of_what_its_cells_did_is_not_extended(
@@ -118,9 +118,9 @@ def test_a_campaign_without_a_record_of_what_its_cells_did_is_not_extended(
     assert main(["extend", "last", f"--journal={tmp_path}"]) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert "conv_algorithm" in line
-    assert extending.advice_of_ended({"f00d": "night"}, tmp_path, 4, "") is None, "nor advised"
+    assert extension.advice_of_ended({"f00d": "night"}, tmp_path, 4, "") is None, "nor advised"
     recorded_without("figures", tmp_path / "others")
-    assert extending.advice_of_ended({"f00d": "night"}, tmp_path / "others", 4, "") is not None
+    assert extension.advice_of_ended({"f00d": "night"}, tmp_path / "others", 4, "") is not None
 
 
 # ---- what cannot be
@@ -130,20 +130,20 @@ def test_a_resumption_takes_the_journal_before_it_prepares_anything(tmp_path: Pa
     def prepared(*_: object) -> None:
         raise WrongCall("prepared")
 
-    monkeypatch.setattr(launch, "make_ready", prepared)
+    monkeypatch.setattr(preparation, "prepare", prepared)
     running = Journal(campaign_folder(tmp_path))
     with pytest.raises(WrongCall, match="is still running in another process"):
-        launch.resume("captioning", "last", {}, tmp_path, Display())
+        pipeline.restart("captioning", "last", {}, tmp_path, Display())
     running.close()
     for _ in range(2):  # a refused one lets go of it
         with pytest.raises(WrongCall, match="prepared"):
-            launch.resume("captioning", "last", {}, tmp_path, Display())
+            pipeline.restart("captioning", "last", {}, tmp_path, Display())
 
 
 def campaign_folder(root: Path, name: str = "f00d", study: str = "captioning", **given: object) -> Path:
     """The journal of a campaign of two blocks, as one leaves it here and now; given: its settings."""
     records = Journal(root / name)
-    kind = CampaignSettings if study in extending.OTHERS else studies.load(study).Settings
+    kind = CampaignSettings if study in resume.OTHERS else studies.load(study).Settings
     values = asdict(replace(kind(), **given))
     kept = {"study": study, "run": "c", "run_id": name, "experiment": "e", "settings": values}
     journal.write_campaign(records.folder, kept)
@@ -159,12 +159,12 @@ def campaign_folder(root: Path, name: str = "f00d", study: str = "captioning", *
 
 def test_blocks_are_counted_from_the_number_asked_for_or_from_those_that_ran(tmp_path: Path) -> None:
     campaign_folder(tmp_path, "fixed", blocks=6)
-    assert dict(extending.asked("fixed", 20, "none", tmp_path).given) == {"blocks": "26", "journal": str(tmp_path)}
+    assert dict(extension.request("fixed", 20, "none", tmp_path).given) == {"blocks": "26", "journal": str(tmp_path)}
     campaign_folder(tmp_path, "open", until="settled", max_blocks=18)
-    found = extending.asked("last", 20, "none", tmp_path)
+    found = extension.request("last", 20, "none", tmp_path)
     assert (found.run_id, found.last_block, found.given["max_blocks"]) == ("open", 22, "22")
-    assert extending.asked("open", 4, "2h", tmp_path).given["max_blocks"] == "18", "the plan stays where it is enough"
-    assert extending.asked("open", 4, "2h", tmp_path).given["budget"] == "2h"
+    assert extension.request("open", 4, "2h", tmp_path).given["max_blocks"] == "18", "the plan stays where it is enough"
+    assert extension.request("open", 4, "2h", tmp_path).given["budget"] == "2h"
 
 
 def test_what_cannot_be_extended_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +176,7 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path, capsys: pytest.Capt
     assert "run=last: no campaign has its journal in" in refused("last")
     folder = campaign_folder(tmp_path)
     campaign_folder(tmp_path, "beef", study="sweep")
-    assert "run=cafe: no such campaign" in refused("cafe")
+    assert "run=cafe: no campaign cafe in" in refused("cafe")
     assert refused("cafe").endswith("; have f00d"), "a search is none"
     assert "blocks=0 is too small; at least 1" in refused("f00d", "--blocks=0")
     assert "makes 10,006 blocks; a campaign has at most 10,000" in refused("f00d", "--blocks=10000")
@@ -197,16 +197,16 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path, capsys: pytest.Capt
 def test_blocks_from_elsewhere_are_refused(tag: str, remedy: str, tmp_path: Path) -> None:
     folder = campaign_folder(tmp_path)
     asked = replace(CampaignSettings(), blocks=26)
-    assert extending.allowed(asked, {"blocks": 6}, folder, "c") == asked
+    resume.require_extendable(asked, {"blocks": 6}, folder, "c")
     with (folder / journal.RECORDS).open("wb") as file:
         file.write(journal._line(RunOpened("c", 0, "e", "c", {"kind": "campaign", tag: "another"}, {})))
     with pytest.raises(
         WrongCall, match=f"more blocks need the {tag} of the first, another; here it is .*: {remedy}, or start anew"
     ):
-        extending.allowed(asked, {"blocks": 6}, folder, "c")
-    assert extending.allowed(replace(asked, blocks=6), {"blocks": 6}, folder, "c").blocks == 6, "finishing it is no extension"
+        resume.require_extendable(asked, {"blocks": 6}, folder, "c")
+    resume.require_extendable(replace(asked, blocks=6), {"blocks": 6}, folder, "c")  # finishing it is no extension
     with pytest.raises(WrongCall, match="blocks was 6 at the beginning and cannot become 4"):
-        extending.allowed(replace(asked, blocks=4), {"blocks": 6}, folder, "c")
+        resume.require_extendable(replace(asked, blocks=4), {"blocks": 6}, folder, "c")
 
 
 def test_the_first_word_may_be_the_run() -> None:
@@ -220,18 +220,18 @@ def test_the_first_word_may_be_the_run() -> None:
 
 def test_only_what_a_report_told_was_seen(tmp_path: Path) -> None:
     folder = campaign_folder(tmp_path)
-    assert extending.seen(folder, "c", 6) == (), "stopped before its report"
+    assert resume.reported_looks(folder, "c", 6) == (), "stopped before its report"
 
     def told(**values: str) -> None:
         with (folder / journal.RECORDS).open("ab") as file:
             file.write(journal._line(Tags("c", values)))
 
     told(verdict="b is slower")
-    assert extending.seen(folder, "c", 6) == (6,)
+    assert resume.reported_looks(folder, "c", 6) == (6,)
     told(looks="6")
-    assert extending.seen(folder, "c", 12) == (6,), "no report since"
+    assert resume.reported_looks(folder, "c", 12) == (6,), "no report since"
     told(verdict="b is slower")
-    assert extending.seen(folder, "c", 12) == (6, 12)
+    assert resume.reported_looks(folder, "c", 12) == (6, 12)
 
 
 def extended_frame(blocks: int, seen: str, campaign: str = "c1") -> pd.DataFrame:
@@ -274,7 +274,7 @@ def test_the_rate_is_that_of_simulated_campaigns() -> None:
 def test_an_extension_looks_after_its_last_block(tmp_path: Path) -> None:
     campaign = KnownCampaign(tmp_path)
     look = campaign.looking(last_block=8)
-    assert next(block for block in kept(tmp_path, noise(0.2)) if look(block, fresh=True)) == 8
+    assert next(block for block in kept(tmp_path, noise(0.2)) if look(block, ran_now=True)) == 8
     assert campaign.looks == (6, 7, 8)
     assert look.stopped == "Stopped after 8 blocks, as many as were asked for: not settled."
 
@@ -284,14 +284,14 @@ def test_an_extension_of_a_settled_campaign_measures_what_was_asked_for(tmp_path
     shifts = noise(0.02, mean=0.3)
     campaign = KnownCampaign(tmp_path / "settled")
     look = campaign.looking(last_block=11)
-    assert next(block for block in kept(tmp_path / "settled", shifts) if look(block, fresh=block > 6)) == 11
+    assert next(block for block in kept(tmp_path / "settled", shifts) if look(block, ran_now=block > 6)) == 11
     assert look.stopped == "Stopped after 11 blocks, as many as were asked for: settled."
     resumed = campaign.looking()
-    assert next(block for block in range(1, 19) if resumed(block, fresh=False)) == 11, "not where it was settled at first"
+    assert next(block for block in range(1, 19) if resumed(block, ran_now=False)) == 11, "not where it was settled at first"
     assert resumed.stopped == "Stopped after 11 blocks: settled."
     campaign = KnownCampaign(tmp_path / "open")
     look = campaign.looking(last_block=11)
-    assert next(block for block in kept(tmp_path / "open", shifts) if look(block, fresh=block > 3)) == 6
+    assert next(block for block in kept(tmp_path / "open", shifts) if look(block, ran_now=block > 3)) == 6
     assert look.stopped == "Stopped after 6 blocks: settled."
 
 
@@ -305,7 +305,7 @@ def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Pa
 
     def printed(campaigns: list[str], stratum: str = "", blocks: int = 20) -> list[str]:
         called = {one: f"night of {one}" for one in campaigns}
-        found = extending.advice_of_ended(called, tmp_path, blocks, stratum)
+        found = extension.advice_of_ended(called, tmp_path, blocks, stratum)
         words = shlex.split(found.pasted.partition("&& ")[2]) if found else []
         return words[words.index("extend") :] if found else []
 
@@ -344,12 +344,11 @@ def advised(tmp_path: Path, blocks: int, looks: tuple[int, ...] = (), **given: o
     settings = settings_.parse(module.Settings, module.PRESETS, {name: str(value) for name, value in given.items()})
     campaign = SimpleNamespace(
         settings=settings,
-        setup=SimpleNamespace(study="lenet", module=module),
-        plan=plan_.of_study(module, settings),
+        prepared=SimpleNamespace(study="lenet", module=module, plan=plan_.of_study(module, settings)),
         looks=looks,
-        runner=SimpleNamespace(folder=tmp_path / "f00d", run_id="f00d"),
+        recorder=SimpleNamespace(folder=tmp_path / "f00d", run_id="f00d"),
     )
-    return settings, extending.advice(campaign, blocks)  # type: ignore[arg-type]
+    return settings, extension.advice(campaign, blocks)  # type: ignore[arg-type]
 
 
 def test_a_campaign_that_can_go_on_is_extended(tmp_path: Path) -> None:

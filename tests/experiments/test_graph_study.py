@@ -16,7 +16,7 @@ from experiments.comparison.analyses import ablations
 from experiments.comparison.runs.query import table
 from experiments.config.console import Display
 from experiments.config.settings import parse
-from experiments.run import launch
+from experiments.run import preparation
 from experiments.studies import graph
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
@@ -118,4 +118,4 @@ def test_programs_are_measured_and_their_nodes_counted(place: Place) -> None:
 def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
     places = {"cache": str(place.cache), "journal": str(place.journal)}
     with pytest.raises((WrongCall, ValueError), match=re.escape(told)):
-        launch.prepare("graph", parse(graph.Settings, graph.PRESETS, {**QUICK, **places, **given}), Display())
+        preparation.prepare_data("graph", parse(graph.Settings, graph.PRESETS, {**QUICK, **places, **given}), Display())

@@ -19,10 +19,10 @@ from experiments.comparison.verdicts.findings import Edge
 from experiments.config import memory
 from experiments.config.console import Display
 from experiments.config.settings import parse
-from experiments.planning.frontier import Frontier
 from experiments.planning.treatments import Treatment
-from experiments.run import launch
-from experiments.run.campaign import ended_cells
+from experiments.run import preparation
+from experiments.run.previous import cell_results
+from experiments.run.scheduler import MemoryFrontier, Skip
 from experiments.studies import grid
 from models.contract import ModelError
 from tests.conftest import Place, toy_costs
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place,
     )
     assert again.returncode == 3, again.stdout + again.stderr
     assert len(cells(place)) == 6  # what did not fit is known, and is not tried again
-    ends = set(ended_cells(next(place.journal.iterdir())).values())
+    ends = set(cell_results(next(place.journal.iterdir())).values())
     assert {end.outcome for end in ends} == {RunOutcome.OK, RunOutcome.OUT_OF_MEMORY}
     assert {end.phase for end in ends} <= {"", "inference"}
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
@@ -175,7 +175,7 @@ def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
 def test_wrong_calls(place: Place, given: dict[str, str], said: str) -> None:
     def call() -> None:
         places = {"cache": str(place.cache), "journal": str(place.journal)}
-        launch.prepare("grid", parse(grid.Settings, grid.PRESETS, {**QUICK, **places, **given}), Display())
+        preparation.prepare_data("grid", parse(grid.Settings, grid.PRESETS, {**QUICK, **places, **given}), Display())
 
     with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
         call()
@@ -202,31 +202,34 @@ def treatment(size: int, framework: str = "pytorch", model: str = "m") -> Treatm
 
 
 def test_the_frontier_is_a_series_own() -> None:
-    frontier, nothing = Frontier("batch_size"), ("", "")
+    frontier = MemoryFrontier("batch_size")
     for size in (64, 16, 32):
         frontier.note(treatment(size), "train")
-    implied = ("implied: batch_size 16 did not fit", "train")
-    assert frontier.implied(treatment(16)) == frontier.implied(treatment(128)) == implied
-    assert frontier.implied(treatment(8)) == nothing
-    assert frontier.implied(treatment(64, "tensorflow")) == nothing
-    assert frontier.implied(treatment(64, model="other")) == nothing
-    assert Frontier("").implied(treatment(64)) == nothing
+    tags = {"phase": "train", "implied": "true"}
+    implied = Skip(RunOutcome.OUT_OF_MEMORY, "implied: batch_size 16 did not fit", tags)
+    assert frontier.skip(treatment(16)) == frontier.skip(treatment(128)) == implied
+    assert frontier.skip(treatment(8)) is None
+    assert frontier.skip(treatment(64, "tensorflow")) is None
+    assert frontier.skip(treatment(64, model="other")) is None
+    assert MemoryFrontier("").skip(treatment(64)) is None
 
 
 def test_what_comes_before_the_phase_that_did_not_fit_is_still_measured() -> None:
-    frontier = Frontier("batch_size")
-    assert frontier.alone(treatment(16)) is None
+    frontier = MemoryFrontier("batch_size")
+    assert frontier.fitting_part(treatment(16)) is None
     frontier.note(treatment(16), "train")
-    alone = frontier.alone(treatment(64))
+    alone = frontier.fitting_part(treatment(64))
     assert alone is not None
     assert (alone.name, alone.settings["phases"]) == ("pytorch 64 · inference alone", ("inference",))
-    assert frontier.implied(alone) == ("", "")
+    assert frontier.skip(alone) is None
     frontier.note(alone, "inference")  # it has a frontier of its own
-    assert frontier.implied(alone)[1] == "inference"
-    assert frontier.alone(alone) is None
-    assert frontier.alone(treatment(8)) is None
+    implied = frontier.skip(alone)
+    assert implied is not None
+    assert implied.tags["phase"] == "inference"
+    assert frontier.fitting_part(alone) is None
+    assert frontier.fitting_part(treatment(8)) is None
     frontier.note(treatment(8), "inference")  # nothing comes before it
-    assert frontier.alone(treatment(16)) is None
+    assert frontier.fitting_part(treatment(16)) is None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
 from experiments.config import interpreters
 from experiments.config import settings as settings_
-from experiments.planning import plan as plan_
+from experiments.run import plan as plan_
 from models import frameworks
 from models.errors import NoDevice
 from models.frameworks import devices

@@ -20,13 +20,13 @@ import pytest
 
 from experiments.config import devices
 from experiments.contract import CellSpec
-from experiments.run.process import Child
+from experiments.run.cell_process import CellProcess
 from experiments.studies import captioning, grid, lenet, training_speed
 from experiments.workloads.captioning import prepare as captions
 from experiments.workloads.classification import prepare as pictures
 from models import frameworks
 from tests.conftest import PYTHONPATH, ROOT
-from tracking.records import Metrics, RunClosed, RunOutcome
+from tracking.records import RunOutcome
 
 # Seconds. The device begins when it is launched and works while the host synchronises.
 COSTS = {"input": 0.05, "copy": 0.012, "launch": 0.025, "step": 0.025, "evaluate": 0.017, "infer": 0.02, "apply": 0.02}
@@ -119,20 +119,17 @@ def _run(folder: Path, *, freely: bool) -> dict[str, Measured]:
                 continue
             patch.setenv("EVENHAND_TOY_EVENTS", str(folder / f"{name}.events"))
             (folder / name).mkdir()
-            children[name] = Child(spec, spec.path / "output.log")
+            children[name] = CellProcess(spec, lambda _: None)
+            children[name].start()
     frameworks._variants.cache_clear()
     return {name: _measured(child, folder / f"{name}.events", folder / name / "cell") for name, child in children.items()}
 
 
-def _measured(child: Child, log: Path, files: Path) -> Measured:
-    metrics: dict[str, float] = {}
-    closed = None
+def _measured(child: CellProcess, log: Path, files: Path) -> Measured:
     while child.open:
-        for said in child.listen(1.0):
-            metrics |= {point.key: point.value for point in said.points} if isinstance(said, Metrics) else {}
-            closed = said if isinstance(said, RunClosed) else closed
-    ended = child.ended()
-    closed = closed or ended
+        child.poll(1.0)
+    closed = child.end()
+    assert closed is not None
     assert closed.outcome == RunOutcome.OK, closed.reason
     table = pyarrow.parquet.read_table(files / "values.parquet").to_pydict()
     of_wall = time.time() - time.perf_counter()
@@ -149,7 +146,7 @@ def _measured(child: Child, log: Path, files: Path) -> Measured:
     judged = [row[2] for row in rows if row[0] == "train" and not row[4]]
     answered = [row[2] for row in rows if _phase(row[0]) == "inference"]
     events = [json.loads(line) for line in log.read_text().splitlines()]
-    return Measured(metrics, *spans.values(), examples, judged, answered, events)
+    return Measured(child.latest, *spans.values(), examples, judged, answered, events)
 
 
 def _phase(name: str) -> str:

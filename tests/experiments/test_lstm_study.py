@@ -14,7 +14,7 @@ from experiments.comparison.analyses import ablations
 from experiments.comparison.runs.query import table
 from experiments.config.console import Display
 from experiments.config.settings import parse
-from experiments.run import launch
+from experiments.run import preparation
 from experiments.studies import lstm
 from models.caption_decoder import spec as decoder
 from models.contract import ModelError
@@ -106,4 +106,4 @@ def test_ratios_stand_beside_the_published_figures() -> None:
 def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
     places = {"cache": str(place.cache), "journal": str(place.journal)}
     with pytest.raises((WrongCall, ModelError), match=re.escape(told)):
-        launch.prepare("lstm", parse(lstm.Settings, lstm.PRESETS, {**QUICK, **places, **given}), Display())
+        preparation.prepare_data("lstm", parse(lstm.Settings, lstm.PRESETS, {**QUICK, **places, **given}), Display())

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.run.campaign import ended_cells
+from experiments.run.previous import cell_results
 from tests import neighbours
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
@@ -114,14 +114,14 @@ def test_cells_that_take_turns_are_repeated_together(place: Place) -> None:
 
 GPU = """
 import json, os, time
-from experiments.run.neighbours import Neighbours
+from experiments.run.background_load import BackgroundLoad
 from experiments.run.sensing import Sensing
 from tracking.records import OTHERS_GPU, Metrics, Tags
 from tracking.sensors import Sensors, Window
 written = []
 with open(os.environ["NVML_ANSWERS"], "a") as file:
     file.write(f"pid {os.getpid()}")
-neighbours = Neighbours()
+neighbours = BackgroundLoad()
 with Sensing("run", Sensors(os.getpid(), "cuda"), 0.05, written.append) as sensing:
     neighbours.begin()
     began = time.time()
@@ -160,7 +160,7 @@ def test_what_the_journal_says_of_disturbed_cells(tmp_path: Path) -> None:
             kept.append(Tags(str(number), {"disturbed": disturbed}))
         kept.append(RunClosed(str(number), number, outcome))
     kept.close()
-    ended = ended_cells(tmp_path)
+    ended = cell_results(tmp_path)
     assert all(end.outcome == RunOutcome.OK for end in ended.values())
     assert {key: (end.disturbed, end.repeat) for key, end in ended.items()} == {
         "owed": (disturbed, False),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from experiments.run.slurm import node_addresses
+from experiments.run.backends.cluster import node_addresses
 from experiments.studies import distributed
 from experiments.workloads.distributed import group, rank
 from tests import slurm

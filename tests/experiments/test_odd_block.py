@@ -22,10 +22,12 @@ from experiments.comparison.judgement import ComparisonSpec
 from experiments.comparison.statistics import outliers
 from experiments.config.settings import CampaignSettings
 from experiments.planning.design import Cell
+from experiments.planning.treatments import Treatment
 from experiments.run import repeats
-from experiments.run.campaign import Campaign, ended_cells
+from experiments.run.plan import Plan
+from experiments.run.previous import cell_results
 from experiments.run.repeats import OddBlock, find_odd_block
-from experiments.run.runner import Ended
+from experiments.run.scheduler import CellResult, Schedule
 from tests.conftest import Place, wait_for
 from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.comparison.campaigns import frame as campaign_frame
@@ -140,10 +142,10 @@ def test_an_odd_block_is_owed_until_all_its_cells_are_repeated(tmp_path: Path) -
     kept.append(Tags("c", odd.tags))
 
     def owed() -> set[str]:
-        return {key for key, end in ended_cells(tmp_path).items() if end.disturbed and not end.repeat}
+        return {key for key, end in cell_results(tmp_path).items() if end.disturbed and not end.repeat}
 
     assert owed() == {"block-004-a", "block-004-b"}
-    end = ended_cells(tmp_path)["block-004-a"]
+    end = cell_results(tmp_path)["block-004-a"]
     assert (end.outcome, end.cause, end.disturbed) == (RunOutcome.OK, RepeatCause.ODD_BLOCK, odd.reason)
     measure(kept, 4, "a", 1.0, 900_000, repeats=odd.reason)
     assert owed() == {"block-004-b"}
@@ -156,12 +158,12 @@ def test_an_odd_block_is_owed_until_all_its_cells_are_repeated(tmp_path: Path) -
 def test_a_block_that_is_owed_a_repeat_is_not_done() -> None:
     """A cluster is sent it again, as what is missing."""
     cells = [Cell(level, 4, order) for order, level in enumerate("ab")]
-    ended = Ended(RunOutcome.OK, disturbed="odd block: 12 SDs", cause=RepeatCause.ODD_BLOCK)
+    ended = CellResult(RunOutcome.OK, disturbed="odd block: 12 SDs", cause=RepeatCause.ODD_BLOCK)
     for last, is_done in ((ended, False), (replace(ended, repeat=True), True)):
-        launched = object.__new__(Campaign)
-        launched._done = {cell.key for cell in cells}
-        launched._disturbed = {cells[1].key: last}
-        assert launched.is_done(cells) is is_done
+        plan = Plan("t", "framework", "a", tuple(Treatment(level, level) for level in "ab"))
+        schedule = Schedule(plan, CampaignSettings(blocks=4), {})
+        schedule.recall({cells[0].key: CellResult(RunOutcome.OK), cells[1].key: last})
+        assert schedule.is_done(cells) is is_done
 
 
 def test_the_repeat_is_used_and_the_first_runs_are_listed_with_a_code() -> None:

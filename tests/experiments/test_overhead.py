@@ -22,9 +22,9 @@ from experiments.comparison.analyses import costs
 from experiments.comparison.runs.query import table
 from experiments.config.console import Display
 from experiments.config.settings import parse
-from experiments.planning.plan import of_study
 from experiments.planning.treatments import Treatment
-from experiments.run import launch
+from experiments.run import preparation
+from experiments.run.plan import of_study
 from experiments.studies import overhead
 from models.contract import ModelError
 from tests.conftest import Place
@@ -160,7 +160,7 @@ def test_wrong_calls(tmp_path: Path, given: dict[str, str], said: str) -> None:
 
     def call() -> None:
         asked = {"frameworks": "pytorch", **QUICK, **folders, **given}
-        launch.prepare("overhead", parse(overhead.Settings, overhead.PRESETS, asked), Display())
+        preparation.prepare_data("overhead", parse(overhead.Settings, overhead.PRESETS, asked), Display())
 
     with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
         call()

@@ -13,9 +13,8 @@ import mlflow
 import pytest
 
 from experiments.config.console import Display
-from experiments.contract import DatasetInfo, Prepared
 from experiments.planning.treatments import Treatment
-from experiments.run import equality, launch
+from experiments.run import parity_cache, preflight
 from experiments.studies import captioning, classification
 from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side
 from tests.conftest import Place
@@ -100,10 +99,10 @@ def test_a_campaign_asks_about_the_rules_it_trains_by() -> None:
     settings = classification.Settings(optimizer="sgd", momentum=0.9, weight_decay=1e-4, learning_rate=1e-9)
     adam = {"optimizer": "adam", "momentum": 0.0, "weight_decay": 0.0}
     both = [Treatment("a", "pytorch"), Treatment("b", "pytorch", settings=adam)]
-    found = launch._rules(settings, [*both, *both])
+    found = preflight.training_rules(settings, [*both, *both])
     assert [(one.name, one.momentum, one.weight_decay) for one in found] == [("sgd", 0.9, 1e-4), ("adam", 0.0, 0.0)]
     assert min(one.learning_rate for one in found) > 1e-4  # at 1e-9 no difference would show
-    assert launch._rules(captioning.Settings(), [Treatment("a", "pytorch")]) == RULES["adam"]
+    assert preflight.training_rules(captioning.Settings(), [Treatment("a", "pytorch")]) == RULES["adam"]
 
 
 @pytest.mark.usefixtures("toy_installed")
@@ -111,7 +110,7 @@ def test_what_was_judged_by_this_code_is_not_judged_again(tmp_path: Path) -> Non
     calls: list[str] = []
 
     def ask() -> list[Row]:
-        return equality.rows(ParityRequest("lenet"), ["toy", "toy+twin"], tmp_path, lambda *told: calls.append(str(told)))
+        return parity_cache.rows(ParityRequest("lenet"), ["toy", "toy+twin"], tmp_path, lambda *told: calls.append(str(told)))
 
     began = time.perf_counter()
     first = ask()
@@ -129,8 +128,8 @@ def test_what_was_judged_by_this_code_is_not_judged_again(tmp_path: Path) -> Non
 def test_what_compared_less_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row("lenet", "b", "a", quantity, "x", 0.0, 0.0) for quantity in QUANTITIES]
     answers = iter([rows[:5], rows])
-    monkeypatch.setattr(equality, "gate", lambda *_, **__: next(answers))
-    found = [equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) for _ in range(3)]
+    monkeypatch.setattr(parity_cache, "gate", lambda *_, **__: next(answers))
+    found = [parity_cache.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) for _ in range(3)]
     assert found == [rows[:5], rows, rows]
 
 
@@ -138,12 +137,12 @@ def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     equal = [Row("lenet", "b", "a", quantity, "x", 0.0, 0.0) for quantity in QUANTITIES]
     different = [replace(row, error=1.0, limit=1e-8) if row.quantity == "step" else row for row in equal]
     answers = iter([equal, different])
-    monkeypatch.setattr(equality, "gate", lambda *_, **__: next(answers))
-    assert equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == equal
-    assert equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == equal
-    monkeypatch.setattr(equality, "_code", lambda: "changed")
-    found = equality.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None)
-    assert equality.differences(found) == ["lenet of b is not equal to that of a: step of x differs by 1e+00 (limit 1e-08)"]
+    monkeypatch.setattr(parity_cache, "gate", lambda *_, **__: next(answers))
+    assert parity_cache.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == equal
+    assert parity_cache.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None) == equal
+    monkeypatch.setattr(parity_cache, "_code", lambda: "changed")
+    found = parity_cache.rows(ParityRequest("lenet"), ["a", "b"], tmp_path, lambda *_: None)
+    assert parity_cache.differences(found) == ["lenet of b is not equal to that of a: step of x differs by 1e+00 (limit 1e-08)"]
 
 
 class RecordingGate:
@@ -167,7 +166,7 @@ class RecordingGate:
 @pytest.fixture
 def recording_gate(monkeypatch: pytest.MonkeyPatch) -> RecordingGate:
     gate = RecordingGate()
-    monkeypatch.setattr(equality, "gate", gate)
+    monkeypatch.setattr(parity_cache, "gate", gate)
     return gate
 
 
@@ -176,11 +175,10 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "gpus", lambda: ["NVIDIA H100 (driver 580)"])
 
 
-def prove(settings: classification.Settings) -> Prepared:
-    prepared = Prepared(DatasetInfo("d", "0", "s", {}, {}), {})
+def prove(settings: classification.Settings) -> preflight.ParityCheck:
     treatments = [Treatment(name, name) for name in settings.frameworks]
     with Display() as display:
-        return launch.proven("classification", settings, prepared, treatments, display)
+        return preflight.prove("classification", settings, treatments, display)
 
 
 @pytest.mark.parametrize(("device", "expected"), [("auto", "cuda"), ("cuda", "cuda"), ("cpu", "cpu")])
@@ -210,7 +208,7 @@ def test_a_proof_on_one_device_is_none_on_another(
     monkeypatch.setattr(provenance, "gpus", lambda: cards[-1])
 
     def judge(device: str) -> None:
-        equality.rows(ParityRequest("lenet", device=device), ["a", "b"], tmp_path, lambda *_: None)
+        parity_cache.rows(ParityRequest("lenet", device=device), ["a", "b"], tmp_path, lambda *_: None)
 
     for device in ("cpu", "cuda", "cpu", "cuda"):
         judge(device)
@@ -224,7 +222,7 @@ def test_a_proof_on_one_device_is_none_on_another(
 def test_a_difference_names_the_gpu() -> None:
     row = Row("lenet", "b", "a", "loss", "mean", 1.0, 1e-10)
     on_both = [row, replace(row, device="cuda")]
-    assert [line.split(":")[0] for line in equality.differences(on_both)] == [
+    assert [line.split(":")[0] for line in parity_cache.differences(on_both)] == [
         "lenet of b is not equal to that of a",
         "lenet of b is not equal to that of a on cuda",
     ]

@@ -16,8 +16,8 @@ import pytest
 from experiments.config import devices
 from experiments.config.devices import Placement, placement
 from experiments.config.settings import CampaignSettings
-from experiments.run import readiness
-from experiments.run.readiness import MachineState
+from experiments.run import machine_state
+from experiments.run.machine_state import MachineState
 from tests.conftest import Place
 from tests.experiments.test_until_settled import TOYS
 from tracking import cpus, tuning
@@ -149,6 +149,6 @@ def test_short_memory_is_a_trouble() -> None:
     assert short.troubles == ("memory was short at the start: processes waited for it 12 % of the time",)
     assert MachineState(memory_pressure_percent=9.0).troubles == ()
     state = MachineState(set_up={"turbo": "on"}, untold={"governor": "the kernel shows no cpufreq"})
-    assert readiness.from_values(json.loads(json.dumps(vars(state)))) == state
-    assert readiness.from_values({"others_percent": 3.0}).tags == {}, "an earlier version's journal"
+    assert machine_state.from_values(json.loads(json.dumps(vars(state)))) == state
+    assert machine_state.from_values({"others_percent": 3.0}).tags == {}, "an earlier version's journal"
     assert state.tags == {"machine.turbo": "on"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from experiments.contract import CellSpec
-from experiments.run.process import Child
+from experiments.run.cell_process import CellProcess
 from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
 
 # Four times what a pipe holds, written after the request to end.
@@ -24,7 +24,7 @@ def end(*_):
     sys.stdout.flush()
     sys.exit()
 signal.signal(signal.SIGTERM, end)
-print('{{"ready": true}}', flush=True)
+print('{{"progress": "ready", "done": -1, "total": 1}}', flush=True)
 while True:
     time.sleep(1)
 """
@@ -36,15 +36,13 @@ def test_what_a_process_says_while_it_is_ended_is_heard(tmp_path: Path, monkeypa
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     paths = (str(tmp_path), "cell", str(tmp_path / "checkpoint"))
-    child = Child(CellSpec("run", "none", "none", "toy", "cpu", 1, 0, {}, {}, *paths), tmp_path / "log")
-    while not child.listen(1.0):
-        assert child.open
-    child.stop()
-    heard = []
-    while child.open:
-        heard += child.listen(1.0)
-    assert [message["done"] for message in heard if isinstance(message, dict)] == list(range(LINES))
-    child.ended()
+    spec, heard = CellSpec("run", "none", "none", "toy", "cpu", 1, 0, {}, {}, *paths), list[int]()
+    with CellProcess(spec, lambda _: None, lambda _, done, __: heard.append(done)) as cell:
+        cell.start()
+        while not heard:
+            cell.poll(1.0)
+    cell.end()
+    assert heard == [-1, *range(LINES)]
 
 
 # ---- which device a cell sees: its process starts as the variables of this one say
@@ -52,22 +50,20 @@ def test_what_a_process_says_while_it_is_ended_is_heard(tmp_path: Path, monkeypa
 ECHO = f"""#!{sys.executable}
 import json, os, sys
 spec = json.loads(sys.stdin.readline())
-print(json.dumps({{"variables": dict(os.environ), "own": spec["environment"]}}), flush=True)
+print(json.dumps({{"progress": "", "done": [dict(os.environ), spec["environment"]], "total": 1}}), flush=True)
 """
 START = """
 import dataclasses, json, pathlib, sys
-from experiments.run import process
+from experiments.run.cell_process import CellProcess
 from experiments.contract import CellSpec
 folder = pathlib.Path(FOLDER)
 sys.executable = str(folder / "program")
 paths = (str(folder), "cell", str(folder / "checkpoint"))
 spec = CellSpec("run", "none", "none", "toy", DEVICE, 1, 0, SETTINGS, {}, *paths)
-child = process.Child(dataclasses.replace(spec, **MORE), folder / "log")
 said = []
-while child.open:
-    said += child.listen(1.0)
-child.ended()
-print(json.dumps([said[0]["variables"], said[0]["own"], list(child.gpus)]))
+cell = CellProcess(dataclasses.replace(spec, **MORE), lambda _: None, lambda _, done, __: said.append(done))
+cell.run()
+print(json.dumps([*said[0], list(cell.gpus)]))
 """
 
 

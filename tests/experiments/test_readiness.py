@@ -10,8 +10,8 @@ import time
 import psutil
 import pytest
 
-from experiments.run import readiness
-from experiments.run.readiness import MachineState
+from experiments.run import machine_state
+from experiments.run.machine_state import MachineState
 from tests import neighbours, warm
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
@@ -22,7 +22,7 @@ from tracking.store import Store
 
 LOOK = """
 import dataclasses, json
-from experiments.run.readiness import MachineProbe
+from experiments.run.machine_state import MachineProbe
 idle = MachineProbe("cuda").idle()
 print(json.dumps([dataclasses.asdict(idle), idle.troubles, idle.metrics]))
 """
@@ -35,7 +35,7 @@ def cpu_seconds() -> dict[int, float]:
 
 
 def test_others_work_is_seen_and_named_and_ours_is_not() -> None:
-    look, before = readiness.MachineProbe("cpu"), cpu_seconds()
+    look, before = machine_state.MachineProbe("cpu"), cpu_seconds()
     with neighbours.busy(1) as (pid,):
         until = time.monotonic() + 0.8
         while time.monotonic() < until:
@@ -76,7 +76,7 @@ def test_every_gpu_in_use_is_looked_at(driver: Driver) -> None:  # noqa: F811
 
 WAIT = """
 import json
-from experiments.run.readiness import cool_down
+from experiments.run.machine_state import cool_down
 from tracking.sensors import Sensors
 said = []
 text = cool_down({"gpu_0": 40.0}, Sensors(device="cuda"), LIMIT, lambda warm, waited: said.append(warm) or True)
@@ -99,7 +99,7 @@ def test_a_cell_waits_until_the_gpu_is_as_cool_as_at_the_start(driver: Driver) -
 
 
 def test_nothing_is_waited_for_without_a_sensor() -> None:
-    assert readiness.cool_down({}, Sensors(), 60, lambda *_: pytest.fail("asked")) == ""
+    assert machine_state.cool_down({}, Sensors(), 60, lambda *_: pytest.fail("asked")) == ""
 
 
 def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:

@@ -36,16 +36,12 @@ def test_a_run_says_how_long_its_gpu_needed_to_be_steady(driver: Driver) -> None
 
 CELL = """
 import json, sys, time
-from experiments.run.listening import Listening
+from experiments.run.cell_process import CellProcess
 from experiments.contract import CellSpec
 from tracking.records import Metrics, Tags
 spec = CellSpec("run", "none", "none", "toy", DEVICE, 1, 0, {"malloc": "system"}, {}, FOLDER, "cell", FOLDER + "/checkpoint")
 written = []
-with Listening(spec, written.append, lambda *_: None) as cell:
-    cell.start(0.05)
-    while cell.open:
-        cell.hear(1.0)
-cell.ended()
+CellProcess(spec, written.append).run(0.05)
 tags = {name: text for one in written if isinstance(one, Tags) for name, text in one.values.items()}
 points = [point.key for one in written if isinstance(one, Metrics) for point in one.points]
 print(json.dumps([tags, sorted({key.split("_")[1] for key in points if key.startswith("system/gpu_")})]))

@@ -23,7 +23,7 @@ from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.contract import Prepared
 from experiments.datasets.sequences.data import Sequences
-from experiments.run import launch
+from experiments.run import preparation
 from experiments.studies import training_speed
 from experiments.workloads.training_speed import inputs, prepare
 from models.contract import Batch
@@ -145,7 +145,7 @@ def test_a_model_of_somebody_without_random_inputs_is_refused(monkeypatch: pytes
 def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
     places = {"cache": str(place.cache), "journal": str(place.journal)}
     with pytest.raises((EvenhandError, models.ModelError), match=told):
-        launch.prepare(
+        preparation.prepare_data(
             "training_speed", parse(training_speed.Settings, training_speed.PRESETS, {**QUICK, **places, **given}), Display()
         )
 
@@ -258,7 +258,7 @@ def test_data_that_cannot_serve_are_refused_in_one_line(given: dict[str, str], t
     (folder / "lines.txt").write_text("word " * 19 + "\nanother\nthird\n")
     called = {**QUICK, "cache": str(place.cache), "journal": str(place.journal), "data": str(folder), **given}
     with pytest.raises(EvenhandError, match=re.escape(told)) as caught:
-        launch.prepare("training_speed", parse(training_speed.Settings, training_speed.PRESETS, called), Display())
+        preparation.prepare_data("training_speed", parse(training_speed.Settings, training_speed.PRESETS, called), Display())
     assert str(caught.value).isprintable()
     assert isinstance(caught.value, WrongCall)  # exit code 2
 

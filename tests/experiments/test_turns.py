@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from experiments.cell import child
 from experiments.cell import turns as childs
 from experiments.contract import CellSpec
-from experiments.run import process
-from experiments.run import turns as parents
-from experiments.run.listening import Listening
+from experiments.run.backends import interleaved as parents
+from experiments.run.cell_process import CellProcess
 from experiments.studies import overhead
 from experiments.workloads.grid.measure import Budget
 from models import frameworks
@@ -134,12 +134,12 @@ def closings(*outcomes: tuple[str, str]) -> list[RunClosed]:
 def test_a_block_ends_well_as_a_whole_or_not_at_all(
     ended: list[tuple[str, str]], failed: int | None, told: list[tuple[str, str]]
 ) -> None:
-    found = parents.together(closings(*ended), ["a", "b", "c"][: len(ended)], failed)
+    found = parents.end_together(closings(*ended), ["a", "b", "c"][: len(ended)], failed)
     assert [(one.outcome, one.reason) for one in found] == told
 
 
 def test_memory_that_ran_out_beside_others_is_no_limit_that_was_found() -> None:
-    first, second = parents.together(closings(("out_of_memory", "bad_alloc"), ("ok", "")), ["a", "b"], 0)
+    first, second = parents.end_together(closings(("out_of_memory", "bad_alloc"), ("ok", "")), ["a", "b"], 0)
     assert {first.outcome, second.outcome} == {RunOutcome.FAILED}
     assert first.reason == "bad_alloc (out of memory while 2 cells were alive; with pairing=sequential each has it alone)"
 
@@ -330,7 +330,7 @@ def pairs(folder: Path) -> dict[str, list[CellSpec]]:
 class Played(NamedTuple):
     """The cells of a block, their turns, and when each process was about to start."""
 
-    cells: list[Listening]
+    cells: list[CellProcess]
     turns: parents.Turns
     started_ms: list[float]
 
@@ -342,7 +342,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PYTHONPATH)
         patch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": known_costs.COSTS}))
-        patch.setattr(process, "subprocess", forks.Subprocess(forks.server(), "toy"))
+        patch.setattr(child, "subprocess", forks.Subprocess(forks.server(), "toy"))
         for entry in PYTHONPATH.split(os.pathsep):
             patch.syspath_prepend(entry)
         frameworks._variants.cache_clear()
@@ -355,26 +355,24 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
 def _played(specs: list[CellSpec]) -> Played:
     started_ms = list[float]()
 
-    def start(cell: Listening) -> None:
+    def start(cell: CellProcess) -> None:
         time.sleep(0.01)
         started_ms.append(1_000 * time.time())
         cell.start()
 
-    cells = [Listening(spec, lambda _: None, lambda *_: None) for spec in specs]
+    cells = [CellProcess(spec, lambda _: None) for spec in specs]
     turns = parents.Turns(cells, np.random.default_rng(0), 2, lambda: "")
     with ExitStack() as alive:
         for cell in cells:
             alive.enter_context(cell)
         turns.play(start)
-        for cell in cells:
-            cell.stop()
     return Played(cells, turns, started_ms)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_cells_of_every_workload_take_turns(played: Mapping[str, Played], name: str) -> None:
     cells, turns, started_ms = played[name]
-    assert turns.failed is None, turns.failed.ended()
+    assert turns.failed is None, turns.failed.closed
     assert [cell.closed and cell.closed.outcome for cell in cells] == ["ok", "ok"]
     phases = {"training_speed": {0, 1}, "grid": {0, 1, 2}, "overhead": {0, 1, 2}}.get(name, {0, 1, 2, 3})
     for taken, start_ms in zip(turns.taken, started_ms, strict=True):

@@ -18,9 +18,10 @@ from experiments import studies
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.config import durations
 from experiments.config.settings import CampaignSettings
-from experiments.run import extending, launch, looking
-from experiments.run.campaign import Campaign, looks_so_far
-from experiments.run.looking import Looking
+from experiments.run import resume, scheduler
+from experiments.run.campaign import Campaign
+from experiments.run.previous import looks as looks_so_far
+from experiments.run.stopping_rule import StoppingRule
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP
 from tracking import journal
@@ -84,12 +85,12 @@ def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place,
 )
 def test_settings_that_do_not_go_together_are_one_line(given: dict[str, Any], said: str) -> None:
     with pytest.raises(WrongCall, match=f"^{said}$"):
-        looking.check(replace(CampaignSettings(), **given))
+        scheduler.check_stopping(replace(CampaignSettings(), **given))
 
 
 def test_settings_that_go_together_pass() -> None:
-    looking.check(CampaignSettings())
-    looking.check(replace(CampaignSettings(), until="settled", budget="2h", max_blocks=96, blocks=12))
+    scheduler.check_stopping(CampaignSettings())
+    scheduler.check_stopping(replace(CampaignSettings(), until="settled", budget="2h", max_blocks=96, blocks=12))
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1_800), ("1.5h", 5_400), ("2d", 172_800), ("none", math.inf)])
@@ -122,14 +123,14 @@ def kept(folder: Path, shifts: Sequence[float]) -> Iterator[int]:
 
 
 class KnownCampaign:
-    """What `Looking` asks of a campaign, over a journal of its own; `said`: what it prints."""
+    """What `StoppingRule` asks of a campaign, over a journal of its own; `said`: what it prints."""
 
     def __init__(self, folder: Path, **given: Any) -> None:
         self.settings = replace(CampaignSettings(), until="settled", max_blocks=18, **given)
         self.said: list[str] = []
         self.looks: tuple[int, ...] = ()
         display = SimpleNamespace(say=self.said.append)
-        self.runner = SimpleNamespace(folder=folder, run="c", display=display, write=self.write)
+        self.recorder = SimpleNamespace(folder=folder, run="c", display=display, write=self.write, keep_metrics=lambda *_: None)
         self.folder = folder
 
     def write(self, record: Tags) -> None:
@@ -138,15 +139,15 @@ class KnownCampaign:
 
     note_look = Campaign.note_look
 
-    def looking(self, last_block: int = 0) -> Looking:
-        return Looking(self, ComparisonSpec(baseline="a", outcomes=[STEP]), last_block)  # type: ignore[arg-type]
+    def looking(self, last_block: int = 0) -> StoppingRule:
+        return StoppingRule(self, ComparisonSpec(baseline="a", outcomes=[STEP]), last_block)  # type: ignore[arg-type]
 
 
-def stops(folder: Path, shifts: Sequence[float], **given: Any) -> tuple[int, Looking, KnownCampaign]:
+def stops(folder: Path, shifts: Sequence[float], **given: Any) -> tuple[int, StoppingRule, KnownCampaign]:
     campaign = KnownCampaign(folder, **given)
     look = campaign.looking()
     for block in kept(folder, shifts):
-        if look(block, fresh=True):
+        if look(block, ran_now=True):
             return block, look, campaign
     raise AssertionError("it never stops")
 
@@ -195,7 +196,7 @@ def test_what_a_look_decides_is_what_a_report_says(tmp_path: Path) -> None:
     for _ in kept(tmp_path / "b", shifts):
         pass
     look = campaign.looking()
-    assert next(at for at in range(1, 19) if look(at, fresh=False)) == block
+    assert next(at for at in range(1, 19) if look(at, ran_now=False)) == block
     assert campaign.said == [
         line.replace(line.rpartition(", ")[2], "1 s") if "more block" in line else line for line in first.said
     ]
@@ -205,16 +206,16 @@ def test_error_that_is_spent_is_not_spent_again(tmp_path: Path) -> None:
     _, _, campaign = stops(tmp_path, noise(0.2))
     before = {"max_blocks": 18}
     with pytest.raises(WrongCall, match="max_blocks was 18, and the last look has spent all of the error rate; start anew with"):
-        extending.allowed(replace(campaign.settings, max_blocks=40), before, tmp_path, "c")
+        resume.require_extendable(replace(campaign.settings, max_blocks=40), before, tmp_path, "c")
     with pytest.raises(WrongCall, match="max_blocks=12: 18 blocks have been judged; choose more"):
-        extending.allowed(replace(campaign.settings, max_blocks=12), {"max_blocks": 24}, tmp_path, "c")
-    assert extending.allowed(campaign.settings, before, tmp_path, "c") == campaign.settings, "the report may be written again"
+        resume.require_extendable(replace(campaign.settings, max_blocks=12), {"max_blocks": 24}, tmp_path, "c")
+    resume.require_extendable(campaign.settings, before, tmp_path, "c")  # the report may be written again
 
 
 def test_only_what_a_campaign_leaves_open_may_be_given_when_it_is_resumed() -> None:
     begun = studies.load("captioning").Settings()
     settings = asdict(replace(begun, until="settled", max_blocks=18, budget="1h"))
-    resumed = launch.same_settings("captioning", settings, {"max_blocks": "40", "budget": "2h"})
+    resumed = resume.same_settings("captioning", settings, {"max_blocks": "40", "budget": "2h"})
     assert (resumed.max_blocks, resumed.budget, resumed.until) == (40, "2h", "settled")
     with pytest.raises(WrongCall, match="resume: max_blocks was 48 at the beginning and cannot become 40; start anew"):
-        launch.same_settings("captioning", asdict(begun), {"max_blocks": "40"})
+        resume.same_settings("captioning", asdict(begun), {"max_blocks": "40"})

@@ -13,10 +13,10 @@ import pytest
 from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config import variation
-from experiments.planning import plan as plan_
 from experiments.planning.design import Cell
-from experiments.planning.frontier import Frontier
-from experiments.run import launch
+from experiments.run import plan as plan_
+from experiments.run import preparation
+from experiments.run.scheduler import MemoryFrontier
 from tests import slurm
 from tests.conftest import Place, toy_costs
 from tests.experiments import test_mlflow_run
@@ -164,10 +164,10 @@ def test_what_a_study_sets_itself_is_not_varied() -> None:
 def test_what_does_not_fit_with_one_value_may_fit_with_another() -> None:
     asked = settings("grid", vary="env.A=none,b", frameworks="pytorch", models="lenet", batch_sizes="8")
     bare, other = plan_.of_study(studies.load("grid"), asked).treatments
-    frontier = Frontier("batch_size")
+    frontier = MemoryFrontier("batch_size")
     frontier.note(bare, "train")
-    assert frontier.implied(bare)[0]
-    assert not frontier.implied(other)[0]
+    assert frontier.skip(bare)
+    assert not frontier.skip(other)
 
 
 def test_a_training_that_sees_more_is_compared_by_rates_alone() -> None:
@@ -334,7 +334,7 @@ def test_two_campaigns_say_how_both_values_are_measured_in_one(place: Place) -> 
         reasons[factor] = {row["reason"] for row in json.loads(done.stdout)["rows"]}
     for told in reasons.values():
         assert all("vary=threads=1,2" in reason for reason in told), told
-    assert launch.check("captioning", settings(vary="threads=1,2")) is None, "and that can be asked for"
+    assert preparation.check_settings("captioning", settings(vary="threads=1,2")) is None, "and that can be asked for"
 
 
 # ---- on a cluster

@@ -17,9 +17,9 @@ from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.planning.plan import Plan
 from experiments.planning.treatments import Treatment
-from experiments.run import conclude, launch
+from experiments.run import pipeline
+from experiments.run.plan import Plan
 from experiments.sweep import space, winners
 
 
@@ -61,5 +61,5 @@ if __name__ == "__main__":
     way, study, first, second = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
     settings, plan = {"own": own, "searched": searched}[way](study, first, second)
     with Display() as display:
-        conclusion = conclude.run(launch.start(study, settings, display, plan), display.step)
+        conclusion = pipeline.run(pipeline.start(study, settings, display, plan), display.step)
     sys.exit(0 if conclusion.all_ok else 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from experiments.run import equality
+from experiments.run import parity_cache
 from models import own
 from models.contract import ModelError
 from models.frameworks import missing
@@ -78,7 +78,7 @@ def test_the_layer_is_named(
     rows = gate(faulty(tmp_path / "convnext", right, wrong), ["pytorch", framework])
     (forward,) = (row for row in rows if row.quantity == "forward")
     assert (forward.equal, forward.layer, forward.behind) == (False, layer, behind)
-    assert "gradient" not in equality.difference(rows)
+    assert "gradient" not in parity_cache.difference(rows)
 
 
 @pytest.mark.usefixtures("forked")

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import beta
 
 import models
-from experiments.run import equality
+from experiments.run import parity_cache
 from models import parity
 from models.contract import ModelError
 from models.parity import ParityRequest, Side
@@ -83,7 +83,7 @@ def test_planted_faults_are_refused(fault: str, computed: Path) -> None:
         rows = parity.judge(model, ("pytorch", dict(right)), ("planted", dict(faulty)))
     quantities, where = CAUGHT[fault]
     assert {row.quantity for row in rows if not row.equal} == quantities
-    told = "".join(equality.differences(rows))
+    told = "".join(parity_cache.differences(rows))
     assert told.startswith(f"{model} of planted is not equal to that of pytorch: ") == bool(quantities)
     assert where in told
     if "first " in where:

@@ -19,8 +19,8 @@ import pytest
 
 from experiments import studies
 from experiments.cli import main as command_line
-from experiments.run.campaign import ended_cells
 from experiments.run.finished import from_journal
+from experiments.run.previous import cell_results
 from tests.conftest import ROOT, wait_for
 from tracking import journal
 from tracking.errors import WrongCall
@@ -254,7 +254,7 @@ def test_a_campaign_goes_on_with_what_is_intact(name: str, tmp_path: Path) -> No
     kept = Journal(tmp_path)
     kept.append(RunClosed("r9", 1, "failed"))
     assert list(journal.read_all(tmp_path)) == [*before, RunClosed("r9", 1, "failed")]
-    ended = {one.outcome for one in ended_cells(tmp_path).values()}
+    ended = {one.outcome for one in cell_results(tmp_path).values()}
     assert ended == ({RunOutcome.OK} if {"cell", "cell ended"} <= ALL - case.lost else set())
     assert [run.name for run in from_journal(tmp_path)] == (["cell"] if "cell" not in case.lost else [])
     kept.close()

@@ -10,18 +10,17 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
-import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from experiments.cell.child import Child
 from experiments.contract import CellSpec
 from models import frameworks
 from tracking import provenance
@@ -95,26 +94,20 @@ def reserved(spec: CellSpec, workers: int) -> Iterator[Rendezvous]:
 class Worker:
     """A process of several that train together, in the process group of its parent.
 
-    It is told what to do, and later when to join the others, by lines of JSON on its standard
-    input, which stays open as long as it is to live. On its standard output it writes a line when
-    it is ready to join.
+    Its first line of input is what to do, its second that all are ready to join the others; its input
+    stays open as long as it is to live. It sends a line when it is ready to join.
     """
 
-    def __init__(self, spec: CellSpec, rank: int, meeting: Rendezvous, **told: Any) -> None:
+    def __init__(self, spec: CellSpec, rank: int, meeting: Rendezvous, **task: Any) -> None:
         workers = len(meeting.addresses)
         node = spec.nodes[node_of(rank, workers, len(spec.nodes))] if spec.nodes else None
         command = node.command if node else ()
         self.rank, self._name, self._elsewhere = rank, f"worker {rank}", bool(command)
-        self._log = spec.path / f"worker_{rank}_of_{workers}.log"
-        with self._log.open("w") as file:
-            self._process = subprocess.Popen(
-                [*command, sys.executable, "-P", "-m", "experiments.workloads.distributed.rank"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                text=True,
-            )
-        self.pid = self._process.pid
+        self.child = Child(
+            [*command, sys.executable, "-P", "-m", "experiments.workloads.distributed.rank"],
+            spec.path / f"worker_{rank}_of_{workers}.log",
+            own_session=False,
+        )
         message = {
             "spec": dataclasses.asdict(spec),
             "rank": rank,
@@ -122,64 +115,45 @@ class Worker:
             "versions": versions(spec.framework),
             "node": node.name if node else "",
             "elsewhere": bool(command),
-            **told,
+            **task,
         }
-        self.tell(message)
-
-    @property
-    def _input(self) -> IO[str]:
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    @property
-    def output(self) -> IO[str]:
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    def tell(self, message: object) -> None:
-        """Write a line of JSON; one that has died is told by its exit."""
-        with suppress(BrokenPipeError):
-            self._input.write(json.dumps(message) + "\n")
-            self._input.flush()
+        self.child.send(json.dumps(message))
 
     @property
     def has_ended_well(self) -> bool:
-        return self._process.poll() == 0
+        return self.child.poll() == 0
 
     def trouble(self) -> str:
-        """Why it does not work any more, in words; empty while it does, and after it ended well."""
-        code = self._process.poll()
+        """Return why it does not work any more; empty while it does, and after it ended well."""
+        code = self.child.poll()
         if code is None:
-            stat = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            stat = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()[0]
             return f"{self._name} is stopped" if stat in "Tt" else ""
         if self._elsewhere and code > SIGNALLED:
             code = SIGNALLED - code
         if code < 0:
             return f"{self._name} was killed by {signal.Signals(-code).name}"
-        lines = [line for line in self._log.read_text(errors="replace").splitlines() if not line.startswith(BY_SLURM)]
-        said = "\n".join(lines).split("\n\n")[-1].strip().splitlines() or ["nothing"]
-        return f"{self._name} ended with code {code}: {said[-1][:300]}" if code else ""
+        lines = [line for line in self.child.last_lines() if not line.startswith(BY_SLURM)]
+        message = "\n".join(lines).split("\n\n")[-1].strip().splitlines() or ["nothing"]
+        return f"{self._name} ended with code {code}: {message[-1][:300]}" if code else ""
 
     def kill(self) -> None:
-        """Ends it for certain. srun, asked to end, kills what it runs; were it killed, that would see its input end at least."""
-        with suppress(BrokenPipeError):
-            self._input.close()
+        """End it for certain. srun, asked to end, kills what it runs; killed, its input ends at least."""
+        self.child.close_input()
         if self._elsewhere:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
-        self._process.kill()
-        self._process.wait()
-        self.output.close()
+            self.child.stop(END_SECONDS)
+        elif self.child.poll() is None:
+            self.child.signal(signal.SIGKILL)
+        self.child.wait()
 
 
 @contextmanager
-def started(spec: CellSpec, meeting: Rendezvous, ranks: Sequence[int], **told: Any) -> Iterator[list[Worker]]:
+def started(spec: CellSpec, meeting: Rendezvous, ranks: Sequence[int], **task: Any) -> Iterator[list[Worker]]:
     """Start these of the workers; they are gone after the block, however it ends."""
     workers = list[Worker]()
     try:
         for rank in ranks:
-            workers.append(Worker(spec, rank, meeting, **told))
+            workers.append(Worker(spec, rank, meeting, **task))
         yield workers
     finally:
         for worker in workers:
@@ -192,40 +166,35 @@ def meet(workers: Sequence[Worker], seconds: float) -> None:
     Raises EvenhandError where one ends or is late. TensorFlow joins in native code that holds
     Python's lock: who waited there for one that still starts would not see its parent's end.
     """
-    waiting = {worker.output: worker for worker in workers}
-    until = time.monotonic() + seconds
+    waiting, until = list(workers), time.monotonic() + seconds
     while waiting:
-        if why := trouble(workers, 0):
-            raise EvenhandError(why)
-        if time.monotonic() > until:
-            late = ", ".join(str(worker.rank) for worker in waiting.values())
-            raise EvenhandError(f"workers {late} were not ready within {seconds:.0f} s")
-        for output in select.select(list(waiting), [], [], LOOK_SECONDS)[0]:
-            if output.readline():
-                del waiting[output]
-            else:
-                time.sleep(LOOK_SECONDS)  # it is about to end
+        _require_time(until, waiting, f"were not ready within {seconds:.0f} s", workers)
+        waiting = [worker for worker in waiting if not worker.child.receive(LOOK_SECONDS)]
     for worker in workers:
-        worker.tell("join")
+        worker.child.send("join")
 
 
 def wait_until_ended(workers: Sequence[Worker], seconds: float) -> None:
     """Wait until all have ended well. Raises EvenhandError where one does not."""
     until = time.monotonic() + seconds
-    while not all(worker.has_ended_well for worker in workers):
-        if why := trouble(workers, 0):
-            raise EvenhandError(why)
-        if time.monotonic() > until:
-            late = ", ".join(str(worker.rank) for worker in workers if not worker.has_ended_well)
-            raise EvenhandError(f"workers {late} did not end within {seconds:.0f} s")
+    while running := [worker for worker in workers if not worker.has_ended_well]:
+        _require_time(until, running, f"did not end within {seconds:.0f} s", workers)
         time.sleep(LOOK_SECONDS)
 
 
+def _require_time(until: float, late: Sequence[Worker], what: str, workers: Sequence[Worker]) -> None:
+    """Raise EvenhandError where a worker has failed, or the time is over."""
+    if why := trouble(workers, 0):
+        raise EvenhandError(why)
+    if time.monotonic() > until:
+        raise EvenhandError(f"workers {', '.join(str(worker.rank) for worker in late)} {what}")
+
+
 def trouble(workers: Sequence[Worker], seconds: float) -> str:
-    """What has happened to the others, once any of it can be seen; empty where nothing can within so many seconds."""
+    """Return what has happened to the others, once any of it can be seen; empty after so many seconds."""
     until = time.monotonic() + seconds
     while True:
-        found = [text for one in workers if (text := one.trouble())]
-        if found or time.monotonic() > until:
-            return "; ".join(found)
+        reasons = [reason for worker in workers if (reason := worker.trouble())]
+        if reasons or time.monotonic() > until:
+            return "; ".join(reasons)
         time.sleep(LOOK_SECONDS)

@@ -10,7 +10,7 @@ from mlflow.utils.validation import _validate_metric_name
 from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence, looks
 from experiments.comparison.report import canvas
-from experiments.run.looking import metrics_of_look
+from experiments.run.stopping_rule import metrics_of_look
 from tests.experiments.comparison.campaigns import RATE, STEP, frame
 from tests.experiments.test_until_settled import KnownCampaign, kept, noise
 from tracking.records import Metrics, Record

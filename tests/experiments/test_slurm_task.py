@@ -8,28 +8,29 @@ from typing import Any
 import pytest
 
 from experiments.planning.design import Cell
-from experiments.run.runner import Ended, checkpoint_of
-from tracking import provenance
+from experiments.run.cell_run import checkpoint_of
+from experiments.run.scheduler import CellResult
+from tracking import journal, provenance
 from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened, RunOutcome
 
 pytest.importorskip("submitit", reason="extra slurm")
-from experiments.run import share
-from experiments.run.share import MAX_FRUITLESS, Share
+from experiments.run import previous
+from experiments.run.backends.slurm_task import MAX_FRUITLESS, SlurmTask
 
 CELLS = [Cell(treatment, block, 0) for block in (1, 2) for treatment in ("a", "b")]
 
 
-def a_share(folder: Path, **more: Any) -> Share:
+def a_task(folder: Path, **more: Any) -> SlurmTask:
     """Two blocks of two cells, each with a checkpoint; what the blocks are of does not matter here."""
     for cell in CELLS:
         checkpoint_of(folder, cell.key).mkdir(parents=True)
     Journal(folder / "own").close()
     nothing: Any = None
-    return Share(folder, folder / "own", nothing, nothing, (tuple(CELLS[:2]), tuple(CELLS[2:])), **more)
+    return SlurmTask(folder, folder / "own", nothing, (tuple(CELLS[:2]), tuple(CELLS[2:])), **more)
 
 
-def write(work: Share, cell: Cell, machine: str, outcome: RunOutcome | None) -> None:
+def write(work: SlurmTask, cell: Cell, machine: str, outcome: RunOutcome | None) -> None:
     records = Journal(work.own)
     tags = {"cell": cell.key, "block": str(cell.block), "machine": machine}
     records.append(RunOpened(cell.key, 1, "none", cell.key, tags))
@@ -44,29 +45,29 @@ def kept(folder: Path) -> list[str]:
 
 def test_on_the_same_machine_what_has_ended_is_known_and_checkpoints_stay(tmp_path: Path) -> None:
     here = provenance.fingerprint()
-    work = a_share(tmp_path, known={CELLS[0].key: Ended(RunOutcome.OK, machine=here)})
+    work = a_task(tmp_path, results={CELLS[0].key: CellResult(RunOutcome.OK, machine=here)})
     write(work, CELLS[2], here, RunOutcome.OK)
     write(work, CELLS[3], here, None)
-    assert set(work._known(CELLS)) == {CELLS[0].key, CELLS[2].key}
+    assert set(work._results(CELLS)) == {CELLS[0].key, CELLS[2].key}
     assert kept(tmp_path) == [cell.key for cell in CELLS]
 
 
 @pytest.mark.parametrize("outcome", [RunOutcome.OK, None], ids=["ended there", "begun there"])
 def test_a_block_that_another_machine_began_begins_anew_and_others_do_not(tmp_path: Path, outcome: RunOutcome | None) -> None:
-    work = a_share(tmp_path, known={CELLS[0].key: Ended(RunOutcome.OK, machine=provenance.fingerprint())})
+    work = a_task(tmp_path, results={CELLS[0].key: CellResult(RunOutcome.OK, machine=provenance.fingerprint())})
     write(work, CELLS[2], "elsewhere", outcome)
-    assert set(work._known(CELLS)) == {CELLS[0].key}
+    assert set(work._results(CELLS)) == {CELLS[0].key}
     assert kept(tmp_path) == [cell.key for cell in CELLS[:2]]
 
 
 def test_what_an_earlier_launch_measured_elsewhere_is_measured_anew(tmp_path: Path) -> None:
-    work = a_share(tmp_path, known={CELLS[0].key: Ended(RunOutcome.OK, machine="elsewhere")})
-    assert work._known(CELLS) == {}
+    work = a_task(tmp_path, results={CELLS[0].key: CellResult(RunOutcome.OK, machine="elsewhere")})
+    assert work._results(CELLS) == {}
     assert kept(tmp_path) == [cell.key for cell in CELLS[2:]]
 
 
 def test_a_job_is_sent_again_while_it_gets_on_and_given_up_when_it_does_not(tmp_path: Path) -> None:
-    work = a_share(tmp_path)
+    work = a_task(tmp_path)
     for life in range(1, MAX_FRUITLESS + 1):
         work._progress_before = work._progress()
         again = work.checkpoint()
@@ -79,11 +80,11 @@ def test_a_job_is_sent_again_while_it_gets_on_and_given_up_when_it_does_not(tmp_
 
 
 def test_a_cell_that_was_open_ends_with_the_reason(tmp_path: Path) -> None:
-    work = a_share(tmp_path)
+    work = a_task(tmp_path)
     write(work, CELLS[0], "elsewhere", None)
     records = Journal(work.own)
-    share.close_what_is_open(records, "its node failed")
-    share.close_what_is_open(records, "again")
+    previous.close_open_runs(records, "its node failed")
+    previous.close_open_runs(records, "again")
     records.close()
-    closed = [one for one in share.journal.read_all(work.own) if isinstance(one, RunClosed)]
+    closed = [one for one in journal.read_all(work.own) if isinstance(one, RunClosed)]
     assert [(one.run, one.outcome, one.reason) for one in closed] == [(CELLS[0].key, "interrupted", "its node failed")]

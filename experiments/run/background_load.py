@@ -11,7 +11,7 @@ from tracking.sensors import load
 from tracking.sensors.load import Load, Moment
 
 
-class Neighbours:
+class BackgroundLoad:
     """The load by others in a cell's timed windows: counters are read where a window begins and where it ends.
 
     on_gpu: percent of samples in which others computed on its GPUs, or None; and who did.

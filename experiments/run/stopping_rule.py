@@ -14,48 +14,28 @@ import pandas as pd
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
-from experiments.comparison.statistics.sequential import batches, schedule
-from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS, Decision
+from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.config import durations
-from experiments.config.settings import DEFAULT_MAX_BLOCKS, CampaignSettings
 from experiments.run.campaign import Campaign
 from experiments.run.finished import from_journal
-from experiments.run.runner import now_ms
+from experiments.run.scheduler import planned_looks
 from tracking.errors import WrongCall
-from tracking.records import Metrics, Point
 
 # MLflow takes letters, digits and _-. :/ in the name of a metric.
 NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
-def check(settings: CampaignSettings) -> None:
-    """Raises WrongCall for settings that do not go together."""
-    durations.seconds("budget", settings.budget)
-    if not settings.until_settled:
-        for name, given, default in (
-            ("max_blocks", settings.max_blocks, DEFAULT_MAX_BLOCKS),
-            ("budget", settings.budget, "none"),
-        ):
-            if given != default:
-                raise WrongCall(f"{name}={given} is for campaigns that stop when they know; add until=settled")
-    elif settings.blocks < MINIMUM_BLOCKS:
-        raise WrongCall(f"until=settled: blocks={settings.blocks}, the first look, is too few; at least {MINIMUM_BLOCKS}")
-    elif settings.max_blocks < settings.blocks:
-        raise WrongCall(
-            f"max_blocks={settings.max_blocks} is fewer than blocks={settings.blocks}, the first look; at least {settings.blocks}"
-        )
-
-
 @dataclass
-class Looking:
-    """Called after every block of a launch: whether it was the last. stopped: why no further block was run, as a sentence.
+class StoppingRule:
+    """Called after every block of a launch: whether it was the last.
 
-    last_block: of an extension, which goes up to it though it was settled before; 0: as far as the settings say.
+    question: what is asked of the runs. last_block: of an extension, which goes up to it though it was
+    settled before; 0: as far as the settings ask. stopped: why no further block was run, as a sentence.
     """
 
     campaign: Campaign
-    spec: ComparisonSpec
+    question: ComparisonSpec
     last_block: int = 0
     stopped: str = ""
     _settled_before: bool = False
@@ -63,19 +43,18 @@ class Looking:
     _began: float = field(default_factory=time.monotonic)
     _last: float = field(default_factory=time.monotonic)
 
-    def __call__(self, block: int, fresh: bool) -> bool:
-        """block: its number. fresh: whether any of its cells was run now, and not before a resumption."""
+    def __call__(self, block: int, *, ran_now: bool) -> bool:
+        """Return whether a block was the last. ran_now: whether any of its cells ran in this launch."""
         settings = self.campaign.settings
         if not settings.until_settled:
             return False
         now = time.monotonic()
-        self._seconds += [now - self._last] if fresh else []
+        self._seconds += [now - self._last] if ran_now else []
         self._last = now
-        looks = (batches if settings.on_cluster else schedule)(settings.blocks, settings.max_blocks)
-        planned = block in looks
-        over = fresh and now - self._began + self._a_block > durations.seconds("budget", settings.budget)
+        planned = block in planned_looks(settings)
+        over = ran_now and now - self._began + self._a_block > durations.seconds("budget", settings.budget)
         if planned or over or block == self.last_block or block in self.campaign.looks:
-            self._look(block, fresh=fresh, over=over)
+            self._look(block, ran_now=ran_now, over=over)
         return bool(self.stopped)
 
     @property
@@ -83,13 +62,13 @@ class Looking:
         """How long a block takes, in the middle of those of this launch."""
         return statistics.median(self._seconds) if self._seconds else 0.0
 
-    def _look(self, block: int, *, fresh: bool, over: bool) -> None:
-        settings, say = self.campaign.settings, self.campaign.runner.display.say
+    def _look(self, block: int, *, ran_now: bool, over: bool) -> None:
+        settings, say = self.campaign.settings, self.campaign.recorder.display.say
         first_time = block not in self.campaign.looks
         self.campaign.note_look(block)
-        runs = table(list(from_journal(self.campaign.runner.folder)))
+        runs = table(list(from_journal(self.campaign.recorder.folder)))
         try:
-            found = judged(self.spec, runs[pd.to_numeric(runs["block"]) <= block])
+            found = judged(self.question, runs[pd.to_numeric(runs["block"]) <= block])
         except WrongCall as error:
             say(f"look after {block} blocks: nothing to judge: {error}")
             asked, left = [], []
@@ -101,15 +80,13 @@ class Looking:
                 say(f"  {wording.at_a_look(one, self._a_block)}")
             if first_time:
                 self._keep(block, asked)
-        self._settled_before |= bool(asked and not left and self.last_block and not fresh)
+        self._settled_before |= bool(asked and not left and self.last_block and not ran_now)
         self.stopped = self._why_stop(block, settled=bool(asked) and not left, over=over)
 
     def _keep(self, block: int, asked: Sequence[Finding]) -> None:
         """The intervals of this look as metrics of the campaign's run, by block: the fan of the report, while it grows."""
-        told = {key: value for one in asked for key, value in metrics_of_look(one).items()}
-        if told:
-            points = tuple(Point(key, value, block, now_ms()) for key, value in told.items())
-            self.campaign.runner.write(Metrics(self.campaign.runner.run, points))
+        values = {key: value for finding in asked for key, value in metrics_of_look(finding).items()}
+        self.campaign.recorder.keep_metrics(values, block)
 
     def _why_stop(self, block: int, *, settled: bool, over: bool) -> str:
         """A sentence; empty where more blocks are to come."""
@@ -137,6 +114,3 @@ def metrics_of_look(finding: Finding) -> dict[str, float]:
 def _asked(comparison: Comparison) -> list[Finding]:
     """The findings that are to be settled: of the primary outcomes, or, where none were declared, all."""
     return [one for one in comparison.findings if one.primary] or list(comparison.findings)
-
-
-__all__ = ["Looking", "check"]

@@ -1,0 +1,95 @@
+"""Where the cells of a campaign run: on this machine one by one or in turns, or as jobs of a cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from experiments.config import durations
+from experiments.config import settings as settings_
+from experiments.config.settings import CampaignSettings
+from experiments.contract import Job
+from experiments.planning.design import Cell
+from tracking.errors import WrongCall
+from tracking.journal import Journal
+
+if TYPE_CHECKING:
+    from experiments.run.campaign import Campaign
+
+JOBS = "jobs"  # below a campaign's folder: a journal for each of its jobs, and what submitit needs
+COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo")
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """How a block ended. ran_now: whether any of its cells ran in this launch. ok: whether all of these ended well."""
+
+    block: int
+    ran_now: bool
+    ok: bool
+
+
+class Backend(Protocol):
+    """Where the work of a campaign is done."""
+
+    def extract(self, jobs: Sequence[Job]) -> list[bool]:
+        """Do pieces of work that cells need, in this order. Return whether each ended well."""
+
+    def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
+        """Run every missing cell, block by block. Closed before its end, it stops what still runs."""
+
+
+def of(campaign: Campaign) -> Backend:
+    """Return what the settings ask for."""
+    if not campaign.settings.on_cluster:
+        return local(campaign)
+    from experiments.run.backends.slurm import Slurm
+
+    return Slurm(campaign)
+
+
+def local(campaign: Campaign) -> Backend:
+    """Return what runs cells on this machine."""
+    from experiments.run.backends.interleaved import Interleaved
+    from experiments.run.backends.sequential import Sequential
+
+    return (Interleaved if campaign.settings.pairing == "interleaved" else Sequential)(campaign)
+
+
+def gather(records: Journal, run_id: str) -> None:
+    """Collect what jobs of an earlier launch have measured into the campaign's journal."""
+    if (records.folder / JOBS).is_dir():
+        _require_cluster()
+        from experiments.run.backends import slurm
+
+        slurm.gather(records, run_id)
+
+
+def check(settings: CampaignSettings) -> None:
+    """Raise WrongCall for settings that do not go together, and where this machine cannot send such jobs."""
+    if not settings.on_cluster:
+        defaults = CampaignSettings()
+        for name in sorted(settings_.of_group(settings, "cluster") - {"executor"}):
+            if (value := getattr(settings, name)) != getattr(defaults, name):
+                raise WrongCall(f"{name}={value} is for jobs of a cluster; add executor=slurm")
+        return
+    durations.seconds("time_limit", settings.time_limit)
+    if settings.time_limit == "none":
+        raise WrongCall("time_limit=none: a job needs a limit; write 30m, 2h or 1d")
+    _require_cluster()
+    from experiments.run.backends import cluster
+
+    cluster.check(settings)
+
+
+def _require_cluster() -> None:
+    """Raise WrongCall where this machine cannot ask a cluster for anything."""
+    if importlib.util.find_spec("submitit") is None:
+        raise WrongCall("executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'")
+    if missing := [name for name in COMMANDS if shutil.which(name) is None]:
+        raise WrongCall(
+            f"executor=slurm: {', '.join(missing)} not found on this machine; start on a login node, or with executor=local"
+        )

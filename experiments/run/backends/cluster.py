@@ -1,0 +1,332 @@
+"""The only module that talks to Slurm: submitit submits jobs, and squeue lists their states."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import submitit
+from submitit.core.utils import FailedJobError
+from submitit.slurm.slurm import SlurmExecutor, SlurmJob
+
+from experiments.config import durations, variation
+from experiments.config.settings import CampaignSettings, suggestion
+from experiments.config.stopping import STOP
+from experiments.contract import Node
+from experiments.run.cell_process import ROOT
+from tracking.errors import EvenhandError, WrongCall
+
+# A controller that is down keeps its clients waiting for minutes.
+PATIENCE_SECONDS = 20.0
+LIST_SECONDS = (2.0, 10.0)
+POLL_SECONDS = 0.5
+# A file system that nodes write to may show a result late.
+RESULT_SECONDS = 15.0
+# Before a job's time is over Slurm sends a signal, up to a minute early; then the job asks to be put back into the queue.
+NOTICE_SECONDS = 90
+PENDING, VANISHED = "PENDING", "VANISHED"
+SHARED = "give journal=DIR and cache=DIR on a file system that this machine and all nodes share"
+OVER = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+    VANISHED,
+}
+# Why Slurm lets a job wait that it will never start. It takes such jobs, unless its configuration enforces limits.
+HOPELESS = ("PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")
+# A job that Slurm requeues without end would never end: `SlurmTask` gives up where requeued jobs get nothing done.
+MAX_REQUEUES = 10_000
+
+
+logging.getLogger("submitit").setLevel(logging.ERROR)
+
+
+class JobState(NamedTuple):
+    """Row of squeue. A job that is requeued is pending again."""
+
+    state: str = ""
+    node: str = ""
+    reason: str = ""
+
+
+@dataclass
+class Queue:
+    """States of jobs by squeue, which needs no accounting database as submitit's sacct does.
+
+    A job that the queue no longer lists ended long ago, or the controller has lost it.
+    """
+
+    states: dict[str, JobState]
+    created_seconds: float = field(default_factory=time.monotonic)
+    listed_seconds: float = float("-inf")
+
+    def state(self, job_id: str, *, now: bool = False) -> JobState:
+        """Return a job's state, listed at most 2 s ago for new jobs, 10 s for older ones."""
+        age_seconds = time.monotonic() - self.created_seconds
+        interval_seconds = min(max(age_seconds / 2, LIST_SECONDS[0]), LIST_SECONDS[1])
+        waiting = [job for job, row in self.states.items() if row.state not in OVER]
+        if waiting and (now or time.monotonic() > self.listed_seconds + interval_seconds):
+            numbers = ",".join(sorted({job.partition("_")[0] for job in waiting}))
+            columns = ("--noheader", "--states=all", "--array", "--format=%i|%T|%N|%r")
+            done = _run(["squeue", *columns, f"--jobs={numbers}"])
+            self.listed_seconds = time.monotonic()
+            if not done.returncode or "Invalid job id" in done.stderr:
+                rows = [line.split("|") for line in done.stdout.splitlines()]
+                listed = {row[0]: JobState(*row[1:]) for row in rows if len(row) == 4}
+                self.states |= {job: listed.get(job, JobState(VANISHED)) for job in waiting}
+        return self.states[job_id]
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """A job, its task, and the queue that lists it."""
+
+    job: SlurmJob
+    task: Any
+    queue: Queue
+
+    @property
+    def id(self) -> str:
+        return str(self.job.job_id)
+
+    @property
+    def has_result(self) -> bool:
+        folder = self.job.paths.folder
+        with suppress(OSError):  # makes a network file system list the folder anew
+            folder.chmod(folder.stat().st_mode)
+        return bool(self.job.paths.result_pickle.exists())
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it has left its result, or will not any more."""
+        return self.has_result or self.state in OVER
+
+    @property
+    def state(self) -> str:
+        """Slurm's word for it: PENDING, RUNNING, COMPLETED, CANCELLED, NODE_FAIL …"""
+        return self.queue.state(self.id).state
+
+    @property
+    def waits_for(self) -> str:
+        """Return why Slurm has not started it, empty if it has."""
+        state = self.queue.states[self.id]
+        return state.reason if state.state == PENDING else ""
+
+    def result(self) -> Any:
+        """Return what its task returned. Raises EvenhandError with the reason if it did not."""
+        deadline = time.monotonic() + RESULT_SECONDS
+        while not self.has_result:
+            if time.monotonic() > deadline:
+                raise EvenhandError(self._ended())
+            time.sleep(POLL_SECONDS)
+        try:
+            return self.job.result()
+        except FailedJobError as error:
+            trace = str(error).split("-" * 22)[1:2]  # between submitit's own lines
+            last = _last_line(trace[0]) if trace else str(error)
+            reason = f"failed: {last.rpartition('tracking.errors.')[2]}"
+            if last.endswith("checkpoint function returned None."):
+                reason = "reached its time limit again and again without a checkpoint; give it a longer time_limit"
+            raise EvenhandError(f"job {self.id} {reason}") from None
+
+    @property
+    def saw_nothing(self) -> bool:
+        """Return whether it failed before its first line: its node cannot write to its folder."""
+        return self.state == "FAILED" and not Path(self.job.paths.stdout).exists()
+
+    def _ended(self) -> str:
+        state = self.queue.state(self.id, now=True)
+        where = f" on {state.node}" if state.node else ""
+        if self.saw_nothing:
+            return f"job {self.id} could not write to {self.job.paths.folder}{where}: {SHARED}"
+        reasons = {
+            "CANCELLED": f"was cancelled{where}",
+            "NODE_FAIL": f"ended because its node failed ({state.node or 'unknown'})",
+            "TIMEOUT": f"reached its time limit{where} (time_limit=…)",
+            "OUT_OF_MEMORY": f"used more memory than Slurm allows it{where}",
+            "PREEMPTED": f"gave way to another{where}",
+            VANISHED: "is not in Slurm's queue any more and left no result",
+        }
+        last = _last_line(self.job.stderr() or self.job.stdout() or "")
+        other = f"ended as {state.state}{where}: {last[:300]}"
+        return f"job {self.id} {reasons.get(state.state, other)}"
+
+
+def check(settings: CampaignSettings) -> None:
+    """Raise WrongCall where Slurm does not take such jobs; submit none."""
+    listed = _run(["sinfo", "--noheader", "--format=%R"])
+    if listed.returncode:
+        raise WrongCall(f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}; ask for it where `sinfo` works")
+    partitions = dict.fromkeys(listed.stdout.split())
+    if settings.partition and settings.partition not in partitions:
+        raise WrongCall(f"partition={settings.partition} does not exist{suggestion(settings.partition, partitions)}")
+    options = [f"--{name}={value}" for name, value in _options(settings).items()]
+    tried = _run(["sbatch", "--test-only", "--exclusive", *options, "--wrap=true"])
+    if tried.returncode:
+        reason = _first_line(tried.stderr).removeprefix("allocation failure: ")
+        raise WrongCall(f"executor=slurm: Slurm takes no job as {_as_requested(settings)}: {reason}")
+
+
+def submit(
+    settings: CampaignSettings, folder: Path, name: str, tasks: Sequence[Callable[[], Any]], **more: Any
+) -> list[SubmittedJob]:
+    """Submit jobs, several as an array.
+
+    Args:
+        settings: Whose options of sbatch the jobs have.
+        folder: On a file system that all nodes share.
+        name: Of the jobs in the queue.
+        tasks: What each job does.
+        more: Options of sbatch in addition to those of the settings.
+
+    Raises:
+        WrongCall: If Slurm does not take them.
+    """
+    executor = SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES, python=f"{shlex.quote(sys.executable)} -P")
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    options = _options(settings)
+    parameters: dict[str, Any] = {
+        "job_name": name,
+        "time": options["time"],
+        "array_parallelism": len(tasks),
+        "signal_delay_s": min(NOTICE_SECONDS, 15 * options["time"]),
+        # the first node alone is told what to do, in one task; a cell's threads go where they would without Slurm
+        "srun_args": ["--nodes=1", "--ntasks=1", "--cpu-bind=none"],
+        # the runner's run is the campaign's
+        "setup": [f"export PYTHONPATH={shlex.quote(path)}", "unset MLFLOW_RUN_ID MLFLOW_EXPERIMENT_ID"],
+        # nodes, too: with submitit's own setting it would wait for a result of every one
+        "additional_parameters": {"requeue": True, "exclusive": True, **options, **more},
+    }
+    executor.update_parameters(**parameters)
+    try:
+        jobs = executor.submit_array(tasks) if len(tasks) > 1 else [executor.submit(tasks[0])]
+    except FailedJobError as error:
+        raise WrongCall(f"executor=slurm: {_first_line(str(error))}") from None
+    queue = Queue({str(job.job_id): JobState() for job in jobs})
+    return [SubmittedJob(job, task, queue) for job, task in zip(jobs, tasks, strict=True)]
+
+
+def call(settings: CampaignSettings, folder: Path, name: str, task: Callable[[], Any], step: Callable[[str], None]) -> Any:
+    """Return what a function returns on a node. step: shows what is waited for. Raises EvenhandError, KeyboardInterrupt."""
+    (job,) = submit(settings, folder, name, [task])
+    try:
+        while not job.is_over:
+            if job.waits_for in HOPELESS:
+                raise WrongCall(f"executor=slurm: Slurm would never start a job as {_as_requested(settings)}: {job.waits_for}")
+            step(f"job {job.id} {job.waits_for}".strip())
+            time.sleep(POLL_SECONDS)
+            if STOP.number:
+                raise KeyboardInterrupt
+        return job.result()
+    except EvenhandError as error:
+        raise WrongCall(f"executor=slurm: {error}") if job.saw_nothing else error from None
+    finally:
+        cancel([job])
+
+
+def cancel(jobs: Sequence[SubmittedJob]) -> None:
+    """End jobs that may still run or wait."""
+    waiting = [job.id for job in jobs if not job.job.paths.result_pickle.exists()]
+    if waiting:
+        _run(["scancel", *waiting])
+
+
+def cancel_by_name(name: str) -> None:
+    """End what an earlier process has submitted, and wait for its end. Raises WrongCall where Slurm does not answer."""
+    _run(["scancel", f"--name={name}", "--me"])
+    deadline = time.monotonic() + 3 * PATIENCE_SECONDS
+    while (listed := _run(["squeue", "--noheader", "--me", f"--name={name}", "--format=%i"])).stdout.strip():
+        if time.monotonic() > deadline:
+            raise WrongCall(f"jobs of this campaign are still ending: {', '.join(listed.stdout.split())}; try again in a minute")
+        time.sleep(POLL_SECONDS)
+    if listed.returncode:
+        raise WrongCall(f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}")
+
+
+def here() -> dict[str, str]:
+    """Return tags of the job and the node that this process runs in."""
+    job = submitit.JobEnvironment().job_id
+    return {"slurm.job": str(job), "slurm.node": os.environ.get("SLURMD_NODENAME", "")}
+
+
+def nodes() -> tuple[Node, ...]:
+    """Return those of the job that this process runs in, this one first; none where it has one.
+
+    Raises EvenhandError where Slurm does not say.
+    """
+    if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) < 2:
+        return ()
+    here = os.environ["SLURMD_NODENAME"]
+    shown = _run(["scontrol", "show", "node", "--oneliner", os.environ["SLURM_JOB_NODELIST"]])
+    addresses = node_addresses(shown.stdout)
+    if shown.returncode or here not in addresses:
+        raise EvenhandError(f"Slurm does not say which nodes this job has: {_first_line(shown.stderr)}")
+    step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--unbuffered")
+    others = (Node(name, at, (*step, f"--nodelist={name}")) for name, at in addresses.items() if name != here)
+    return (Node(here, addresses[here]), *others)
+
+
+def node_addresses(text: str) -> dict[str, str]:
+    """Return name -> address, of `scontrol show node --oneliner`."""
+    return dict(re.findall(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)", text))
+
+
+def requeued(task: Callable[[], Any]) -> Any:
+    """Return what submitit takes from a job whose time is over, to go on with after it was requeued."""
+    return submitit.helpers.DelayedSubmission(task)
+
+
+def _as_requested(settings: CampaignSettings) -> str:
+    given = {name: getattr(settings, name) for name in ("partition", "gres", "time_limit")}
+    more = _options(settings) if settings.cpus_of_a_node else {}
+    given |= {name: more.get(name) for name in ("nodes", "mincpus")}
+    return ", ".join(f"{name}={text}" for name, text in given.items() if text)
+
+
+def _options(settings: CampaignSettings) -> dict[str, Any]:
+    """Return options of sbatch: minutes, nodes of a job, and CPUs of each if the study knows."""
+    options = {
+        "time": max(1, math.ceil(durations.seconds("time_limit", settings.time_limit) / 60)),
+        "nodes": settings.nodes_of_a_job,
+        "partition": settings.partition,
+        "gres": settings.gres,
+        "mincpus": max(cell.cpus_of_a_node for cell in variation.each(settings)),
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands, to its end or that of our patience."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"{command[0]} got no answer for {PATIENCE_SECONDS:.0f} s")
+
+
+def _first_line(text: str) -> str:
+    """Return the first thing that is wrong, without the command's name."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "it says nothing")
+    return re.sub(r"^(sbatch|sinfo|squeue): (error: )?", "", line)
+
+
+def _last_line(text: str) -> str:
+    """Return the last line of a job's own output."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if not line.startswith(("srun: ", "slurmstepd: "))), "it said nothing")

@@ -1,0 +1,128 @@
+"""A job's part of a campaign, on the node that it was given: blocks, each run whole, by the code that runs them anywhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.config import devices
+from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
+from experiments.config.stopping import STOP, Interrupted
+from experiments.contract import Job
+from experiments.planning.design import Cell
+from experiments.run import backends, previous
+from experiments.run.backends import cluster
+from experiments.run.campaign import Campaign
+from experiments.run.cell_run import checkpoint_of
+from experiments.run.machine_state import MachineProbe
+from experiments.run.preparation import PreparedCampaign
+from experiments.run.recorder import Recorder
+from experiments.run.scheduler import CellResult
+from tracking import journal, provenance
+from tracking.errors import EvenhandError, WrongCall
+from tracking.journal import Journal
+from tracking.records import RunClosed, RunOpened, RunOutcome
+
+# A job that was requeued so often without an end of a cell, or a checkpoint, would go on for ever.
+MAX_FRUITLESS = 3
+
+
+@dataclass
+class SlurmTask:
+    """What a job does, and again after its time was over or its node failed: it goes on with what is missing.
+
+    campaign: the folder of the campaign. own: that of the job's journal, which the campaign's process
+    collects. results: of cells of these blocks in earlier launches, by key. fruitless: how often in a row
+    its time was over with nothing to show for it. interruption: why it was interrupted before.
+    """
+
+    campaign: Path
+    own: Path
+    prepared: PreparedCampaign
+    blocks: tuple[tuple[Cell, ...], ...] = ()
+    before: tuple[Job, ...] = ()
+    results: Mapping[str, CellResult] = field(default_factory=dict)
+    fruitless: int = 0
+    interruption: str = "its node failed, or Slurm put the job back into the queue"
+
+    def __call__(self) -> int:
+        """Return the bytes of its journal when all is done."""
+        STOP.hold()
+        STOP.watch()
+        records = Journal(self.own)
+        self._progress_before = self._progress()
+        previous.close_open_runs(records, self.interruption)
+        with Display() as display:
+            campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
+            try:
+                self._run(campaign)
+            except Interrupted:  # no result: whoever waits for one asks Slurm what became of the job
+                campaign.recorder.leave()
+                sys.exit(128 + STOP.number)
+            if left := len(records.waiting()):
+                raise EvenhandError(f"{left} records could not be written: {campaign.recorder.full_disk}")
+            size = records.size
+            campaign.recorder.leave()
+        return size
+
+    def checkpoint(self) -> Any:
+        """Return what goes on after this job, which Slurm ends shortly; None where that is in vain. For submitit."""
+        fruitless = 0 if self._progress() != self._progress_before else self.fruitless + 1
+        if fruitless >= MAX_FRUITLESS:
+            return None
+        why = "its job reached the time limit, or gave way to another"
+        return cluster.requeued(replace(self, fruitless=fruitless, interruption=why))
+
+    def _run(self, campaign: Campaign) -> None:
+        prepare_node(campaign.recorder, self.prepared.settings)
+        backend = backends.local(campaign)
+        with campaign.recorder.signals():
+            campaign.schedule.recall(self._results([cell for block in self.blocks for cell in block]))
+            backend.extract(self.before)
+            for _ in backend.blocks(self.blocks):
+                pass
+
+    def _progress(self) -> tuple[int, ...]:
+        """Return what changes when a cell ends by itself, or has trained an epoch more."""
+        ends = (record for record in journal.read_all(self.own) if isinstance(record, RunClosed))
+        folders = [checkpoint_of(self.campaign, cell.key) for block in self.blocks for cell in block]
+        saved = [folder.stat().st_mtime_ns for folder in folders if folder.exists()]
+        return sum(end.outcome != RunOutcome.INTERRUPTED for end in ends), *saved
+
+    def _results(self, cells: Sequence[Cell]) -> dict[str, CellResult]:
+        """Return how cells ended, without blocks that another machine began: they begin anew."""
+        results = {**self.results, **previous.cell_results(self.own)}
+        here = machine()
+        opened = (record.tags for record in journal.read_all(self.own) if isinstance(record, RunOpened))
+        elsewhere = {key for key, result in results.items() if result.machine not in ("", here)}
+        elsewhere |= {tags["cell"] for tags in opened if "cell" in tags and tags.get("machine", here) != here}
+        blocks = {int(key.split("-")[1]) for key in elsewhere}
+        for cell in cells:
+            if cell.block in blocks:
+                shutil.rmtree(checkpoint_of(self.campaign, cell.key), ignore_errors=True)
+        return {key: result for key, result in results.items() if int(key.split("-")[1]) not in blocks}
+
+
+def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
+    """Tell a recorder of the node where its cells run. Raises WrongCall where it is to be idle and is not."""
+    recorder.nodes, recorder.place_tags = cluster.nodes(), cluster.here()
+    job, node = recorder.place_tags["slurm.job"], recorder.place_tags["slurm.node"]
+    if recorder.nodes:  # all of them together are the machine: with others it is another one
+        names = ",".join(node.name for node in recorder.nodes)
+        recorder.place_tags |= {"slurm.nodes": names, "machine": machine()}
+    recorder.called = f"job {job}"
+    recorder.machine = MachineProbe(devices.of(settings)[0], devices.most_workers(settings)).idle()
+    troubles = recorder.machine.troubles
+    if settings.require_idle_machine and troubles:
+        raise WrongCall(f"require_idle_machine=true: {troubles[0]} (node {node}); try again, or with false")
+    recorder.warnings += [line for line in troubles if line not in recorder.warnings]
+
+
+def machine() -> str:
+    """Return the fingerprint of what this job's cells run on."""
+    return provenance.fingerprint(sorted(node.name for node in cluster.nodes()))

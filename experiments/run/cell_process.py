@@ -1,0 +1,243 @@
+"""The process of one cell, extraction or check: its records are handed on, and where it stands is remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from experiments.cell.child import Child
+from experiments.config import devices, interpreters, memory
+from experiments.contract import NO_DEVICE, CellSpec, Progress
+from experiments.run.background_load import BackgroundLoad
+from experiments.run.sensing import Sensing
+from tracking import clock
+from tracking.records import Metrics, Record, RunClosed, RunOutcome, Tags, from_line
+from tracking.sensors import Sensors, Window
+
+ROOT = Path(__file__).resolve().parents[2]
+POLL_SECONDS = 0.2
+# What native code that does not check its allocations dies of.
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+# Called with a running cell's metrics; an answer that is not empty ends the cell, and is why.
+Watch = Callable[[Metrics], str]
+
+
+@dataclass(frozen=True)
+class TurnReport:
+    """What a cell reports when it passes the token: steps and seconds of its turn, and its phase."""
+
+    phase: int
+    steps: int
+    seconds: float
+
+
+class CellProcess:
+    """`python -m experiments.cell`, from `start` until the block is left, which ends it for certain.
+
+    write: takes the records of the run; show: the progress; watch: see `Watch`.
+    latest: the latest value of every metric. timed: the phases that are over; phase: the current one.
+    closed: its own report of how it ended. pruned: why it was ended before. turn_report: set while it
+    waits for its turn. sees_device: False if its framework reported that it does not.
+    """
+
+    def __init__(
+        self,
+        spec: CellSpec,
+        write: Callable[[Record], None],
+        show: Progress = lambda *_: None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.spec = spec
+        self.latest: dict[str, float] = {}
+        self.timed: set[str] = set()
+        self.windows: list[Window] = []
+        self.background = BackgroundLoad()
+        self.closed: RunClosed | None = None
+        self.phase = self.pruned = ""
+        self.turn_report: TurnReport | None = None
+        self.sees_device = True
+        self.gpus: tuple[str, ...] = ()
+        self._child: Child | None = None
+        self._write, self._show, self._watch = write, show, watch
+        self._sensing: Sensing | None = None
+        self._while_open = ExitStack()
+        self._limit_bytes = memory.size(spec.settings.get("memory_limit", "none"))
+        self._most_bytes = self._kills_before = 0
+
+    def __enter__(self) -> CellProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+        self._while_open.close()
+
+    def start(self, sensor_seconds: float = 0.0) -> None:
+        """Start the process, and its sensors with this period, if it is not 0. Raises OSError."""
+        spec = self.spec
+        inherited, own = _inherited_variables(spec), dict(spec.environment)
+        self.gpus = devices.gpus_of_cell(spec.device, _workers(spec), inherited)
+        named = self.gpus if len(spec.nodes) < 2 else ()  # other nodes' GPUs have other names
+        placed = devices.variables_of_cell(spec.device, named, own)
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        # what is varied is checked in the cell by what it comes to: a number of a GPU is its UUID there
+        sent = dataclasses.replace(spec, environment=own | {k: placed[k] for k in own if k in placed})
+        self._kills_before = memory.kernel_kills()
+        # -P: not from the working folder, whose `models` may be the user's
+        python = interpreters.executable(spec.framework, spec.settings.get("pythons", ()))
+        self._child = Child(
+            [python, "-P", "-m", "experiments.cell"],
+            spec.path / "output.log",
+            environment=devices.changed(inherited, placed) | {"PYTHONPATH": path},
+        )
+        self._child.send(json.dumps(dataclasses.asdict(sent)))
+        if not spec.in_turns:
+            self._child.close_input()
+        if self.gpus:
+            self._write(Tags(spec.run, {"gpu.uuid": ",".join(self.gpus)}))
+        if sensor_seconds:
+            sensors = Sensors(self._child.pid, spec.device, self.gpus)
+            sensing = Sensing(spec.run, sensors, sensor_seconds, self._write, alone=not spec.in_turns)
+            self._sensing = self._while_open.enter_context(sensing)
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def open(self) -> bool:
+        """Whether the process may still report something."""
+        return self._child is not None and self._child.open
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with it so far."""
+        ended_well = self.closed is not None and self.closed.outcome == RunOutcome.OK
+        return self._child is None or self.open or ended_well
+
+    def poll(self, timeout_seconds: float) -> None:
+        """Take in what the process has reported; returns as soon as there is something."""
+        assert self._child is not None
+        if self._limit_bytes:
+            self._most_bytes = max(self._most_bytes, memory.allocated(self.pid))
+        for line in self._child.receive(timeout_seconds):
+            message = json.loads(line)
+            if "record" not in message:
+                self._take(message)
+                continue
+            record = from_line(line)
+            if isinstance(record, RunClosed):
+                self.closed = record
+                continue
+            self._write(record)
+            if isinstance(record, Metrics):
+                self.latest |= {point.key: point.value for point in record.points}
+                self.pruned = self.pruned or (self._watch(record) if self._watch else "")
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if NO_DEVICE in message:
+            self.sees_device = False
+        if "ranks" in message and self._sensing:
+            self._sensing.follow({int(rank): pid for rank, pid in message["ranks"].items()})
+        if "begin" in message:
+            self.background.begin()
+        if "window" in message:
+            self.background.end()
+            self.windows.append(Window(**message["window"]))
+            self.timed.add(message["phase"])
+        if "progress" in message:
+            self.phase = message["progress"]
+            self._show(message["progress"], message["done"], message["total"])
+        if "turn" in message:
+            self.turn_report = TurnReport(**message["turn"])
+
+    def give_turn(self, steps: int) -> None:
+        """Let the process work for so many steps at least."""
+        assert self._child is not None
+        self._child.resume()
+        self._child.send(json.dumps({"steps": steps}))
+
+    def suspend(self) -> None:
+        """Halt it: what waits for its turn shall not spin, nor read ahead."""
+        assert self._child is not None
+        self._child.suspend()
+
+    def stop(self) -> None:
+        """End the process, if it has not ended; what it reports of that is still taken in."""
+        if self._child is not None and self._child.open:
+            self._child.stop()
+            while self._child.open:
+                self.poll(1.0)
+
+    def run(self, sensor_seconds: float = 0.0, why_stop: Callable[[], str] = lambda: "") -> RunClosed:
+        """Start the process, take in what it reports to its end, and return that.
+
+        why_stop: asked again and again; an answer that is not empty ends it. Raises OSError.
+        """
+        with self:
+            self.start(sensor_seconds)
+            while self.open:
+                self.poll(POLL_SECONDS)
+                if why_stop() or self.pruned:
+                    self.stop()
+        closed = self.end()
+        assert closed is not None
+        return closed
+
+    def end(self) -> RunClosed | None:
+        """Return how it ended, by its own report or its exit; None if it never began.
+
+        What the sensors saw is then recorded.
+        """
+        if self._child is None:
+            return None
+        by_exit = self._exit()
+        if self._sensing:
+            self.latest |= self._sensing.log_windows(self.windows)
+            self.background.on_gpu = self._sensing.others_on_gpu(self.windows)
+            self._sensing.keep_ranks(self.spec.path, self.spec.folder)
+        return self.closed or by_exit
+
+    def _exit(self) -> RunClosed:
+        """Return how it ended, for a process that did not report it."""
+        assert self._child is not None
+        code, last = self._child.wait(), self._child.last_lines()
+        exhausted = memory.ran_out("\n".join(last))
+        if code == -signal.SIGKILL and memory.kernel_kills() > self._kills_before:
+            exhausted = "the kernel killed the process for memory"
+        if -code in CRASHES and self._most_bytes > memory.NEAR * self._limit_bytes > 0:
+            used, of = self._most_bytes / 1e6, self._limit_bytes / 1e6
+            exhausted = f"{signal.Signals(-code).name} after {used:,.0f} of the {of:,.0f} MB that memory_limit allows"
+        if code < 0:
+            reason = f"the process was killed by {signal.Signals(-code).name}"
+        else:
+            reason = f"the process ended with code {code}: {last[-1][:300]}"
+        outcome = RunOutcome.OUT_OF_MEMORY if exhausted else RunOutcome.FAILED
+        return RunClosed(self.spec.run, clock.now_ms(), outcome, exhausted or reason)
+
+
+def _inherited_variables(spec: CellSpec) -> dict[str, str]:
+    """Return the parent's environment variables with those of the cell's treatment.
+
+    The runner's run is the parent's: MLflow's own autologging in the child would continue it.
+    """
+    ours = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
+    inherited = {name: text for name, text in os.environ.items() if name not in ours}
+    return devices.changed(inherited, spec.environment)
+
+
+def _workers(spec: CellSpec) -> int:
+    """Return how many workers a cell has on this machine, a GPU each; a check as many as the largest of its cells."""
+    if "worker_count" not in spec.settings:
+        return 1
+    count = int(spec.settings["worker_count"] or max(spec.settings["workers"]))
+    return math.ceil(count / max(1, len(spec.nodes)))

@@ -1,0 +1,235 @@
+"""Records of a campaign's or a sweep's run: into its journal, then to MLflow, and every end in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from experiments.config import devices, durations, shell
+from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
+from experiments.config.stopping import STOP, Interrupted
+from experiments.contract import Node
+from experiments.run import machine_state
+from tracking import clock, journal
+from tracking.journal import Journal, JournalError
+from tracking.records import BETWEEN_WARNINGS, Artifact, Metrics, Point, Record, RunClosed, RunOutcome, Tags
+from tracking.sensors import Sensors
+from tracking.store import Store
+from tracking.upload import Collected, Uploader
+
+
+class Recorder:
+    """The run that cells belong to, with its journal; `close` ends the run, whatever happened.
+
+    part_of: the campaign's folder, where these records are a part of it only, which another process
+    collects and delivers. place_tags: of where such a part runs. called: who is meant where a signal
+    ends a cell. nodes: that cells may use, see `CellSpec`. recorded_settings: as the journal has them.
+    """
+
+    def __init__(self, records: Journal, display: Display, device: str, part_of: Path | None = None) -> None:
+        self.folder = part_of or records.folder
+        description = journal.read_campaign(self.folder)
+        self.run: str = description["run"]
+        self.run_id: str = description["run_id"]
+        self.experiment: str = description["experiment"]
+        self.resume_command = _resume_command(description, self.folder.parent)
+        self.recorded_settings: Mapping[str, Any] = description["settings"]
+        self.machine = machine_state.from_values(description.get("idle", {}))
+        self.place_tags: dict[str, str] = {}
+        self.called = "the campaign"
+        self.nodes: tuple[Node, ...] = ()
+        self.warnings: list[str] = []
+        self.full_disk = ""
+        self.display = display
+        self.store = Store()
+        self.store.expect([], self.experiment, {self.run: self.run_id})
+        self._journal = records
+        self._uploader = Collected() if part_of else Uploader(records, self.store, self.run_id)
+        self._uploader.start()
+        self._sensors = Sensors(device=device)
+        self._trouble_shown = False
+        self._damage_shown: list[str] = []
+        if self._uploader.doubt:
+            self._alert(self._uploader.doubt)
+
+    # ---- records
+
+    def write(self, record: Record) -> None:
+        """Append to the journal. A full disk is remembered: it ends the cell that runs, not the campaign."""
+        try:
+            self._journal.append(record)
+        except JournalError as error:
+            self.full_disk = str(error)
+
+    def tag(self, **tags: str) -> None:
+        """Record tags of the campaign's own run."""
+        self.write(Tags(self.run, tags))
+
+    def keep_file(self, path: Path, folder: str = "") -> None:
+        """Record a file or folder below the journal's as an artifact of the run."""
+        self.write(Artifact(self.run, str(path.relative_to(self.folder)), folder))
+
+    def keep_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Record metrics of the campaign's own run."""
+        if values:
+            now = clock.now_ms()
+            self.write(Metrics(self.run, tuple(Point(key, value, step, now) for key, value in values.items())))
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Show warnings, and keep them on this run and on those of the cells to come."""
+        self.warnings += [warning for warning in warnings if warning not in self.warnings]
+        for warning in warnings:
+            self._alert(warning)
+        if warnings:
+            self.tag(**self.warning_tags)
+
+    @property
+    def warning_tags(self) -> dict[str, str]:
+        return {"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}
+
+    def _alert(self, text: str) -> None:
+        self.display.say(f"! {text}", style="bold yellow")
+
+    # ---- around a cell
+
+    def begin(self, title: str) -> None:
+        """Get ready for a cell, or several that take turns. Raises Interrupted if a signal came."""
+        self.check_stop()
+        self.check_clock()
+        self.full_disk = ""
+        self.display.begin(title)
+
+    @contextmanager
+    def sparing(self, settings: Sequence[CampaignSettings]) -> Iterator[None]:
+        """Keep this process out of the way of cells with these settings."""
+        self._uploader.sparing = True
+        try:
+            with devices.staying_on(devices.cpus_of_parent(settings)):
+                yield
+        finally:
+            self._uploader.sparing = False
+
+    def settle(self) -> None:
+        """Deliver what was measured before anything else is. Raises Interrupted if a signal came."""
+        self._uploader.wake()
+        self.deliver(30.0)  # packing a model while the next cell is timed would be seen in its times
+        self._show_trouble()
+        self.check_stop()
+
+    def wake(self) -> None:
+        """Send what is waiting."""
+        self._uploader.wake()
+
+    def check_clock(self) -> bool:
+        """Warn if the system's clock was set since the last call: the campaign's times go on by its own."""
+        moved = clock.CLOCK.set_back()
+        if moved:
+            direction = "back" if moved > 0 else "forward"
+            by = durations.told(abs(moved))
+            self.warn((f"the system clock was set {direction} by {by}; the times of this campaign go on as they began",))
+        return bool(moved)
+
+    def cool_down(self, name: str, limit_seconds: float) -> dict[str, str]:
+        """Wait for the temperature of the start where a sensor has one. Return tags of how that went."""
+        if not (limit_seconds and self.machine.celsius):
+            return {}
+
+        def go_on(warm: str, waited: float) -> bool:
+            self.display.step(f"cool-down before {name}: {warm}", int(waited), int(limit_seconds))
+            return not STOP.number
+
+        self.display.begin("cool-down")
+        cooled = machine_state.cool_down(self.machine.celsius, self._sensors, limit_seconds, go_on)
+        return {"cool_down": cooled} if cooled else {}
+
+    # ---- stopping
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Within it a signal ends the running cell and what follows it, in order."""
+        STOP.hold()
+        try:
+            yield
+            self.check_stop()
+        finally:
+            STOP.release()
+
+    def why_stop(self) -> str:
+        """Return why what runs must end now; empty if nothing speaks against going on."""
+        return f"{self.called} got {STOP.name}" if STOP.number else self.full_disk
+
+    def check_stop(self) -> None:
+        """Raise Interrupted if a signal came."""
+        if STOP.number:
+            raise self.interrupted("; finished cells are kept")
+
+    def interrupted(self, where: str) -> Interrupted:
+        """Return the error for a stopped campaign, with the command that continues it."""
+        return Interrupted(f"stopped by {STOP.name}{where}", self.resume_command)
+
+    # ---- delivery
+
+    def deliver(self, timeout_seconds: float = 120.0) -> bool:
+        """Send everything measured so far to the server. Return False if it stays away."""
+        deadline = time.monotonic() + timeout_seconds
+        while not self._uploader.up_to_date:
+            if self._uploader.stuck or time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def close(self, outcome: RunOutcome, reason: str = "", tags: Mapping[str, str] | None = None) -> bool:
+        """End the run and deliver what can be delivered."""
+        if tags:
+            self.write(Tags(self.run, dict(tags)))
+        self.write(RunClosed(self.run, clock.now_ms(), outcome, reason))
+        return self.leave()
+
+    def leave(self) -> bool:
+        """Deliver what can be delivered and let the journal go; the run stays as it is. Show what is not delivered."""
+        arrived = self._uploader.finish(120.0 if not self._uploader.trouble else 5.0)
+        self._show_damage()
+        again = shell.command("replay", "--journal", str(self.folder))
+        lines = journal.named([f"refused: {line}" for line in self._uploader.refused])
+        if not arrived:
+            reason = self._uploader.trouble or "it takes longer than this process waits"
+            lines.append(
+                f"{self._uploader.undelivered:,} records wait: {self.store.uri}: {reason}; send them when it can: {again}"
+            )
+        elif lines:
+            lines.append(f"what was refused stays in the journal; send it again: {again}")
+        for line in lines:
+            self._alert(line)
+        self._journal.close()
+        return arrived
+
+    def _show_damage(self) -> None:
+        lines = [str(line) for line in tuple(self._uploader.damaged.values())]
+        for line in journal.named([line for line in lines if line not in self._damage_shown]):
+            self._alert(line)
+        self._damage_shown = lines
+
+    def _show_trouble(self) -> None:
+        self._show_damage()
+        trouble = self._uploader.trouble
+        if trouble and not self._trouble_shown:
+            self._alert(f"the tracking server takes no records now ({trouble}); they wait in {self.folder}")
+        elif not trouble and self._trouble_shown:
+            self.display.say("  the tracking server is back and has all records")
+        self._trouble_shown = bool(trouble)
+
+
+def _resume_command(description: Mapping[str, Any], root: Path) -> str:
+    """Return what continues the work of a description, as a shell takes it. root: the folder of its journal's folder."""
+    storage = description["sweep"]["storage"] if "joined" in description else ""
+    shared = [f"--storage={storage}"] if storage and not shell.has_password(storage) else []
+    return shell.from_anywhere(description["study"], f"--resume={description['run_id']}", *journal_option(root), *shared)
+
+
+def journal_option(root: Path) -> list[str]:
+    """Return the option that names the folder of the journals, where it is not the default."""
+    return [] if root.resolve() == Path(CampaignSettings.journal).resolve() else [f"--journal={root.resolve()}"]

@@ -1,0 +1,127 @@
+"""A campaign that was begun before: found by its journal, with the settings of its beginning, and perhaps more blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments import studies
+from experiments.config import settings as settings_
+from experiments.config.settings import CampaignSettings
+from experiments.run import previous
+from experiments.run.cell_run import environment_digest
+from tracking import journal, provenance
+from tracking.errors import WrongCall
+from tracking.records import RunOpened
+
+# No campaigns, though their folders lie among the campaigns' journals.
+OTHERS = ("sweep", "export")
+
+
+def find(option: str, wanted: str, root: Path, study: str = "") -> Path:
+    """Return the journal folder of a campaign.
+
+    Args:
+        option: What the user set, for the error.
+        wanted: The campaign's run id, or `last`.
+        root: The folder of the journals.
+        study: Of which it has to be, if any.
+
+    Raises:
+        WrongCall: If there is none.
+    """
+    descriptions = journal.descriptions(root, wanted)
+    folders = [folder for folder, kept in descriptions if kept["study"] == study or (not study and kept["study"] not in OTHERS)]
+    if not folders:
+        what = f"no campaign of {study}" if study else "no campaign"
+        raise WrongCall(f"{option}: {what} has its journal in {root}; give journal=DIR of the machine that ran it")
+    if wanted == "last":
+        return folders[-1]
+    for folder in folders:
+        if folder.name == wanted:
+            return folder
+    raise WrongCall(f"{option}: no campaign {wanted} in {root}; have {', '.join(folder.name for folder in folders[-5:])}")
+
+
+def same_settings(study: str, recorded: Mapping[str, Any], given: Mapping[str, str]) -> CampaignSettings:
+    """Return the settings as they were, except for where their folders are now.
+
+    Raises:
+        WrongCall: For others than those recorded, and for a newer setting whose value they may not have had.
+    """
+    module = studies.load(study)
+    settings: CampaignSettings = settings_.as_before(settings_.from_values(module.Settings, recorded), recorded)
+    wanted = settings_.parse(module.Settings, module.PRESETS, given)
+    for name in set(given) - settings_.silent(settings) - open_ended(settings):
+        before, now = getattr(settings, name), getattr(wanted, name)
+        if before != now:
+            was = settings_.to_text(before)
+            raise WrongCall(f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew")
+    changed = set(given) & {"cache", "journal", *open_ended(settings)}
+    if given.get("executor") == "local":  # what a cluster was asked for goes with it
+        changed |= settings_.of_group(settings, "cluster")
+    return dataclasses.replace(settings, **{name: getattr(wanted, name) for name in changed})
+
+
+def open_ended(settings: CampaignSettings) -> set[str]:
+    """Return the settings that a resumption may change: how long it goes on, and where."""
+    length = {"max_blocks", "budget"} if settings.until_settled else {"blocks"}
+    return length | settings_.of_group(settings, "cluster")
+
+
+def require_extendable(settings: CampaignSettings, before: Mapping[str, Any], folder: Path, run: str) -> None:
+    """Raise WrongCall if the blocks that settings ask for cannot be judged together with those there are.
+
+    What looks have spent of the error rate is gone, and blocks have to come from where the first ones did.
+
+    Args:
+        settings: As they would be.
+        before: As they were until now.
+        folder: Of the campaign's journal.
+        run: The campaign's run in it.
+    """
+    name = "max_blocks" if settings.until_settled else "blocks"
+    now, was = settings.most_blocks, before.get(name, settings.most_blocks)
+    looks = previous.looks(folder, run)
+    if now == was:
+        return
+    if settings.until_settled and looks and looks[-1] >= was:
+        raise WrongCall(
+            f"max_blocks was {was}, and the last look has spent all of the error rate; start anew with max_blocks={now}"
+        )
+    if settings.until_settled and looks and now <= looks[-1]:
+        raise WrongCall(f"max_blocks={now}: {looks[-1]} blocks have been judged; choose more")
+    if not settings.until_settled and now < was:
+        raise WrongCall(f"resume: blocks was {was} at the beginning and cannot become {now}; choose more, or start anew")
+    if now > was:
+        _require_same_origin(folder, run, settings)
+
+
+def _require_same_origin(folder: Path, run: str, settings: CampaignSettings) -> None:
+    """Raise WrongCall where machine, packages or code are not those of the first blocks, as far as the journal has them."""
+    first = next((record for record in journal.read_all(folder) if isinstance(record, RunOpened) and record.run == run), None)
+    here = {
+        "machine": (provenance.fingerprint(), "measure them there"),
+        "environment": (environment_digest(settings), "install its packages and set its variables"),
+        "commit": (provenance.commit(), "check it out"),
+    }
+    for name, (now, remedy) in here.items():
+        was = first.tags.get(name, "") if first else ""
+        if was and was != now:
+            raise WrongCall(
+                f"more blocks need the {name} of the first, {was}; here it is {now or 'unknown'}: {remedy}, or start anew"
+            )
+
+
+def reported_looks(folder: Path, run: str, blocks: int) -> tuple[int, ...]:
+    """Return the looks of a campaign of a fixed number of blocks: after how many of them a report was written.
+
+    blocks: their number until now, which its last report was about if there was one since the last look.
+    """
+    tags, looks = previous.tags_of(folder, run), previous.looks(folder, run)
+    reported, looked = (
+        max((number for number, values in enumerate(tags) if name in values), default=-1) for name in ("verdict", "looks")
+    )
+    return tuple(sorted({*looks, blocks})) if reported > looked else looks

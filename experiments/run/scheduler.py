@@ -1,0 +1,265 @@
+"""Which cells of a campaign are missing, in which order they run, which run once more, and when to stop. No I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from experiments.comparison.statistics.sequential import batches, schedule
+from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
+from experiments.config import durations
+from experiments.config.settings import DEFAULT_MAX_BLOCKS, CampaignSettings
+from experiments.planning import design, treatments
+from experiments.planning.design import Cell
+from experiments.planning.treatments import Treatment
+from experiments.run.plan import Plan
+from tracking.errors import WrongCall
+from tracking.records import RepeatCause, RunOutcome
+
+PHASES = "phases"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """How a cell ended.
+
+    phase: where it ran out of memory, or empty. metrics: their latest values. disturbed: why it is to
+    be run once more, though it ended well, or empty; cause: code of that reason. repeat: whether it is
+    such a repetition. machine: the fingerprint of the one it ran on, where that was read back.
+    """
+
+    outcome: RunOutcome
+    phase: str = ""
+    reason: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    disturbed: str = ""
+    repeat: bool = False
+    machine: str = ""
+    cause: RepeatCause = RepeatCause.BUSY_MACHINE
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == RunOutcome.OK
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Why a cell is not run: its result is known before."""
+
+    outcome: RunOutcome
+    reason: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What runs next: one cell, or several that take turns; each with its treatment.
+
+    repeats: the result because of which they run once more. unplanned: why there are more cells than
+    the plan has, or empty.
+    """
+
+    cells: tuple[tuple[Cell, Treatment], ...]
+    skip: Skip | None = None
+    repeats: CellResult | None = None
+    unplanned: str = ""
+
+
+class MemoryFrontier:
+    """Where memory ends: what did not fit once is not tried again, nor anything larger of its series.
+
+    along: the setting that memory grows with; empty for a study in which running out of memory is a
+    failure like any other.
+    """
+
+    def __init__(self, along: str) -> None:
+        self.along = along
+        self._least_too_large: dict[tuple[Any, ...], tuple[int, str]] = {}
+
+    def note(self, treatment: Treatment, phase: str) -> None:
+        """Take in that a treatment ran out of memory in that phase."""
+        if self.along:
+            series, value = self._series(treatment), treatment.settings[self.along]
+            self._least_too_large[series] = min((value, phase), self._least_too_large.get(series, (value, phase)))
+
+    def skip(self, treatment: Treatment) -> Skip | None:
+        """Return why there is no need to run a treatment, with the phase that would not fit."""
+        if not (limit := self._limit_below(treatment)):
+            return None
+        reason = f"implied: {self.along} {limit[0]} did not fit"
+        return Skip(RunOutcome.OUT_OF_MEMORY, reason, {"phase": limit[1], "implied": "true"})
+
+    def fitting_part(self, treatment: Treatment) -> Treatment | None:
+        """Return the phases of a treatment before the one in which memory ran out."""
+        limit = self._limit_below(treatment)
+        phases: tuple[str, ...] = treatment.settings.get(PHASES, ())
+        if not limit or limit[1] not in phases or not (before := phases[: phases.index(limit[1])]):
+            return None
+        name = f"{treatment.name} · {', '.join(before)} alone"
+        return dataclasses.replace(treatment, name=name, settings={**treatment.settings, PHASES: before})
+
+    def _limit_below(self, treatment: Treatment) -> tuple[int, str] | None:
+        limit = self._least_too_large.get(self._series(treatment)) if self.along else None
+        return limit if limit and treatment.settings[self.along] >= limit[0] else None
+
+    def _series(self, treatment: Treatment) -> tuple[Any, ...]:
+        others = sorted((name, value) for name, value in treatment.settings.items() if name != self.along)
+        return treatment.framework, treatment.stage, *others, *sorted(treatment.environment.items())
+
+
+class Schedule:
+    """The cells of a campaign, in the order in which they run, and what is known of each.
+
+    refused: treatments that the parity gate does not call equal → what differs.
+    """
+
+    def __init__(self, plan: Plan, settings: CampaignSettings, refused: Mapping[str, str]) -> None:
+        self.cells = cells_of(plan, settings)
+        self.treatments = {treatment.name: treatment for treatment in plan.treatments}
+        self._in_turns = settings.pairing == "interleaved"
+        self._refused = refused
+        self._frontier = MemoryFrontier(plan.along)
+        self._done: set[str] = set()
+        self._disturbed: dict[str, CellResult] = {}
+
+    @property
+    def blocks(self) -> list[tuple[Cell, ...]]:
+        return [tuple(block) for _, block in itertools.groupby(self.cells, key=lambda cell: cell.block)]
+
+    def recall(self, results: Mapping[str, CellResult]) -> None:
+        """Take in how cells of earlier launches ended, by key."""
+        self._done = {key for key, result in results.items() if self.counts(result.outcome)}
+        self._disturbed = {key: result for key, result in results.items() if result.ok and result.disturbed}
+        if self._in_turns:
+            for group in self._groups(self.cells):
+                if not (keys := {cell.key for cell in group}) <= self._done:
+                    self._done -= keys
+        for cell in self.cells:
+            for part, treatment in self._parts(cell):
+                if (result := results.get(part.key)) and result.outcome == RunOutcome.OUT_OF_MEMORY:
+                    self._frontier.note(treatment, result.phase)
+
+    def note(self, cell: Cell, treatment: Treatment, result: CellResult) -> bool:
+        """Take in how a cell ended. Return whether that is well."""
+        if result.ok and result.disturbed:
+            self._disturbed[cell.key] = result
+        if result.outcome == RunOutcome.OUT_OF_MEMORY:
+            self._frontier.note(treatment, result.phase)
+        return self.counts(result.outcome)
+
+    def counts(self, outcome: RunOutcome | None) -> bool:
+        """Return whether a cell that ended so need not be run again."""
+        too_large = outcome == RunOutcome.OUT_OF_MEMORY and bool(self._frontier.along)
+        return outcome in (RunOutcome.OK, RunOutcome.NOT_EQUAL) or too_large
+
+    def is_done(self, cells: Iterable[Cell]) -> bool:
+        """Return whether no cell of these is still to be run, or to be run once more."""
+        return all(cell.key in self._done and not self._is_owed(cell) for cell in cells)
+
+    def missing(self) -> int:
+        """Return how many cells have not been run yet."""
+        return sum(cell.key not in self._done for cell in self.cells)
+
+    def steps(self, block: Sequence[Cell]) -> Iterator[Step]:
+        """Yield what is missing of a block, then what others disturbed, each at most once more.
+
+        The results of a step have to be noted before the next is taken.
+        """
+        return self._steps_in_turns(block) if self._in_turns else self._steps(block)
+
+    def _steps(self, block: Sequence[Cell]) -> Iterator[Step]:
+        for cell in block:
+            whole = self.treatments[cell.treatment]
+            if cell.key not in self._done:
+                yield self._step(cell, whole)
+            if part := self._frontier.fitting_part(whole):
+                smaller = dataclasses.replace(cell, treatment=part.name)
+                if smaller.key not in self._done:
+                    why = f"{part.name} · block {cell.block}, since the whole ran out of memory"
+                    yield dataclasses.replace(self._step(smaller, part), unplanned=why)
+        again = [(part, treatment) for cell in block for part, treatment in self._parts(cell) if self._is_owed(part)]
+        for number, (cell, treatment) in enumerate(again):
+            first = self._disturbed[cell.key]
+            why = f"{cell.treatment} · block {cell.block} runs once more: {first.disturbed}"
+            repeated = dataclasses.replace(cell, order_in_block=len(block) + number)
+            yield dataclasses.replace(self._step(repeated, treatment), repeats=first, unplanned=why)
+
+    def _step(self, cell: Cell, treatment: Treatment) -> Step:
+        return Step(((cell, treatment),), self._refusal(treatment) or self._frontier.skip(treatment))
+
+    def _steps_in_turns(self, block: Sequence[Cell]) -> Iterator[Step]:
+        """Yield groups whole or not at all: what is missing one cell runs again."""
+        groups = self._groups(block)
+        for group in groups:
+            if not {cell.key for cell in group} <= self._done:
+                for cell in group:
+                    if refusal := self._refusal(self.treatments[cell.treatment]):
+                        yield Step(((cell, self.treatments[cell.treatment]),), refusal)
+                if equal := self._equal(group):
+                    yield Step(equal)
+        for group in groups:
+            if owed := [cell for cell in group if self._is_owed(cell)]:
+                first = self._disturbed[owed[0].key]
+                again = [dataclasses.replace(cell, order_in_block=len(block) + cell.order_in_block) for cell in group]
+                why = f"block {group[0].block} runs once more: {first.disturbed}"
+                yield Step(self._equal(again), repeats=first, unplanned=why)
+
+    def _groups(self, cells: Iterable[Cell]) -> list[list[Cell]]:
+        """Return the cells of each block that are compared with each other, in their order."""
+        groups: dict[tuple[int, str], list[Cell]] = {}
+        for cell in cells:
+            groups.setdefault((cell.block, self.treatments[cell.treatment].group), []).append(cell)
+        return list(groups.values())
+
+    def _equal(self, cells: Iterable[Cell]) -> tuple[tuple[Cell, Treatment], ...]:
+        return tuple((cell, self.treatments[cell.treatment]) for cell in cells if cell.treatment not in self._refused)
+
+    def _refusal(self, treatment: Treatment) -> Skip | None:
+        difference = self._refused.get(treatment.name)
+        return Skip(RunOutcome.NOT_EQUAL, difference) if difference else None
+
+    def _parts(self, cell: Cell) -> Iterator[tuple[Cell, Treatment]]:
+        """Yield a cell as a whole, then what was left of it where it did not fit."""
+        treatment: Treatment | None = self.treatments[cell.treatment]
+        while treatment:
+            yield dataclasses.replace(cell, treatment=treatment.name), treatment
+            treatment = self._frontier.fitting_part(treatment)
+
+    def _is_owed(self, cell: Cell) -> bool:
+        """Return whether a cell that ended well is to be run once more."""
+        result = self._disturbed.get(cell.key)
+        return result is not None and not result.repeat
+
+
+def cells_of(plan: Plan, settings: CampaignSettings) -> list[Cell]:
+    """Return every cell there can be, in the order in which they run."""
+    rng = np.random.default_rng([settings.seed, 1])
+    return design.blocks(treatments.groups(plan.treatments), settings.most_blocks, rng)
+
+
+def planned_looks(settings: CampaignSettings) -> tuple[int, ...]:
+    """Return the blocks after which a campaign that goes on until it is settled is judged."""
+    return tuple((batches if settings.on_cluster else schedule)(settings.blocks, settings.max_blocks))
+
+
+def check_stopping(settings: CampaignSettings) -> None:
+    """Raise WrongCall for settings of how long a campaign goes on that do not go together."""
+    durations.seconds("budget", settings.budget)
+    if not settings.until_settled:
+        for name, value, default in (
+            ("max_blocks", settings.max_blocks, DEFAULT_MAX_BLOCKS),
+            ("budget", settings.budget, "none"),
+        ):
+            if value != default:
+                raise WrongCall(f"{name}={value} is for campaigns that stop when they know; add until=settled")
+    elif settings.blocks < MINIMUM_BLOCKS:
+        raise WrongCall(f"until=settled: blocks={settings.blocks}, the first look, is too few; at least {MINIMUM_BLOCKS}")
+    elif settings.max_blocks < settings.blocks:
+        raise WrongCall(
+            f"max_blocks={settings.max_blocks} is fewer than blocks={settings.blocks}, the first look; at least {settings.blocks}"
+        )
