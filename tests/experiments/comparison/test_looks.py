@@ -49,10 +49,10 @@ def test_a_fan_is_drawn_where_the_number_of_blocks_was_not_fixed() -> None:
 def test_every_look_is_a_step_of_the_runs_metrics(tmp_path: Path) -> None:
     """Once: a resumption looks again at what it has, and adds nothing."""
     campaign, written = KnownCampaign(tmp_path), list[Record]()
-    campaign.runner.write = lambda record: (written.append(record), campaign.write(record))
+    campaign.recorder.write = lambda record: (written.append(record), campaign.write(record))
     look = campaign.looking()
     for block in kept(tmp_path, noise(0.2)):
-        look(block, fresh=True)
+        look(block, ran_now=True)
 
     def points() -> dict[str, dict[int, float]]:
         found: dict[str, dict[int, float]] = {}
@@ -70,7 +70,7 @@ def test_every_look_is_a_step_of_the_runs_metrics(tmp_path: Path) -> None:
     assert widths[0] > widths[1] > 1
     again = campaign.looking()
     for block in range(1, 19):
-        again(block, fresh=False)
+        again(block, ran_now=False)
     assert points() == first
 
 
