@@ -170,7 +170,7 @@ def test_its_settings_are_what_they_say(source: Path) -> None:
     script = """
 from experiments import studies
 from experiments.config import settings
-kind = studies.load("own").Settings
+kind = studies.load("own").settings
 assert "remark" in settings.immaterial(kind) and "remark" in studies.immaterial()
 assert "remark" not in settings.searchable(kind) and "batch_size" in settings.searchable(kind)
 """

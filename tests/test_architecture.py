@@ -59,6 +59,6 @@ def test_every_study_is_an_entry_point_and_lists_what_the_campaign_needs() -> No
     for study in studies.available():
         module = studies.load(study)
         assert f"python -m experiments {study}" in entry_points
-        assert "demo" in module.PRESETS
+        assert "demo" in module.presets
         for part in ("TITLE", "WORKLOAD", "MODEL", "Settings", "OUTCOMES", "PUBLISHED", "SOURCE"):
             assert hasattr(module, part)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -13,17 +12,17 @@ from typing import Protocol
 
 import numpy as np
 
+from experiments import workloads
 from experiments.campaign.repeats import ODD_BLOCK, REASON, OddBlock
 from experiments.campaign.runner import Ended, Runner, Setup, Work
 from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import Job
+from experiments.contract import Job, Treatment
 from experiments.planning import design, treatments
 from experiments.planning.design import Cell
 from experiments.planning.frontier import Frontier
 from experiments.planning.plan import Plan
-from experiments.planning.treatments import Treatment
 from tracking import journal
 from tracking.errors import EvenhandError
 from tracking.journal import Journal
@@ -137,13 +136,13 @@ class Campaign:
         return extract(self.runner, self.setup, job)
 
     def _after_extraction(self) -> tuple[str, ...]:
-        prepare = importlib.import_module(f"experiments.workloads.{self.setup.module.WORKLOAD}.prepare")
+        after_extraction = workloads.load(self.setup.module.workload).after_extraction
         of_data = {id(self.setup.prepared_for(one)): one for one in self.plan.treatments}
         warnings: dict[str, None] = {}
         for one in of_data.values():
             prepared = self.setup.prepared_for(one)
-            if "features" in prepared.inputs:
-                warnings |= dict.fromkeys(prepare.after_extraction(one.merged(self.settings), prepared))
+            if after_extraction:
+                warnings |= dict.fromkeys(after_extraction(one.merged(self.settings), prepared))
         return tuple(warnings)
 
     def block(self, cells: Sequence[Cell]) -> Measured:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 
 from experiments import studies
 from experiments.campaign import executors, extending, finished, repeats
@@ -19,7 +18,7 @@ from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
-from experiments.contract import Progress
+from experiments.contract import Progress, Study
 from experiments.planning.length import is_rate
 from experiments.planning.plan import Plan
 from tracking.errors import WrongCall
@@ -98,12 +97,12 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
     settings, plan, runner, study = campaign.settings, campaign.plan, campaign.runner, campaign.setup.module
     online = runner.deliver()
     runs = runner.store.children(runner.run_id, runner.experiment) if online else finished.from_journal(runner.folder)
-    its_own = plan.factor == getattr(study, "FACTOR", "framework")  # what a study adds is about what it compares
-    also = getattr(study, "also", None) if its_own else None
+    its_own = plan.factor == study.factor  # what a study adds is about what it compares
+    also = study.also if its_own else None
     options = ReportOptions(
         f"{plan.title} · {settings.preset}",
-        study.PUBLISHED if its_own else (),
-        study.SOURCE if its_own else "",
+        study.published if its_own else (),
+        study.source if its_own else "",
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
         figures=settings.figures,
         more_blocks=partial(extending.advice, campaign),
@@ -113,7 +112,7 @@ def _answer(campaign: Campaign, progress: Progress) -> ComparisonResult:
     return answer(question(settings, plan, study), table(list(runs)), runner.folder / "report", options, steps)
 
 
-def question(settings: CampaignSettings, plan: Plan, study: ModuleType) -> ComparisonSpec:
+def question(settings: CampaignSettings, plan: Plan, study: Study) -> ComparisonSpec:
     """What is asked of a campaign's runs, at every look and at the end."""
     outcomes = [one for one in studies.outcomes(study, settings) if is_rate(one.metric) or not plan.rates_only]
     asked = {one.metric for one in outcomes}

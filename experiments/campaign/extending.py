@@ -41,7 +41,7 @@ def asked(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
     """
     folder, kept = _find(wanted, root)
     Journal(folder).close()  # raises while another process writes it
-    settings: CampaignSettings = settings_.from_values(studies.load(kept["study"]).Settings, kept["settings"])
+    settings = settings_.from_values(studies.load(kept["study"]).settings, kept["settings"])
     last = (_blocks_run(folder) if settings.until_settled else settings.blocks) + blocks
     if last > MAX_BLOCKS:
         raise WrongCall(f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}")
@@ -154,9 +154,8 @@ def advice_of_ended(campaigns: Mapping[str, str], root: Path, blocks: int, strat
     try:
         found = asked(meant[0], blocks, CampaignSettings.budget, root)
         folder, kept = _find(meant[0], root)
-        settings = settings_.from_values(studies.load(found.study).Settings, kept["settings"])
-        settings = settings_.as_before(settings, kept["settings"])
-        lengths = {name: int(text) for name, text in found.given.items() if name in ("blocks", "max_blocks")}
+        settings = settings_.from_values(studies.load(found.study).settings, kept["settings"])
+        lengths: dict[str, Any] = {name: int(text) for name, text in found.given.items() if name in ("blocks", "max_blocks")}
         allowed(replace(settings, **lengths), kept["settings"], folder, kept["run"])
     except WrongCall:
         return None
@@ -167,8 +166,8 @@ def _given(wanted: Mapping[str, str], study: str) -> list[str]:
     """The options that make these settings, where the preset does not."""
     module = studies.load(study)
     preset = {"preset": wanted["preset"]}
-    otherwise = settings_.as_text(settings_.parse(module.Settings, module.PRESETS, preset))
-    names = {field.name for field in settings_.for_users(module.Settings)} - {"settings", "resume"}
+    otherwise = settings_.as_text(settings_.parse(module.settings, module.presets, preset))
+    names = {field.name for field in settings_.for_users(module.settings)} - {"settings", "resume"}
     differ = {name: text for name, text in wanted.items() if text != otherwise[name] and name in names}
     return [f"--{name}={text}" for name, text in {**preset, **differ}.items()]
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from experiments import studies
+from experiments import studies, workloads
 from experiments.campaign import equality, executors, extending, looking, readiness, repeats
 from experiments.campaign.campaign import Campaign, looks_tag
 from experiments.campaign.opening import chosen_experiment, describe, link_launch, open_run
@@ -24,11 +22,10 @@ from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.contract import Prepared
+from experiments.contract import Prepared, Study, Treatment
 from experiments.planning import plan as plan_
 from experiments.planning import treatments
 from experiments.planning.plan import Plan
-from experiments.planning.treatments import Treatment
 from models import frameworks, parity
 from models import own as own_models
 from models.contract import OptimizerConfig
@@ -118,8 +115,8 @@ def same_settings(study: str, kept: Mapping[str, Any], given: Mapping[str, str])
         WrongCall: for others than those kept, and for a newer setting whose value they may not have had.
     """
     module = studies.load(study)
-    settings: CampaignSettings = settings_.as_before(settings_.from_values(module.Settings, kept), kept)
-    wanted_now = settings_.parse(module.Settings, module.PRESETS, given)
+    settings = settings_.from_values(module.settings, kept)
+    wanted_now = settings_.parse(module.settings, module.presets, given)
     for name in set(given) - settings_.silent(settings) - _open_ended(settings):
         before, now = getattr(settings, name), getattr(wanted_now, name)
         if before != now:
@@ -141,7 +138,7 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
     """All that can be wrong before any minute of compute; the machine is looked at while nothing of ours computes."""
     look = None  # jobs look at their nodes themselves
     if not settings.on_cluster:
-        look = readiness.MachineProbe(devices.of(settings)[0], devices.most_workers(settings))
+        look = readiness.MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell)
     prepared = prepare(study, settings, display)
     store = Store()
     store.check()
@@ -165,10 +162,8 @@ def make_ready(study: str, settings: CampaignSettings, display: Display, plan: P
 
 def _with_checks(study: str, prepared: Prepared, opened: Sequence[Opened]) -> Prepared:
     """With what the frameworks' checks found, where their workload keeps something of it."""
-    workload = importlib.import_module(f"experiments.workloads.{studies.load(study).WORKLOAD}.prepare")
-    after = getattr(workload, "after_checks", None)
-    found: Prepared = after(prepared, [one.found for one in opened]) if after else prepared
-    return found
+    after_checks = workloads.load(studies.load(study).workload).after_checks
+    return after_checks(prepared, [one.found for one in opened]) if after_checks else prepared
 
 
 def _by_machine(plan: Plan, settings: CampaignSettings) -> Plan:
@@ -242,11 +237,9 @@ def prepare(study: str, settings: CampaignSettings, display: Display) -> Prepare
 def prepared_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
     """The data, read or made in the cache, and checked against the settings. Raises WrongCall."""
     module = studies.load(study)
-    workload = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare")
-    prepared: Prepared = workload.prepare(settings, display.step)
+    prepared = workloads.load(module.workload).prepare(settings, display.step)
     treatments.of(module, settings)  # raises for what it does not know
-    warnings = getattr(module, "warnings", None)
-    return dataclasses.replace(prepared, warnings=(*prepared.warnings, *warnings(settings))) if warnings else prepared
+    return dataclasses.replace(prepared, warnings=(*prepared.warnings, *module.warnings(settings)))
 
 
 def proven(
@@ -268,7 +261,7 @@ def proven(
     if not found:
         return prepared
     different = equality.differences(found)
-    if hasattr(module, "side") and not settings.allow_unequal:
+    if module.side and not settings.allow_unequal:
         warnings, unequal = [f"not equal, and so not measured: {line}" for line in different], False
     else:
         warnings, unequal, refused = [f"UNEQUAL: {line}" for line in different], bool(different), {}
@@ -307,14 +300,14 @@ def _elsewhere(settings: CampaignSettings) -> tuple[str, ...]:
 def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
     """The models that go through the parity gate: none where nothing that computes by code of its own is compared."""
     module = studies.load(study)
-    apart = module.strata(settings) if hasattr(module, "strata") else ()
+    apart = module.strata(settings)
     alone = len(settings.frameworks) < 2 or "framework" in apart
-    return () if alone and not hasattr(module, "side") else treatments.models_of(module, settings)
+    return () if alone and not module.side else treatments.models_of(module, settings)
 
 
-def _sides(module: ModuleType, settings: CampaignSettings, compared: Sequence[Treatment], model: str) -> dict[str, Side]:
+def _sides(module: Study, settings: CampaignSettings, compared: Sequence[Treatment], model: str) -> dict[str, Side]:
     """Who has to compute a model alike: the treatments of a study that says what is a side's own, or the frameworks."""
-    if hasattr(module, "side") and (own := [one for one in compared if one.settings.get("model") == model]):
+    if module.side and (own := [one for one in compared if one.settings.get("model") == model]):
         return {one.name: _side(module.side(one), settings) for one in own}
     return {name: _side(Side(name), settings) for name in settings.frameworks}
 

@@ -15,10 +15,9 @@ from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import DEVICE, NO_DEVICE, CellSpec, Prepared
+from experiments.contract import DEVICE, NO_DEVICE, CellSpec, Prepared, Treatment
 from experiments.planning import plan as plan_
 from experiments.planning.plan import Plan
-from experiments.planning.treatments import Treatment
 from tracking.errors import WrongCall
 from tracking.records import RunClosed, RunOutcome, Tags
 
@@ -137,7 +136,7 @@ def opened(
             values = {k: v for k, v in devices.values_of_cell(own).items() if k not in silent}
             device = devices.to_open(own.device, own)
             spec = CellSpec(
-                *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(prepared.inputs)),
+                *(name, module.workload, "check", name, device, 1, 0, values, dict(prepared.inputs)),
                 *(folder, f"{name}-{number}", f"{folder}/none"),
                 environment=dict(treatment.environment),
                 **more,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import json
 import math
 import shutil
@@ -14,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,8 +26,7 @@ from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
-from experiments.contract import CellSpec, Node, Prepared
-from experiments.planning.treatments import Treatment
+from experiments.contract import CellSpec, Node, Prepared, Study, Treatment
 from models import frameworks
 from models import own as own_models
 from tracking import clock, journal, provenance
@@ -66,8 +63,8 @@ class Setup:
     prepared: Prepared
 
     @property
-    def module(self) -> ModuleType:
-        return importlib.import_module(f"experiments.studies.{self.study}")
+    def module(self) -> Study:
+        return studies.load(self.study)
 
     def prepared_for(self, treatment: Treatment) -> Prepared:
         """Return the data of a treatment's cells, which settings of its own may change."""
@@ -127,7 +124,6 @@ class Runner:
         self.placed: Mapping[str, str] = {}
         self.called = "the campaign"
         self.nodes: tuple[Node, ...] = ()
-        self._recorded: Mapping[str, Any] = kept["settings"]
         self.idle = readiness.from_values(kept.get("idle", {}))
         self.warnings: list[str] = []
         self.display = display
@@ -302,7 +298,7 @@ class Runner:
         untold = settings_.silent(settings) | settings_.of_group(settings, "cluster")  # a checkpoint goes on wherever that is
         return CellSpec(
             run=work.run,
-            workload=setup.module.WORKLOAD,
+            workload=setup.module.workload,
             stage=treatment.stage,
             framework=treatment.framework,
             device=devices.resolve(settings.device, settings),
@@ -350,10 +346,10 @@ class Runner:
 
     def _opened(self, setup: Setup, spec: CellSpec, work: Work) -> RunOpened:
         own, prepared = work.treatment.merged(setup.settings), setup.prepared_for(work.treatment)
-        logged = logged_settings(setup.settings, work.treatment, self._recorded)
+        logged = logged_settings(setup.settings, work.treatment)
         common = {
             "campaign": f"run:{self.run}",
-            "model": own_models.labelled(getattr(own, "model", "") or setup.module.MODEL),
+            "model": own_models.labelled(work.treatment.settings.get("model") or setup.module.models(own)[0]),
             "dataset": prepared.dataset.name,
             "settings_hash": settings_hash(logged, settings_.immaterial(own)),
             **origin_tags(setup.study, setup.settings, spec.framework),
@@ -501,7 +497,7 @@ def told_apart(study: str, settings: CampaignSettings, left_out: Collection[str]
     left_out: settings that are not told.
     """
     module = studies.load(study)
-    preset = settings_.parse(module.Settings, module.PRESETS, {"preset": settings.preset})
+    preset = settings_.parse(module.settings, module.presets, {"preset": settings.preset})
     shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
     before, now = settings_.as_text(preset), settings_.as_text(settings)
     ordered = sorted(now, key=lambda name: name in shared)
@@ -521,24 +517,16 @@ def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:
     return devices.sensor_seconds(treatment.merged(settings)) if treatment.sensed else 0.0
 
 
-def logged_settings(
-    campaign: CampaignSettings, treatment: Treatment, recorded: Mapping[str, Any] | None = None
-) -> dict[str, str]:
-    """Return what the runs of a treatment's cells log of their settings, as text.
-
-    Args:
-        recorded: what the campaign's journal has of them. A newer setting is not logged: the first cells, which it
-            must be comparable with, do not have it.
-    """
+def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:
+    """Return what the runs of a treatment's cells log of their settings, as text."""
     settings = treatment.merged(campaign)
-    newer = frozenset() if recorded is None else settings_.unrecorded(settings, recorded)
     silent = settings_.silent(settings)
     texts = {name: text for name, text in settings_.as_text(settings).items() if name not in silent}
     device, threads = devices.resolve(settings.device, settings), threads_of_cells(settings)
     own = {f"{variation.ENVIRONMENT}{name}": text or variation.UNSET for name, text in treatment.environment.items()}
     period = settings_.to_text(devices.sensor_seconds(settings))
     resolved = {"device": device, "threads": str(threads), "sensor_seconds": period, "timing": devices.timing(settings)}
-    return {name: text for name, text in {**texts, **own, **resolved}.items() if name not in newer}
+    return {**texts, **own, **resolved}
 
 
 def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:

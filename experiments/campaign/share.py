@@ -109,7 +109,7 @@ def settle(runner: Runner, settings: CampaignSettings) -> None:
     nodes = slurm.nodes()
     runner.placed, runner.nodes = {**slurm.here(), **tags(nodes)}, nodes
     runner.called = f"job {runner.placed['slurm.job']}"
-    runner.idle = MachineProbe(devices.of(settings)[0], devices.most_workers(settings)).idle()
+    runner.idle = MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell).idle()
     if settings.require_idle_machine and runner.idle.troubles:
         node = runner.placed["slurm.node"]
         raise WrongCall(f"require_idle_machine=true: {runner.idle.troubles[0]} (node {node}); try again, or with false")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from experiments import studies
 from experiments.campaign.opening import ABOUT_COMPARISONS, announce, keep
+from experiments.cli.commands.compare import Compare
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.config.commands import Compare
 from experiments.config.settings import CampaignSettings
 from tracking import accounts, clock, provenance
 from tracking.errors import EvenhandError, WrongCall

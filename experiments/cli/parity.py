@@ -13,9 +13,9 @@ from pathlib import Path
 import models
 from experiments.campaign import equality
 from experiments.campaign.opening import keep
+from experiments.cli.commands.parity import Parity
 from experiments.config import devices, interpreters
 from experiments.config import settings as settings_
-from experiments.config.commands import Parity
 from experiments.config.console import Table, box
 from experiments.contract import Progress
 from models import frameworks

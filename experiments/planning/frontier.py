@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from experiments.planning.treatments import Treatment
+from experiments.contract import Treatment
 
 PHASES = "phases"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from experiments import studies
 from experiments.campaign.opening import ABOUT_COMPARISONS, describe
-from experiments.config.commands import Admin
 from experiments.config.console import Table
 from experiments.config.settings import require_writable
 from experiments.server import prune
+from experiments.server.settings import Admin
 from tracking import accounts
 from tracking.errors import WrongCall
 from tracking.store import Rejected, Store

@@ -12,10 +12,10 @@ from experiments.campaign import executors, slurm
 from experiments.campaign.jobs import SUBMITTED, name_of
 from experiments.campaign.runner import Runner
 from experiments.campaign.share import settle
-from experiments.config.commands import Sweep
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
+from experiments.sweep.settings import Sweep
 from tracking.errors import EvenhandError
 
 POLL_SECONDS = 1.0

@@ -19,8 +19,8 @@ from experiments.campaign.runner import Runner, Setup, Work, now_ms
 from experiments.config import devices
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
+from experiments.contract import Treatment
 from experiments.planning import treatments
-from experiments.planning.treatments import Treatment
 from experiments.sweep import goals, search, space
 from experiments.sweep.search import Goal, Result
 from experiments.sweep.space import Dimension, Value

@@ -288,7 +288,7 @@ def test_wrong_calls(tmp_path: Path, study: str, given: dict[str, str], said: st
     folders = {"cache": str(tmp_path / "cache"), "journal": str(tmp_path / "journal")}
 
     def call() -> None:
-        settings = parse(module.Settings, module.PRESETS, {**QUICK, **folders, **given})
+        settings = parse(module.settings, module.presets, {**QUICK, **folders, **given})
         launch.prepare(study, settings, Display())
 
     with pytest.raises((WrongCall, ModelError), match=re.escape(said)):

@@ -16,6 +16,7 @@ from experiments.comparison.runs.query import table
 from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import parse
+from experiments.contract import Treatment
 from experiments.planning.plan import of_study
 from experiments.studies import conv_algorithm
 from models.contract import ModelError
@@ -32,7 +33,7 @@ def test_the_device_says_what_is_compared(device: str, expected: tuple[str, ...]
     """The driver alone is pretended: there need not be a GPU."""
     monkeypatch.setattr(devices.provenance, "gpus", lambda: ["a GPU"] if device == "cuda" else [])
     given = {"models": "resnet18,deepspeech2", "batch_sizes": "8,16", "frameworks": "pytorch"}
-    plan = of_study(conv_algorithm, parse(conv_algorithm.Settings, conv_algorithm.PRESETS, given))
+    plan = of_study(conv_algorithm.STUDY, parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given))
     assert plan.baseline == expected[0]
     points: dict[str, list[str]] = {}
     for one in plan.treatments:
@@ -73,9 +74,7 @@ def test_published_epochs_stand_beside_ours() -> None:
     comparison = compare(table(found), factor="tags.framework", baseline="fixed", strata=strata, outcomes=metrics)
     settings = conv_algorithm.Settings()
     own = {"model": "deepspeech2", "batch_size": 20, "lengths": "varying"}
-    planned = [
-        conv_algorithm.Treatment(name, "pytorch", "measure", {**own, "conv_algorithm": name}) for name in ("fixed", "profiled")
-    ]
+    planned = [Treatment(name, "pytorch", "measure", {**own, "conv_algorithm": name}) for name in ("fixed", "profiled")]
     speeds, times = ablations.convolutions(comparison, planned, {}, conv_algorithm.EPOCHS, settings.size, size="tiny")
     assert speeds.rows[0][5] == "1"
     profiled = times.rows[1]
@@ -87,7 +86,7 @@ def test_published_epochs_stand_beside_ours() -> None:
 
 def test_jax_has_nothing_to_choose_on_a_cpu() -> None:
     given = {"frameworks": "pytorch,keras-jax", "device": "cpu"}
-    settings = parse(conv_algorithm.Settings, conv_algorithm.PRESETS, given)
+    settings = parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given)
     with pytest.raises(WrongCall, match="frameworks=keras-jax: JAX's kernels on a CPU are not oneDNN's"):
         conv_algorithm.treatments(settings)
 
@@ -113,7 +112,7 @@ def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], tol
     places = {"cache": str(place.cache), "journal": str(place.journal), "device": "cpu"}
 
     def call() -> None:
-        settings = parse(conv_algorithm.Settings, conv_algorithm.PRESETS, {**QUICK, **places, **given})
+        settings = parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, {**QUICK, **places, **given})
         launch.prepare("conv_algorithm", settings, Display())
 
     with pytest.raises((WrongCall, ModelError), match=re.escape(told)):

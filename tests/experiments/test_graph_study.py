@@ -29,7 +29,7 @@ QUICK = {"size": "tiny", "models": "bert", "batch_size": "4", "steps": "3", "war
 def test_every_optimizer_is_off_once_and_every_program_stands_beside() -> None:
     settings = parse(
         graph.Settings,
-        graph.PRESETS,
+        graph.STUDY.presets,
         {"models": "bert", "frameworks": "tensorflow,pytorch", "without": "pruning,all", "alone": "pruning"},
     )
     found = [(one.framework, one.settings["program"], one.settings["graph_off"]) for one in graph.treatments(settings)]
@@ -119,4 +119,4 @@ def test_programs_are_measured_and_their_nodes_counted(place: Place) -> None:
 def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
     places = {"cache": str(place.cache), "journal": str(place.journal)}
     with pytest.raises((WrongCall, ValueError), match=re.escape(told)):
-        launch.prepare("graph", parse(graph.Settings, graph.PRESETS, {**QUICK, **places, **given}), Display())
+        launch.prepare("graph", parse(graph.Settings, graph.STUDY.presets, {**QUICK, **places, **given}), Display())

@@ -20,8 +20,8 @@ from experiments.comparison.verdicts.memory_limits import Edge, edges
 from experiments.config import memory
 from experiments.config.console import Display
 from experiments.config.settings import parse
+from experiments.contract import Treatment
 from experiments.planning.frontier import Frontier
-from experiments.planning.treatments import Treatment
 from experiments.studies import grid
 from models.contract import ModelError
 from tests.conftest import Place, toy_costs
@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place,
     assert {end.outcome for end in ends} == {RunOutcome.OK, RunOutcome.OUT_OF_MEMORY}
     assert {end.phase for end in ends} <= {"", "inference"}
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
-    found = edges(runs, factor="framework", strata=grid.STRATA)
+    found = edges(runs, factor="framework", strata=("model", "image_size", "batch_size"))
     assert found == (Edge("toy", "model=mobilenet_v2, image_size=64", 2, 4000, "inference"),)
 
 
@@ -138,7 +138,7 @@ def test_inference_is_measured_where_training_does_not_fit(place: Place) -> None
     assert alone.tags["outcome"] == "ok"
     assert alone.metrics["inference/latency_seconds_p50"] > 0
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
-    assert edges(runs, factor="framework", strata=grid.STRATA) == (
+    assert edges(runs, factor="framework", strata=("model", "image_size", "batch_size")) == (
         Edge("pytorch", "model=mobilenet_v2, image_size=64", None, 60, "train"),
     )
 
@@ -174,7 +174,7 @@ def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
 def test_wrong_calls(place: Place, given: dict[str, str], said: str) -> None:
     def call() -> None:
         places = {"cache": str(place.cache), "journal": str(place.journal)}
-        launch.prepare("grid", parse(grid.Settings, grid.PRESETS, {**QUICK, **places, **given}), Display())
+        launch.prepare("grid", parse(grid.Settings, grid.STUDY.presets, {**QUICK, **places, **given}), Display())
 
     with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
         call()

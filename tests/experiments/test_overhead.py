@@ -24,8 +24,8 @@ from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts import costs
 from experiments.config.console import Display
 from experiments.config.settings import parse
+from experiments.contract import Treatment
 from experiments.planning.plan import of_study
-from experiments.planning.treatments import Treatment
 from experiments.studies import overhead
 from models.contract import ModelError
 from tests.conftest import Place
@@ -48,8 +48,8 @@ def run(place: Place, **given: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_point_has_a_plain_loop_beside_the_harness() -> None:
-    settings = parse(overhead.Settings, overhead.PRESETS, {"preset": "proof", "frameworks": "pytorch,tensorflow"})
-    plan = of_study(overhead, settings)
+    settings = parse(overhead.Settings, overhead.STUDY.presets, {"preset": "proof", "frameworks": "pytorch,tensorflow"})
+    plan = of_study(overhead.STUDY, settings)
     assert (plan.baseline, plan.factor) == ("plain", "harness")
     assert len(plan.treatments) == 2 * 3 * 2 * 2  # frameworks, networks, batch sizes, plain and evenhand
     points: dict[str, list[Treatment]] = {}
@@ -66,7 +66,7 @@ def test_every_point_has_a_plain_loop_beside_the_harness() -> None:
 
 def test_harnesses_stand_beside_the_frameworks_that_they_are_for() -> None:
     asked = {"frameworks": "tensorflow,keras-torch", "models": "lenet", "batch_sizes": "1", "harnesses": "evenhand,fit+autolog"}
-    found = overhead.treatments(parse(overhead.Settings, overhead.PRESETS, asked))
+    found = overhead.treatments(parse(overhead.Settings, overhead.STUDY.presets, asked))
     assert [(one.framework, one.settings["harness"]) for one in found] == [
         *(("tensorflow", name) for name in ("plain", "evenhand")),
         *(("keras-torch", name) for name in ("plain", "evenhand", "fit+autolog")),
@@ -161,7 +161,7 @@ def test_wrong_calls(tmp_path: Path, given: dict[str, str], said: str) -> None:
 
     def call() -> None:
         asked = {"frameworks": "pytorch", **QUICK, **folders, **given}
-        launch.prepare("overhead", parse(overhead.Settings, overhead.PRESETS, asked), Display())
+        launch.prepare("overhead", parse(overhead.Settings, overhead.STUDY.presets, asked), Display())
 
     with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
         call()

@@ -14,8 +14,7 @@ import pytest
 
 from experiments.campaign import equality, launch
 from experiments.config.console import Display
-from experiments.contract import DatasetInfo, Prepared
-from experiments.planning.treatments import Treatment
+from experiments.contract import DatasetInfo, Prepared, Treatment
 from experiments.studies import captioning, classification
 from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side
 from tests.conftest import Place

@@ -117,7 +117,7 @@ def test_every_network_gets_the_batch_that_the_paper_gives_it() -> None:
 
 def test_networks_of_images_take_the_papers_batches_and_pictures() -> None:
     settings = training_speed.Settings()
-    assert [training_speed.rows(settings, name) for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]
+    assert [settings.rows(name)[0] for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]
     for name, shape in (("resnet50", (1, 224, 224, 3)), ("lenet", (1, 28, 28, 1))):
         module = models.spec(name)
         (batch, _) = inputs.batches(
@@ -146,7 +146,9 @@ def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], tol
     places = {"cache": str(place.cache), "journal": str(place.journal)}
     with pytest.raises((EvenhandError, models.ModelError), match=told):
         launch.prepare(
-            "training_speed", parse(training_speed.Settings, training_speed.PRESETS, {**QUICK, **places, **given}), Display()
+            "training_speed",
+            parse(training_speed.Settings, training_speed.STUDY.presets, {**QUICK, **places, **given}),
+            Display(),
         )
 
 
@@ -155,7 +157,7 @@ def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], tol
 
 def read(tmp_path: Path, models_: str, folder: Path, **given: str) -> Prepared:
     settings = {**QUICK, "models": models_, "data": str(folder), "cache": str(tmp_path), **given}
-    return prepare.prepare(parse(training_speed.Settings, training_speed.PRESETS, settings), lambda *_: None)
+    return prepare.prepare(parse(training_speed.Settings, training_speed.STUDY.presets, settings), lambda *_: None)
 
 
 def made(name: str, prepared: Prepared, *, varying: bool, rows: int = 3) -> list[Batch]:
@@ -258,7 +260,7 @@ def test_data_that_cannot_serve_are_refused_in_one_line(given: dict[str, str], t
     (folder / "lines.txt").write_text("word " * 19 + "\nanother\nthird\n")
     called = {**QUICK, "cache": str(place.cache), "journal": str(place.journal), "data": str(folder), **given}
     with pytest.raises(EvenhandError, match=re.escape(told)) as caught:
-        launch.prepare("training_speed", parse(training_speed.Settings, training_speed.PRESETS, called), Display())
+        launch.prepare("training_speed", parse(training_speed.Settings, training_speed.STUDY.presets, called), Display())
     assert str(caught.value).isprintable()
     assert isinstance(caught.value, WrongCall)  # exit code 2
 

@@ -11,7 +11,7 @@ from experiments.comparison.report.sections import Cell, Column, Header, Line, S
 from experiments.comparison.runs.environment import medians
 from experiments.comparison.verdicts.break_even import BreakEven, judged
 from experiments.comparison.verdicts.findings import Comparison, Finding
-from experiments.planning.treatments import Treatment
+from experiments.contract import Treatment
 
 if TYPE_CHECKING:
     import pandas as pd

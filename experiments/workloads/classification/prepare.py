@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.datasets.labelled.data import Labelled, of_numerals
 from experiments.datasets.labelled.data import prepare as prepared_data
 from experiments.studies.classification import Settings
@@ -74,3 +74,6 @@ def _check_data(settings: Settings, data: Labelled, spec: ImageSpec) -> None:
         )
     if settings.augmentation == "crop+mirror" and data.name in of_numerals():
         raise WrongCall(f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; take augmentation=crop")
+
+
+WORKLOAD = Workload(prepare=prepare)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.grid import Settings
 from experiments.workloads import networks, steps
 from models.layers.images import ImageSpec
@@ -32,3 +32,6 @@ def _check_sizes(name: str, spec: ImageSpec, settings: Settings) -> None:
                 f"batch_sizes={rows}: {name} cannot train on {rows} image of {side} × {side}, its last BatchNorm would see one "
                 f"value a channel; take batches of {spec.least_rows(side)}, larger images, or phases=inference"
             )
+
+
+WORKLOAD = Workload(prepare=prepare)

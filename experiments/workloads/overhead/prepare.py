@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.overhead import Settings, side_of
 from experiments.workloads import networks
 from models import frameworks
@@ -28,3 +28,6 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
     counts = {f"batch of {rows}": rows for rows in settings.batch_sizes}
     info = DatasetInfo("random-images", f"{settings.seed:08x}", "standard normal, drawn from the seed", counts, {})
     return Prepared(info, {})
+
+
+WORKLOAD = Workload(prepare=prepare)

@@ -13,13 +13,13 @@ import yaml
 from mlflow.projects._project_spec import EntryPoint
 
 from experiments import studies
+from experiments.cli import entries
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.report import tables, wording, writing
 from experiments.comparison.statistics.significance import holm
 from experiments.config import settings as settings_
-from experiments.config.commands import COMMANDS
 from tests.conftest import ROOT
 from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, RATE, RSS, STEP, frame
 from tracking.errors import WrongCall
@@ -178,12 +178,12 @@ def test_strata_together_are_told_of_primary_outcomes_only():
 @pytest.mark.parametrize("name", studies.available())
 def test_every_study_declares_one_to_three_of_its_outcomes(name):
     study = studies.load(name)
-    settings = settings_.parse(study.Settings, study.PRESETS, {})
+    settings = settings_.parse(study.settings, study.presets, {})
     assert 1 <= len(studies.primary(study, settings)) <= 3
-    asked = settings_.parse(study.Settings, study.PRESETS, {"primary": study.OUTCOMES[-1].metric})
-    assert studies.primary(study, asked) == (study.OUTCOMES[-1].metric,)
+    asked = settings_.parse(study.settings, study.presets, {"primary": study.outcomes[-1].metric})
+    assert studies.primary(study, asked) == (study.outcomes[-1].metric,)
     with pytest.raises(WrongCall, match="primary=train/speed is no outcome here"):
-        studies.primary(study, settings_.parse(study.Settings, study.PRESETS, {"primary": "train/speed"}))
+        studies.primary(study, settings_.parse(study.settings, study.presets, {"primary": "train/speed"}))
 
 
 ENTRY_POINTS = yaml.safe_load((ROOT / "MLproject").read_text())["entry_points"]
@@ -195,7 +195,7 @@ def test_an_entry_point_passes_primary_on_to_settings_that_have_it(name, primary
     entry = ENTRY_POINTS[name]
     command = EntryPoint(name, entry.get("parameters", {}), entry["command"]).compute_command({"primary": primary}, str(tmp_path))
     assert command == f"python -m experiments {name} --primary {primary}"
-    kind = COMMANDS[name].settings if name in COMMANDS else studies.load(name).Settings
+    kind = entries.load(name).settings
     assert settings_.parse(kind, {}, {"primary": primary}).primary == tuple(primary.split(","))
 
 
