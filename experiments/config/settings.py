@@ -67,12 +67,12 @@ def setting(
         material: Whether it can change what a cell measures: cells that differ in it are not pooled.
         searchable: Whether it belongs to a single cell, so that a sweep may search it.
         silent: Whether it is a place on this machine: cells do not get it, runs do not log it.
-        advanced: Whether it is listed by `--help all` only.
+        advanced: Whether it is listed by `--help all` only, as a setting of a single choice is.
     """
     metadata = {
         "help": help,
         "group": group,
-        "advanced": advanced,
+        "advanced": advanced or len(choices) == 1,
         "minimum": minimum,
         "maximum": maximum,
         "choices": tuple(choices),

@@ -46,15 +46,6 @@ class Settings(CampaignSettings):
     image_size: int = setting(
         224, "side of the square that pictures are resized to, pixels", minimum=32, maximum=MAX_SIDE, group="features"
     )
-    extraction_batch_size: int = setting(
-        32,
-        "pictures a call in feature extraction",
-        minimum=1,
-        maximum=MAX_ROWS,
-        group="features",
-        searchable=False,
-        advanced=True,
-    )
     formulation: str = setting(
         "prefix", "what is an example: every prefix, or the sequence once", choices=("prefix", "sequence"), group="training"
     )

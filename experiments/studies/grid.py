@@ -54,9 +54,6 @@ class PointSettings(CampaignSettings):
         group="time budget",
         advanced=True,
     )
-    most_steps: int = setting(
-        1_000, "steps or requests of a phase at most", minimum=12, maximum=MAX_STEPS, group="time budget", advanced=True
-    )
     classes: int = setting(1_000, "outputs of the classifier", minimum=1, maximum=1_000_000, group="grid", advanced=True)
     precision: str = setting(
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -101,8 +102,7 @@ def test_help_fits_two_screens_and_all_of_it_lists_every_setting_under_a_subject
     monkeypatch.setenv("COLUMNS", "80")
     assert main([name, "--help"]) == DONE
     short = capsys.readouterr().out
-    assert len(short.splitlines()) <= 100
-    assert max(map(len, short.splitlines())) <= 80
+    assert sum(max(1, math.ceil(len(line) / 80)) for line in short.splitlines()) <= 2 * 50
     assert main([name, "--help", "all"]) == DONE
     text = capsys.readouterr().out
     fields = settings.for_users(entries.load(name).settings)
@@ -192,7 +192,7 @@ def test_shells_complete_names_settings_and_values(script: Path) -> None:
     lines = {
         "evenhand capt": "captioning",
         "evenhand --vers": "--version",
-        "evenhand captioning --extraction": "--extraction_batch_size",
+        "evenhand captioning --formul": "--formulation",
         "evenhand captioning --device cu": "cuda",
         "evenhand captioning --device = cu": "cuda",  # bash's own way to split --device=cu
         "evenhand captioning --aa --thr": "--threads",

@@ -366,7 +366,7 @@ class Diverging(Adapter):
 @pytest.mark.parametrize("kind", ["step", "free", "both"])
 def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     framework, network, _ = opened(Diverging)
-    settings = {"batch_size": 4, "timing": kind, "window_steps": 4, "seconds": 1.0, "least_steps": 12, "most_steps": 12}
+    settings = {"batch_size": 4, "timing": kind, "window_steps": 4, "seconds": 1e-9, "least_steps": 12}
     monkeypatch.setattr(grid_measure, "make_optimizer", lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)))
     batch, spec = framework.place(next(batches(1))), SimpleNamespace(settings=settings)
     with pytest.raises(EvenhandError, match="the loss of step 6 is not finite"):
