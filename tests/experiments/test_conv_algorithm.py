@@ -9,12 +9,10 @@ from dataclasses import replace
 import mlflow
 import pytest
 
-from experiments.campaign import launch
 from experiments.comparison import compare
 from experiments.comparison.report import ablations
 from experiments.comparison.runs.query import table
 from experiments.config import devices
-from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.contract import Treatment
 from experiments.planning.plan import of_study
@@ -23,7 +21,6 @@ from models.contract import ModelError
 from models.frameworks.devices import onednn
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tracking.errors import WrongCall
 
 QUICK = {"size": "tiny", "models": "deepspeech2", "batch_sizes": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
 
@@ -84,36 +81,8 @@ def test_published_epochs_stand_beside_ours() -> None:
     assert profiled[10] == f"{1940 / 3082:.3f}×"
 
 
-def test_jax_has_nothing_to_choose_on_a_cpu() -> None:
-    given = {"frameworks": "pytorch,keras-jax", "device": "cpu"}
-    settings = parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given)
-    with pytest.raises(WrongCall, match="frameworks=keras-jax: JAX's kernels on a CPU are not oneDNN's"):
-        conv_algorithm.treatments(settings)
-
-
 def test_what_is_a_cpus_is_refused_on_a_gpu() -> None:
     assert [onednn(name, "cpu") for name in ("onednn", "plain", "profiled")] == [True, False, None]
     assert onednn("fixed", "cuda") is None
     with pytest.raises(ModelError, match="conv_algorithm 'plain' is a CPU's; on cuda use profiled, heuristic or fixed"):
         onednn("plain", "cuda")
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"algorithms": "profiled"}, "algorithms=profiled: there is none on cpu; have plain, onednn"),
-        ({"data": "speech"}, "data=speech is not known; choose synthetic"),
-        ({"algorithms": "winograd"}, "algorithms=winograd is not known; choose fixed"),
-        ({"models": "resnet18", "batch_sizes": "1"}, "batch_size=1: resnet18 cannot train on fewer than 2 images"),
-        ({"models": "resnet18", "shapes": "varying"}, "shapes=varying: pictures are of one size"),
-    ],
-)
-def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
-    places = {"cache": str(place.cache), "journal": str(place.journal), "device": "cpu"}
-
-    def call() -> None:
-        settings = parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, {**QUICK, **places, **given})
-        launch.prepare("conv_algorithm", settings, Display())
-
-    with pytest.raises((WrongCall, ModelError), match=re.escape(told)):
-        call()

@@ -9,19 +9,15 @@ from dataclasses import replace
 
 import mlflow
 import numpy as np
-import pytest
 
-from experiments.campaign import launch
 from experiments.comparison import compare
 from experiments.comparison.report import ablations
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts import break_even
-from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.studies import graph
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tracking.errors import WrongCall
 
 QUICK = {"size": "tiny", "models": "bert", "batch_size": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
 
@@ -106,17 +102,3 @@ def test_programs_are_measured_and_their_nodes_counted(place: Place) -> None:
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert re.search(r"\| bert \| without all \| — \| 1 block: no comparison.*\| 2\.5 % \|", report)
     assert re.search(r"\| bert \| tensorflow \| [\d,]+ → [\d,]+ \|", report)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"frameworks": "pytorch,pytorch+compile"}, "frameworks: tensorflow, whose optimizers are switched off, is the baseline"),
-        ({"without": "folding"}, "without=folding is not known; choose pruning"),
-        ({"models": "caption"}, "no model 'caption'"),
-    ],
-)
-def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
-    places = {"cache": str(place.cache), "journal": str(place.journal)}
-    with pytest.raises((WrongCall, ValueError), match=re.escape(told)):
-        launch.prepare("graph", parse(graph.Settings, graph.STUDY.presets, {**QUICK, **places, **given}), Display())

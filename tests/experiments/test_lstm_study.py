@@ -9,19 +9,15 @@ import mlflow
 import numpy as np
 import pytest
 
-from experiments.campaign import launch
 from experiments.comparison import compare
 from experiments.comparison.report import ablations
 from experiments.comparison.runs.query import table
-from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.studies import lstm, training_speed
 from models.caption_decoder import spec as decoder
-from models.contract import ModelError
 from models.parity import Side
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tracking.errors import WrongCall
 
 QUICK = {"size": "tiny", "models": "caption_decoder", "batch_size": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
 
@@ -95,19 +91,3 @@ def test_ratios_stand_beside_the_published_figures() -> None:
     low, high = map(float, str(layer[5]).split("–"))
     assert low < float(str(layer[4]).rstrip("×")) < high
     assert layer[6:] == ("8", "4.14×")
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"models": "resnet18"}, "models=resnet18: it has no LSTM; have deepspeech2, gnmt"),
-        ({"models": "gnmtt"}, "no model 'gnmtt'"),
-        ({"implementations": "cudnn"}, "implementations: there is no 'cudnn'; have block, block-v2, layer"),
-        ({"precision": "bfloat16"}, "precision=bfloat16: TensorFlow's block and block-v2 take float32 alone; leave them out"),
-        ({"frameworks": "keras-torch"}, "frameworks=keras-torch: its LSTMs are not compared here; have pytorch, tensorflow"),
-    ],
-)
-def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
-    places = {"cache": str(place.cache), "journal": str(place.journal)}
-    with pytest.raises((WrongCall, ModelError), match=re.escape(told)):
-        launch.prepare("lstm", parse(lstm.Settings, lstm.STUDY.presets, {**QUICK, **places, **given}), Display())

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import mlflow
 import numpy as np
@@ -17,20 +16,16 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.campaign import launch
 from experiments.comparison import compare
 from experiments.comparison.report import costs as told
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts import costs
-from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.contract import Treatment
 from experiments.planning.plan import of_study
 from experiments.studies import overhead
-from models.contract import ModelError
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
-from tracking.errors import WrongCall
 
 QUICK = {
     "threads": "1",
@@ -141,27 +136,3 @@ def test_a_block_or_two_have_no_ratio(blocks: int) -> None:
     assert {(one.ratio, one.answer, one.blocks) for one in found} == {(None, costs.NOT_SHOWN, blocks)}
     assert told.sentences(found) == ["Cost at most the bound: 0 shown, 2 not shown, 0 refuted."]
     assert {row[3:5] for row in told.section(found, 0.02).rows} == {("—", "—")}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"harnesses": "bare"}, "harnesses: there is no 'bare'; have evenhand, evenhand+sensors"),
-        ({"frameworks": "tensorflow+xla"}, "frameworks=tensorflow+xla: it has no plain loop to compare with; have "),
-        (
-            {"models": "resnet18", "image_side": "32"},
-            "batch_sizes=1: resnet18 trains on batches of 2 or more of images of 32 × 32",
-        ),
-        ({"models": "inception_v3"}, "image_side=40: inception_v3 needs images of at least 75 × 75"),
-        ({"models": "caption_decoder"}, "caption_decoder"),
-    ],
-)
-def test_wrong_calls(tmp_path: Path, given: dict[str, str], said: str) -> None:
-    folders = {"cache": str(tmp_path / "cache"), "journal": str(tmp_path / "journal")}
-
-    def call() -> None:
-        asked = {"frameworks": "pytorch", **QUICK, **folders, **given}
-        launch.prepare("overhead", parse(overhead.Settings, overhead.STUDY.presets, asked), Display())
-
-    with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
-        call()

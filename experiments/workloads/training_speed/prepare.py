@@ -77,11 +77,10 @@ def _check_model(name: str, settings: Settings) -> None:
     if not hasattr(module, "sized") and not networks.takes_images(module):
         raise WrongCall(f"models={name}: there are no random inputs for it")
     networks.check_siblings(name, settings.frameworks, "models")
-    rows = min(settings.rows(name))
     if networks.takes_images(module):
         spec = inputs.sizes(module, settings.size, settings.ctc)
-        if rows < (least := spec.least_rows(inputs.side(spec, settings.size))):
-            raise WrongCall(f"batch_size={rows}: {name} cannot train on fewer than {least} images of this size")
+        side = ("side", inputs.side(spec, settings.size))
+        networks.check_images(name, spec, side, ("batch_size", min(settings.rows(name))))
 
 
 def _off_tensorflow(settings: Settings) -> list[str]:
