@@ -15,9 +15,9 @@ from mkdocs.structure.pages import Page
 
 from experiments import metrics as catalogue
 from experiments import studies
+from experiments.cli import commands
 from experiments.cli import help as help_
 from experiments.config import settings
-from experiments.config.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -63,9 +63,9 @@ def all_settings() -> str:
     ]
     for name in studies.available():
         study = studies.load(name)
-        own = [one for one in settings.for_users(study.Settings) if _differs(one, known.get(one.name))]
-        parts += [f"## {name}", study.TITLE, *_tables(own, study.Settings), "Presets:", _presets(study.PRESETS)]
-    for name, command in COMMANDS.items():
+        own = [one for one in settings.for_users(study.settings) if _differs(one, known.get(one.name))]
+        parts += [f"## {name}", study.title, *_tables(own, study.settings), "Presets:", _presets(study.presets)]
+    for name, command in {name: commands.load(name) for name in commands.available()}.items():
         parts += [f"## {name}", command.title, *_tables(settings.for_users(command.settings), command.settings)]
     return "\n\n".join(parts) + "\n"
 

@@ -1,15 +1,22 @@
-"""What a workload promises to the campaign (in the parent) and to the measurement (in the child)."""
+"""Contracts: what a study is, what a workload does for it, what a cell is told and promises."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from experiments.config import settings as settings_
+from experiments.config.settings import CampaignSettings
+from experiments.metrics import Outcome
 
 if TYPE_CHECKING:
     from experiments.cell.checkpoint import TrainingState
+    from experiments.comparison.judgement import Extra
+    from experiments.comparison.verdicts.findings import Comparison
     from models.contract import Array, Batch, Framework, Weights
+    from models.parity import Side
     from tracking.records import Record
 
 # A message of a child whose framework does not see the device that it is to use.
@@ -17,6 +24,112 @@ NO_DEVICE = "no_device"
 # What a check found that its framework sees, where it was to open `auto`.
 DEVICE = "device"
 Progress = Callable[[str, int, int | None], None]
+S = TypeVar("S", bound=CampaignSettings)
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """One cell of every block: its framework, its stage of the workload, its own settings.
+
+    settings: levels of the user's settings, and the parameters that the study sets.
+    group: what is compared with what; a group's cells run one after the other.
+    control: why it is there, for a cell without a verdict ("A/A"); empty for what is compared.
+    sensed: whether the sensors are read while it runs.
+    environment: variables of its cells' processes; None: one that they do not have.
+    """
+
+    name: str
+    framework: str
+    stage: str = "train"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
+    control: str = ""
+    sensed: bool = True
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def merged(self, settings: S) -> S:
+        """Return the settings of its cells: the user's, with its own values and parameters."""
+        return settings_.of_cell(settings, self.settings)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How the training of a study scales with the batch size.
+
+    examples: the name in `DatasetInfo.counts` of the examples of an epoch.
+    measured_steps: the fewest steps after the warm-up.
+    """
+
+    examples: str
+    measured_steps: int = 12
+
+
+def _no_texts(_: Any) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """An experiment that can be run, as data; checked when its file is imported.
+
+    name: of its file. settings: what users set. workload: the folder with its stages.
+    models: the networks that a campaign measures; the parity gate proves them equal.
+    outcomes: what is judged, in the order of the report; primary: one to three of them.
+    factor: what is compared. baseline: its level that others are judged against; None: the first.
+    treatments: its cells; None: every framework, and the controls.
+    strata: columns whose values are judged separately, never pooled.
+    allowed_to_differ: settings in which compared cells differ besides the factor.
+    side: what the parity gate takes for a treatment, where sides differ in more than a framework.
+    scaling: how long a training is at another batch size; None: trainings have no length.
+    grows_with: the setting that memory grows with, where running out of it is a result.
+    warnings: what a user should know before the first cell.
+    also: what the report has besides verdicts. published, source: figures that it quotes.
+    """
+
+    name: str
+    title: str
+    workload: str
+    settings: type[CampaignSettings]
+    presets: Mapping[str, Mapping[str, Any]]
+    models: Callable[[Any], tuple[str, ...]]
+    outcomes: tuple[Outcome, ...]
+    primary: tuple[str, ...]
+    factor: str = "framework"
+    baseline: Callable[[Any], str] | None = None
+    treatments: Callable[[Any], tuple[Treatment, ...]] | None = None
+    strata: Callable[[Any], tuple[str, ...]] = _no_texts
+    allowed_to_differ: tuple[str, ...] = ()
+    side: Callable[[Treatment], Side] | None = None
+    scaling: Scaling | None = None
+    grows_with: str = ""
+    warnings: Callable[[Any], tuple[str, ...]] = _no_texts
+    also: Callable[[Any, Comparison, Progress], Extra] | None = None
+    published: tuple[Mapping[str, str], ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a study that could not run: presets of unknown settings, unknown outcomes."""
+        known = {one.name for one in settings_.for_users(self.settings)}
+        for preset, values in self.presets.items():
+            if unknown := values.keys() - known:
+                raise TypeError(f"study {self.name}: preset {preset} sets unknown {sorted(unknown)}")
+        if "demo" not in self.presets:
+            raise TypeError(f"study {self.name} has no preset 'demo'")
+        if unknown := set(self.primary) - {one.metric for one in self.outcomes}:
+            raise TypeError(f"study {self.name}: primary {sorted(unknown)} is not among its outcomes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What the parent does for a kind of work; its stages are modules with a function `run`.
+
+    prepare: checks settings and data, and makes the inputs of the cells; raises WrongCall.
+    after_checks: adds what the frameworks' checks reported. after_extraction: warnings about it.
+    """
+
+    prepare: Callable[[Any, Progress], Prepared]
+    after_checks: Callable[[Prepared, Sequence[Mapping[str, str]]], Prepared] | None = None
+    after_extraction: Callable[[Any, Prepared], tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)

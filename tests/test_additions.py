@@ -1,4 +1,4 @@
-"""A framework, a model, a data set and a study are each a folder or a file: put there, they are found; no list is edited."""
+"""A framework, a model, a data format, a study and a command are each a folder or a file: put there, they are found."""
 
 from __future__ import annotations
 
@@ -91,8 +91,6 @@ from experiments.metrics import outcome
 from experiments.config.settings import setting
 from experiments.studies import classification
 
-TITLE, WORKLOAD, MODEL = "A study of one's own", "classification", ""
-
 
 @dataclass(frozen=True)
 class Settings(classification.Settings):
@@ -100,10 +98,36 @@ class Settings(classification.Settings):
     remark: str = setting("", "what nobody measures", material=False, searchable=False)
 
 
-PRESETS = {"demo": {"epochs": 1, "blocks": 1, "batch_size": 8, "warmup_steps": 1, "frameworks": ("mine", "mine+again")}}
-OUTCOMES = (outcome("train/step_seconds"), replace(outcome("train/first_step_seconds"), headline=("start", 1)))
-PUBLISHED, SOURCE = (), ""
-models, strata, treatments = classification.models, classification.strata, classification.treatments
+STUDY = replace(
+    classification.STUDY,
+    name="own",
+    title="A study of one's own",
+    settings=Settings,
+    presets={"demo": {"epochs": 1, "blocks": 1, "batch_size": 8, "warmup_steps": 1, "frameworks": ("mine", "mine+again")}},
+    outcomes=(outcome("train/step_seconds"), replace(outcome("train/first_step_seconds"), headline=("start", 1))),
+    primary=(),
+    published=(),
+)
+""",
+    "experiments/cli/commands/greet.py": """
+from dataclasses import dataclass
+
+from experiments.cli.codes import DONE
+from experiments.cli.commands import Command
+from experiments.config.settings import setting
+
+
+@dataclass(frozen=True)
+class Greet:
+    name: str = setting("", "who is greeted", group="guest")
+
+
+def run(settings):
+    print(f"hello {settings.name}")
+    return DONE
+
+
+COMMAND = Command("Greet somebody", Greet, run, bare=("name",))
 """,
     "test_tiny.py": """
 from models.testing import ModelContract
@@ -166,16 +190,33 @@ def test_what_is_added_is_found_and_runs(place: Place, source: Path) -> None:
     assert one == pytest.approx(other, rel=1e-6)  # the same program twice
 
 
-def test_its_settings_are_what_they_say(source: Path) -> None:
+def test_its_settings_are_what_they_say_and_a_misspelt_attribute_is_an_error(source: Path) -> None:
     script = """
 from experiments import studies
 from experiments.config import settings
-kind = studies.load("own").Settings
+kind = studies.load("own").settings
 assert "remark" in settings.immaterial(kind) and "remark" in studies.immaterial()
 assert "remark" not in settings.searchable(kind) and "batch_size" in settings.searchable(kind)
 """
     done = run(source, os.environ, "-c", script)
     assert done.returncode == 0, done.stderr
+    path = source / "experiments/studies/own.py"
+    own = path.read_text()
+    for right, wrong in {"title=": "titel=", '"epochs": 1': '"epoch": 1', "primary=()": 'primary=("val/acuracy",)'}.items():
+        path.write_text(own.replace(right, wrong))
+        done = run(source, os.environ, "-c", script)
+        assert "TypeError" in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_a_command_is_listed_explained_and_run(source: Path) -> None:
+    for words, printed in {
+        ("--help",): "greet            Greet somebody",
+        ("greet", "--help"): "who is greeted",
+        ("greet", "world"): "hello world",
+    }.items():
+        done = run(source, os.environ, "-m", "experiments", *words)
+        assert done.returncode == 0, done.stderr
+        assert printed in done.stdout
 
 
 def test_a_model_inherits_its_contract(source: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import os
 import re
@@ -19,9 +18,8 @@ import yaml
 from PIL import Image
 
 from experiments import studies
-from experiments.cli import arguments
+from experiments.cli import arguments, entries
 from experiments.config import settings as settings_
-from experiments.config.commands import COMMANDS
 from experiments.planning import treatments
 from models import frameworks
 from tests import debian, warm
@@ -34,20 +32,6 @@ COMPOSE = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())
 # Names and data that the pages' examples have, and readers do not.
 INVENTED = {"settings": "best-settings.json"}
 MAX_CHARACTERS = 120
-# What readers stumbled over, as regular expressions.
-OF_THE_HOUSE = (
-    r"or that it cannot be said",
-    r"the rest, once",
-    r"\bloudly\b",
-    r"six blocks there is none\b",
-    r"is said, never",
-    r"\bearned\b",
-    r"come to rest",
-    r"could tell\b",
-    r"(?<!caption )without a word",
-    r"not to be had",
-    r"\btells? (a|the) (tracking )?server",
-)
 
 
 def named(command: Command) -> str:
@@ -73,34 +57,6 @@ def test_lines_fit_a_screen(page: Path) -> None:
     """120 characters, but for rows of tables, which Markdown cannot break."""
     lines = enumerate(page.read_text().splitlines(), start=1)
     assert [number for number, line in lines if len(line) > MAX_CHARACTERS and not line.startswith("|")] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_readers_need_not_know_the_house(page: Path) -> None:
-    text = re.sub(r"\s+", " ", page.read_text())
-    assert [phrase for phrase in OF_THE_HOUSE if re.search(phrase, text, re.IGNORECASE)] == []
-
-
-def test_reports_messages_and_help_do_so_as_well() -> None:
-    """Every text in the code but docstrings, and the templates."""
-    found = []
-    for file in [*(ROOT / "experiments").rglob("*.py"), *(ROOT / "models").rglob("*.py"), *(ROOT / "tracking").rglob("*.py")]:
-        tree = ast.parse(file.read_text())
-        documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documented]
-        found += [(file.name, node.lineno) for node in texts if any(re.search(one, str(node.value)) for one in OF_THE_HOUSE)]
-    found += [
-        (file.name, 0) for file in (ROOT / "experiments").rglob("*.j2") if re.search("|".join(OF_THE_HOUSE), file.read_text())
-    ]
-    assert found == []
-
-
-def test_a_newcomer_meets_words_of_our_own_with_their_meaning() -> None:
-    """README explains them before it uses them in its tables of experiments; the glossary has them all."""
-    readme, glossary = ((ROOT / name).read_text() for name in ("README.md", "docs/glossary.md"))
-    for word in ("campaign", "cell", "block", "level", "stratum", "margin"):
-        assert f"\n| {word} | " in readme[: readme.index("## Experiments")]
-        assert f"\n| {word} | " in glossary
 
 
 def test_readme_names_the_debian_packages_without_which_tests_are_skipped() -> None:
@@ -142,7 +98,8 @@ def check(words: list[str]) -> None:
         case ["mlflow", command, *_]:
             assert command in ("server", "ui", "experiments", "models")
         case ["python", "-m", "experiments", name, *options] | ["evenhand", name, *options] if not name.startswith("--"):
-            check_experiment(name, _of_the_command_line(arguments.spelled(name, options)))
+            words = [one for one in options if one not in ("--help", "all")]
+            check_experiment(name, arguments.options(words, entries.load(name)))
         case ["python", "-m", "deploy.native", *options]:
             from deploy.native.__main__ import _parser
 
@@ -194,26 +151,18 @@ def _of_the_runner(options: list[str]) -> tuple[str, dict[str, str]]:
     return name, dict(value.split("=", 1) for option, value in pairs if option == "-P")
 
 
-def _of_the_command_line(options: list[str]) -> dict[str, str]:
-    given = {}
-    rest = [option for option in options if option != "--help"]
-    while rest:
-        name, equals, value = rest.pop(0).removeprefix("--").partition("=")
-        given[name] = value if equals else rest.pop(0)
-    return given
-
-
 def check_experiment(name: str, given: dict[str, str]) -> None:
     """The settings are there, of the right type and in range, and what they make can be measured. WrongCall where not."""
-    if name not in COMMANDS:
+    if name in studies.available():
         module = studies.load(name)
-        settings = settings_.parse(module.Settings, module.PRESETS, given)
+        settings = settings_.parse(module.settings, module.presets, given)
         treatments.of(module, settings)
         for framework in settings.frameworks:
             frameworks.check(framework)
         return
-    own = {field.name for field in dataclasses.fields(COMMANDS[name].settings)}
-    asked = settings_.parse(COMMANDS[name].settings, {}, {key: text for key, text in given.items() if key in own})
+    kind = entries.load(name).settings
+    own = {field.name for field in dataclasses.fields(kind)}
+    asked = settings_.parse(kind, {}, {key: text for key, text in given.items() if key in own})
     rest = {key: text for key, text in given.items() if key not in own}
     if name == "sweep":
         from experiments.sweep import worker

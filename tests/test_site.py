@@ -16,8 +16,8 @@ import pytest
 
 from experiments import metrics as catalogue
 from experiments import studies
+from experiments.cli import entries
 from experiments.config import settings
-from experiments.config.commands import COMMANDS
 from tests import documented
 from tests.conftest import ROOT
 
@@ -84,13 +84,13 @@ def test_every_page_is_in_the_site(site: Path) -> None:
 
 def test_the_reference_has_every_setting_with_its_meaning(site: Path) -> None:
     shown = rows(site / "reference" / "settings.html")
-    kinds = [studies.load(name).Settings for name in studies.available()] + [one.settings for one in COMMANDS.values()]
+    kinds = [entries.load(name).settings for name in entries.available()]
     fields = [field for kind in kinds for field in settings.for_users(kind)]
     assert len({field.name for field in fields}) > 100
     missing = {field.name for field in fields if field.metadata["help"].replace("`", "") not in shown.get(field.name, "")}
     assert missing == set()
     assert "1 to 10,000" in shown["blocks"]
-    assert {name for name in studies.available() for preset in studies.load(name).PRESETS if preset not in shown} == set()
+    assert {name for name in studies.available() for preset in studies.load(name).presets if preset not in shown} == set()
 
 
 def test_the_reference_has_every_metric_that_is_judged(site: Path) -> None:

@@ -12,7 +12,7 @@ os.environ.clear()
 os.environ.update(_BEFORE)
 for _name in (
     "experiments.cli.main",
-    "experiments.cli.actions",
+    "experiments.cli.campaign",
     "experiments.run.pipeline",
     "experiments.comparison",
     "experiments.comparison.judgement",

@@ -2,66 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Sequence
+from pathlib import Path
 
-from experiments import studies
+from experiments.cli.entries import Entry
 from experiments.config import settings
-from experiments.config.commands import COMMANDS
 from tracking import plain
 from tracking.errors import WrongCall
 
+OF_MODELS = ("model", "models")
 
-def options(words: Sequence[str], flags: Collection[str] = (), names: Mapping[str, object] | None = None) -> dict[str, str]:
-    """`--name value` or `--name=value`, each once; `--a-b` is `--a_b`, and one of `flags` alone is true.
 
-    names: those there are, where that is known: a mistyped flag is then told as such. Raises WrongCall.
+def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
+    """Parse `--name value` or `--name=value`, each once; `--a-b` is `--a_b`, and a flag alone is true.
+
+    Args:
+        words: of the call, after its name.
+        entry: whose settings they are, where that is known: its flags, and its bare values.
+
+    Raises:
+        WrongCall: for words that are no settings.
     """
-    found: dict[str, str] = {}
+    given: dict[str, str] = {}
     rest = list(words)
+    for name in entry.bare if entry else ():
+        if rest and not rest[0].startswith("-"):
+            given[name] = rest.pop(0)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or word == "--":
             raise WrongCall(f"'{plain.short(word)}' is not a setting; write --name value")
         written, equals, value = word[2:].partition("=")
         name = written.replace("-", "_")
-        alone = not equals and (not rest or rest[0].startswith("--"))
-        if alone and name in flags:
+        is_alone = not equals and (not rest or rest[0].startswith("--"))
+        if entry and is_alone and name in entry.flags:
             value = "true"
-        elif alone and names is not None and name not in names:
-            raise WrongCall(f"there is no setting '{plain.short(name)}'{settings.suggestion(name, names)}")
+        elif entry and is_alone and name not in entry.fields:
+            settings.refuse_parameter(entry.settings, name)
+            raise WrongCall(f"there is no setting '{plain.short(name)}'{settings.suggestion(name, entry.fields)}")
         elif not equals:
             if not rest:
                 raise WrongCall(f"--{plain.short(written)} has no value; write --{plain.short(written)} value")
             value = rest.pop(0)
-        if name in found:
+        if name in given:
             raise WrongCall(f"--{plain.short(written)} is given twice")
-        found[name] = value
-    return found
+        given[name] = value
+    return given
 
 
-def spelled(name: str, words: Sequence[str]) -> list[str]:
-    """The words after a command, with the names of the settings that may be left out before their values: `extend last`."""
-    found, rest = list[str](), list(words)
-    for setting in COMMANDS[name].bare if name in COMMANDS else ():
-        if rest and not rest[0].startswith("-"):
-            found += [f"--{setting}", rest.pop(0)]
-    return [*found, *rest]
+def with_named_models(given: dict[str, str]) -> dict[str, str]:
+    """Add the models that a call gives by the path of their folder, and return the call with their names.
+
+    Raises:
+        ModelError: for a folder that is no model.
+    """
+    return {name: ",".join(map(_model, text.split(","))) if name in OF_MODELS else text for name, text in given.items()}
 
 
-def flags(name: str) -> set[str]:
-    """The settings of a command or experiment that are true or false; a search's are those of every experiment too."""
-    return set().union(*map(settings.flags, _kinds(name)))
+def _model(text: str) -> str:
+    """A path has a separator in it; a bare word is a model by its name."""
+    from models import own
 
-
-def of(name: str) -> dict[str, object]:
-    """Return the settings of a command or experiment that a caller can set; a search takes those of every experiment too."""
-    return {field.name: field for kind in _kinds(name) for field in settings.for_users(kind)}
-
-
-def _kinds(name: str) -> list[Any]:
-    """The definitions of settings that a call may use."""
-    if name not in COMMANDS:
-        return [studies.load(name).Settings]
-    of_experiments = studies.available() if COMMANDS[name].of_experiment else ()
-    return [COMMANDS[name].settings, *(studies.load(one).Settings for one in of_experiments)]
+    return own.add(Path(text)) if os.sep in text else text

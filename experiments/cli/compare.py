@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
+from experiments.cli.commands.compare import Compare
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.config.commands import Compare
 from experiments.config.settings import CampaignSettings
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce, keep
 from tracking import accounts, clock, provenance

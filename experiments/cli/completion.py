@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from click import Command
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 import models
 from experiments import studies
-from experiments.cli import arguments
-from experiments.config import settings, shell
-from experiments.config.commands import COMMANDS
+from experiments.cli import entries
+from experiments.cli.entries import Entry
+from experiments.config import shell
 from models import frameworks
 from tracking.errors import WrongCall
 
@@ -57,40 +57,32 @@ def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem[str
     """What can stand after these words of a call, whether or not it begins like the last one. Never raises WrongCall."""
     words = [word for word in words if word != "="]  # bash takes `--name=value` for three words
     if not words:
-        names = [*studies.available(), *COMMANDS]
-        return [CompletionItem(name) for name in (*names, "--help", "--version", "--completion")]
+        return [CompletionItem(name) for name in (*entries.available(), "--help", "--version", "--completion")]
     name, *rest = words
     if name == "--completion":
         return [CompletionItem(one) for one in SHELLS]
-    fields = {field.name: field for field in _fields(name)}
+    if name not in entries.available():
+        return []
+    entry = entries.load(name)
+    fields = entry.fields
     asked, equals, value = incomplete.partition("=")
     if equals and asked.startswith("--"):  # zsh and fish take it for one
         field = fields.get(asked[2:].replace("-", "_"))
-        return [CompletionItem(f"{asked}={one.value}") for one in (_values(name, field, value) if field else ()) if one.value]
+        return [CompletionItem(f"{asked}={one.value}") for one in (_values(entry, field, value) if field else ()) if one.value]
     last = rest[-1][2:].replace("-", "_") if rest and rest[-1].startswith("--") else ""
-    if last in fields and not (last in arguments.flags(name) and incomplete.startswith("--")):
-        return list(_values(name, fields[last], "" if incomplete == "=" else incomplete))
+    if last in fields and not (last in entry.flags and incomplete.startswith("--")):
+        return list(_values(entry, fields[last], "" if incomplete == "=" else incomplete))
     return [*(CompletionItem(f"--{one}", help=field.metadata["help"]) for one, field in fields.items()), CompletionItem("--help")]
 
 
-def _fields(name: str) -> Iterator[dataclasses.Field[object]]:
-    """The settings of a command or experiment; a search takes those of its experiments too."""
-    if name in studies.available():
-        yield from settings.for_users(studies.load(name).Settings)
-    elif name in COMMANDS:
-        for one in studies.available() if COMMANDS[name].of_experiment else ():
-            yield from _fields(one)
-        yield from settings.for_users(COMMANDS[name].settings)
-
-
-def _values(name: str, field: dataclasses.Field[object], begun: str) -> Iterable[CompletionItem[str]]:
+def _values(entry: Entry, field: dataclasses.Field[object], begun: str) -> Iterable[CompletionItem[str]]:
     """The values of a setting; of a list, what its last part could be."""
     if field.metadata["path"]:
         return [CompletionItem(begun, type="file")]
     known: Iterable[str] = field.metadata["choices"]
     if field.name == "preset":
-        known = studies.load(name).PRESETS if name in studies.available() else ()
-    elif field.name in arguments.flags(name):
+        known = entry.presets
+    elif field.name in entry.flags:
         known = ("true", "false")
     elif field.name in FOUND:
         known = FOUND[field.name]()

@@ -10,11 +10,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from experiments import studies
-from experiments.cli import arguments, help
+from experiments.cli import arguments, entries, help
 from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.config import shell
-from experiments.config.commands import COMMANDS
 from experiments.config.stopping import STOP, Interrupted
 from models.errors import ModelError
 from tracking import mlflow_defaults, plain
@@ -68,15 +66,11 @@ def _dispatch(words: Sequence[str]) -> int:
 
         print(completion.script(rest))
         return DONE
+    entry = entries.load(name)
     if set(rest) & {"-h", "--help"}:
-        print(help.of(name, rest))
+        print(help.page(entry, rest))
         return DONE
-    if name not in COMMANDS:
-        studies.load(name)  # raises for a name that is neither
-    given = arguments.options(arguments.spelled(name, rest), arguments.flags(name), arguments.of(name))
-    from experiments.cli import actions
-
-    return actions.command(name, given) if name in COMMANDS else actions.study(name, given)
+    return entry.run(arguments.with_named_models(arguments.options(rest, entry)))
 
 
 def _unforeseen(error: BaseException) -> int:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import models
+from experiments.cli.commands.parity import Parity
 from experiments.config import devices, interpreters
 from experiments.config import settings as settings_
-from experiments.config.commands import Parity
 from experiments.config.console import Table, box
 from experiments.contract import Progress
 from experiments.run import parity_cache

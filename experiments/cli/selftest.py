@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from experiments.cli.commands.selftest import Selftest
 from experiments.config import devices
 from experiments.config import settings as settings_
-from experiments.config.commands import Selftest
 from experiments.config.console import Display
 from experiments.selftest import running
 from experiments.selftest.checks import FAILED, PASSED, Check, CheckResult, Context

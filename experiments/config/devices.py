@@ -38,13 +38,12 @@ def of(settings: CampaignSettings) -> tuple[str, ...]:
 
 def asked(settings: CampaignSettings) -> tuple[str, ...]:
     """The devices as the user wrote them."""
-    wanted: tuple[str, ...] = getattr(settings, "devices", ())
-    return wanted or tuple(dict.fromkeys(own.device for own in variation.each(settings)))
+    return settings.several_devices or tuple(dict.fromkeys(own.device for own in variation.each(settings)))
 
 
 def on_the_cpu(settings: CampaignSettings) -> CampaignSettings:
     """The same settings without a GPU."""
-    own: dict[str, Any] = {"devices": ("cpu",)} if getattr(settings, "devices", ()) else {}
+    own: dict[str, Any] = {"devices": ("cpu",)} if settings.several_devices else {}
     return dataclasses.replace(settings, device="cpu", **own)
 
 
@@ -123,12 +122,6 @@ def _place(numbers: Collection[int]) -> None:
     for thread in os.listdir("/proc/self/task") if numbers else ():
         with suppress(ProcessLookupError):  # it has ended since
             os.sched_setaffinity(int(thread), numbers)
-
-
-def most_workers(settings: CampaignSettings) -> int:
-    """Return how many workers that train together the largest cell of a campaign has."""
-    workers = getattr(settings, "workers", ())  # a number is of those that load data
-    return max(workers) if isinstance(workers, tuple) and workers else 1
 
 
 def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tuple[str, ...]:

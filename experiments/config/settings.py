@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import os
-import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tracking import plain
 from tracking.errors import WrongCall
 
 T = TypeVar("T")
+S = TypeVar("S", bound="CampaignSettings")
 MAX_BYTES = 65_536
 MAX_CHARACTERS = 4_096
 MAX_VALUES = 256
@@ -37,8 +38,6 @@ NO_OTHERS_LIMIT = 100.0  # others may do what they do
 MAX_BLOCKS = 10_000
 MAX_NODES = 10_000
 DEFAULT_MAX_BLOCKS = 48
-# The group of settings that users do not give: a study sets them, cell by cell.
-SET_BY_STUDY = "set by the study"
 
 
 def setting(
@@ -50,48 +49,54 @@ def setting(
     choices: Sequence[str] = (),
     path: bool = False,
     group: str = "settings",
-    before: Any = None,
-    **use: bool,
+    material: bool = True,
+    searchable: bool = True,
+    silent: bool = False,
+    advanced: bool = False,
 ) -> Any:
-    """A dataclass field with its one-line help and what it accepts; a number has both `minimum` and `maximum`.
+    """Return a dataclass field with its one-line help and what it accepts.
 
-    path: the text may name a file or folder, so it has to be one that a file system could hold. group: the subject it stands
-    under in the help. before: the value that does what cells did before there was the setting, None if none does; see
-    `as_before`. use: see `_use`.
+    Args:
+        default: The value where none is set.
+        help: What the setting is, in one line.
+        minimum: The least number; a number has both bounds.
+        maximum: The greatest number.
+        choices: The texts that it accepts; empty: any.
+        path: Whether the text may name a file, so that it has to be one that a file system could hold.
+        group: The subject in the help.
+        material: Whether it can change what a cell measures: cells that differ in it are not pooled.
+        searchable: Whether it belongs to a single cell, so that a sweep may search it.
+        silent: Whether it is a place on this machine: cells do not get it, runs do not log it.
+        advanced: Whether it is listed by `--help all` only, as a setting of a single choice is.
     """
-    accepts = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "path": path}
-    about = {"help": help, "group": group, "before": before}
-    metadata = {**about, **accepts, **_use(**use)}
+    metadata = {
+        "help": help,
+        "group": group,
+        "advanced": advanced or len(choices) == 1,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": tuple(choices),
+        "path": path,
+        "material": material and not silent,
+        "searchable": searchable and not silent,
+        "silent": silent,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def per_cell(
-    default: Any,
-    *instead: str,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: Sequence[str] = (),
-) -> Any:
-    """Return a dataclass field that a study sets for each cell, and that users cannot set.
+def parameter(default: Any, *instead: str) -> Any:
+    """Return a field of `CellParameters`.
 
     Args:
-        default: The value before the study sets it.
+        default: The value where a study sets none.
         instead: The settings of the study that users set.
-        minimum: As in `setting`, like `maximum` and `choices`.
     """
-    accepts = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "path": False}
-    about = {"help": "set by the study, cell by cell", "group": SET_BY_STUDY, "instead": instead}
-    return dataclasses.field(default=default, metadata={**about, **accepts, **_use(searchable=False)})
+    return dataclasses.field(default=default, metadata={"instead": instead, "searchable": False})
 
 
-def _use(*, material: bool = True, searchable: bool = True, silent: bool = False) -> dict[str, bool]:
-    """What a setting is to others than the work itself.
-
-    material: it can change what a cell measures, and does not merely name what is compared: cells that differ in it are not
-    pooled. searchable: it belongs to a single cell, so that a sweep may search it. silent: it says where things lie on this
-    machine; cells are not told and no run logs it, so that it is neither of the two.
-    """
-    return {"material": material and not silent, "searchable": searchable and not silent, "silent": silent}
+@dataclass(frozen=True)
+class CellParameters:
+    """What a study sets for each cell; no user can."""
 
 
 def immaterial(settings: Any) -> frozenset[str]:
@@ -101,7 +106,8 @@ def immaterial(settings: Any) -> frozenset[str]:
 
 def searchable(settings: Any) -> frozenset[str]:
     """Names of the settings that a sweep may search."""
-    return frozenset(field.name for field in _fields(settings) if field.metadata.get("searchable", True))
+    kind = settings if isinstance(settings, type) else type(settings)
+    return frozenset(field.name for field in for_users(kind) if field.metadata["searchable"])
 
 
 def silent(settings: Any) -> frozenset[str]:
@@ -113,6 +119,9 @@ def silent(settings: Any) -> frozenset[str]:
 class CampaignSettings:
     """Settings that every experiment has."""
 
+    # Type of what the study sets for each cell.
+    parameters: ClassVar[type[CellParameters]] = CellParameters
+
     preset: str = setting(
         "demo", "a named set of settings; anything given beside it wins", group="design", material=False, searchable=False
     )
@@ -122,6 +131,7 @@ class CampaignSettings:
         path=True,
         group="design",
         silent=True,
+        advanced=True,
     )
     frameworks: tuple[str, ...] = setting(
         ("pytorch", "tensorflow"), "what is compared, the baseline first", group="design", material=False
@@ -151,6 +161,7 @@ class CampaignSettings:
         group="design",
         material=False,
         searchable=False,
+        advanced=True,
     )
     vary: str = setting(
         "",
@@ -166,6 +177,7 @@ class CampaignSettings:
         group="design",
         material=False,
         searchable=False,
+        advanced=True,
     )
     seed: int = setting(
         0,
@@ -182,6 +194,7 @@ class CampaignSettings:
         "oneDNN's, or the framework's own",
         choices=("profiled", "heuristic", "fixed", "onednn", "plain"),
         group="machine",
+        advanced=True,
     )
     threads: int = setting(
         0, "CPU threads of every framework alike; 0: one for each CPU it may use", minimum=0, maximum=1_024, group="machine"
@@ -192,7 +205,6 @@ class CampaignSettings:
         "both: in turns; auto: both where all cells run on a GPU, else step",
         choices=("auto", "step", "free", "both"),
         group="clock",
-        before="step",
         searchable=False,
     )
     window_steps: int = setting(
@@ -201,15 +213,14 @@ class CampaignSettings:
         minimum=1,
         maximum=MAX_WINDOW,
         group="clock",
-        before=10,
         searchable=False,
+        advanced=True,
     )
     pairing: str = setting(
         "sequential",
         "sequential: one cell after the other; interleaved: all cells of a block are alive and take turns",
         choices=("sequential", "interleaved"),
         group="clock",
-        before="sequential",
         searchable=False,
     )
     turn_steps: int = setting(
@@ -218,8 +229,8 @@ class CampaignSettings:
         minimum=1,
         maximum=MAX_STEPS,
         group="clock",
-        before=5,
         searchable=False,
+        advanced=True,
     )
     reserve_cores: int = setting(
         0,
@@ -227,14 +238,14 @@ class CampaignSettings:
         minimum=0,
         maximum=1_023,
         group="machine",
-        before=0,
+        advanced=True,
     )
     pin: str = setting(
         "none",
         "auto: cells stay on a fixed set of cores, one thread of each, and the parent on another where there are three",
         choices=("none", "auto"),
         group="machine",
-        before="none",
+        advanced=True,
     )
     executor: str = setting(
         "local",
@@ -243,6 +254,7 @@ class CampaignSettings:
         group="cluster",
         material=False,
         searchable=False,
+        advanced=True,
     )
     partition: str = setting(
         "",
@@ -250,6 +262,7 @@ class CampaignSettings:
         group="cluster",
         material=False,
         searchable=False,
+        advanced=True,
     )
     nodes: int = setting(
         1,
@@ -259,6 +272,7 @@ class CampaignSettings:
         group="cluster",
         material=False,
         searchable=False,
+        advanced=True,
     )
     gres: str = setting(
         "",
@@ -266,6 +280,7 @@ class CampaignSettings:
         group="cluster",
         material=False,
         searchable=False,
+        advanced=True,
     )
     time_limit: str = setting(
         "1h",
@@ -273,6 +288,7 @@ class CampaignSettings:
         group="cluster",
         material=False,
         searchable=False,
+        advanced=True,
     )
     require_idle_machine: bool = setting(
         False,
@@ -280,6 +296,7 @@ class CampaignSettings:
         group="machine",
         material=False,
         searchable=False,
+        advanced=True,
     )
     others_limit_percent: float = setting(
         OTHERS_LIMIT_PERCENT,
@@ -289,6 +306,7 @@ class CampaignSettings:
         group="machine",
         material=False,
         searchable=False,
+        advanced=True,
     )
     repeat_odd_block: bool = setting(
         True,
@@ -296,6 +314,7 @@ class CampaignSettings:
         group="design",
         material=False,
         searchable=False,
+        advanced=True,
     )
     cool_down_seconds: float = setting(
         120.0,
@@ -304,6 +323,7 @@ class CampaignSettings:
         maximum=86_400,
         group="machine",
         searchable=False,
+        advanced=True,
     )
     sensor_seconds: float = setting(
         0.0,
@@ -312,12 +332,13 @@ class CampaignSettings:
         maximum=3_600,
         group="machine",
         searchable=False,
+        advanced=True,
     )
     flush_denormals: bool = setting(
         True,
         "take numbers below 1.2e-38 for 0 on the CPU, in every framework alike; false: compute with them, PyTorch only",
         group="machine",
-        before=False,
+        advanced=True,
     )
     pythons: tuple[str, ...] = setting(
         (),
@@ -325,15 +346,18 @@ class CampaignSettings:
         group="machine",
         material=False,
         searchable=False,
+        advanced=True,
     )
     malloc: str = setting(
         "system",
         "freed memory: system: the C library decides, in some processes anew in every step; keep: it stays with the process",
         choices=("system", "keep"),
         group="machine",
-        before="system",
+        advanced=True,
     )
-    memory_limit: str = setting("none", "what a cell may allocate on the host, such as 2GiB; none: no limit", group="machine")
+    memory_limit: str = setting(
+        "none", "what a cell may allocate on the host, such as 2GiB; none: no limit", group="machine", advanced=True
+    )
     aa: bool = setting(
         False,
         "the baseline once more in every block: it must come out as equal (A/A)",
@@ -348,6 +372,7 @@ class CampaignSettings:
         maximum=10,
         group="verdict",
         searchable=False,
+        advanced=True,
     )
     allow_unequal: bool = setting(
         False,
@@ -355,6 +380,7 @@ class CampaignSettings:
         group="verdict",
         material=False,
         searchable=False,
+        advanced=True,
     )
     protocol: str = setting(
         "sound",
@@ -363,6 +389,7 @@ class CampaignSettings:
         group="verdict",
         material=False,
         searchable=False,
+        advanced=True,
     )
     margin: float = setting(
         0.03,
@@ -386,6 +413,7 @@ class CampaignSettings:
         group="records",
         material=False,
         searchable=False,
+        advanced=True,
     )
     team: str = setting("", "whose runs these are (tag team)", group="records", material=False, searchable=False)
     journal: str = setting(
@@ -394,9 +422,15 @@ class CampaignSettings:
         path=True,
         group="records",
         silent=True,
+        advanced=True,
     )
     cache: str = setting(
-        ".evenhand/cache", "folder for data and features, so that they are computed once", path=True, group="records", silent=True
+        ".evenhand/cache",
+        "folder for data and features, so that they are computed once",
+        path=True,
+        group="records",
+        silent=True,
+        advanced=True,
     )
     dry_run: bool = setting(
         False,
@@ -415,6 +449,16 @@ class CampaignSettings:
     def on_cluster(self) -> bool:
         """Whether cells run on other machines than the one that this process runs on."""
         return self.executor != "local"
+
+    @property
+    def several_devices(self) -> tuple[str, ...]:
+        """Devices that are compared, as the user wrote them; empty: `device` only."""
+        return ()
+
+    @property
+    def workers_of_a_cell(self) -> int:
+        """Most processes of a cell that train together."""
+        return 1
 
     @property
     def nodes_of_a_job(self) -> int:
@@ -443,11 +487,10 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
     if "settings" in fields and given.get("settings"):
         given = {**read(Path(_text("settings", given["settings"]))), **given}
     for name in given:
+        refuse_parameter(kind, name)
         if name not in fields:
             names = [field.name for field in for_users(kind)]
             raise WrongCall(f"there is no setting '{plain.short(name)}'{suggestion(name, names)}")
-        if fields[name].metadata["group"] == SET_BY_STUDY:
-            raise WrongCall(why_not_for_users(fields[name]))
     types_ = typing.get_type_hints(kind)
     values = {name: convert(name, text, types_[name]) for name, text in given.items()}
     settings = kind(**{**of_preset(presets, given), **values})
@@ -456,13 +499,39 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
 
 
 def for_users(kind: type[Any]) -> list[dataclasses.Field[Any]]:
-    """Return the settings that a caller can set: a study sets the others, cell by cell."""
-    return [field for field in _fields(kind) if field.metadata["group"] != SET_BY_STUDY]
+    """Return the settings that a caller can set: a study sets its parameters, cell by cell."""
+    return [field for field in _fields(kind) if field.name not in _parameters(kind)]
 
 
-def why_not_for_users(field: dataclasses.Field[Any]) -> str:
-    """Return why a setting of the group `SET_BY_STUDY` is refused, and what to set instead."""
-    return f"{field.name} is set by the study, cell by cell; set {' or '.join(field.metadata['instead'])} instead"
+def refuse_parameter(kind: type[Any], name: str, where: str = "") -> None:
+    """Raise WrongCall for a parameter of cells, with what to set instead."""
+    if name in _parameters(kind):
+        instead = " or ".join(_parameters(kind)[name].metadata["instead"])
+        raise WrongCall(f"{where}{name} is set by the study, cell by cell; set {instead} instead")
+
+
+def _parameters(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    is_study = issubclass(kind, CampaignSettings)
+    return {field.name: field for field in _fields(kind.parameters)} if is_study else {}
+
+
+def of_cell(settings: S, values: Mapping[str, Any]) -> S:
+    """Return the settings of a cell.
+
+    Args:
+        settings: The user's, or those of a cell.
+        values: The cell's own values of settings, and its parameters.
+    """
+    kind: Any = type(settings)
+    if not isinstance(settings, settings.parameters):
+        kind = _cell_type(kind)
+    cell: S = kind(**{**vars(settings), **values})
+    return cell
+
+
+@functools.cache
+def _cell_type(kind: type[Any]) -> type[Any]:
+    return dataclasses.make_dataclass(kind.__name__, (), bases=(kind.parameters, kind), frozen=True)
 
 
 def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> dict[str, Any]:
@@ -473,12 +542,6 @@ def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]
     if preset not in presets:
         raise WrongCall(f"there is no preset '{plain.short(preset)}'; have {', '.join(presets)}")
     return {**presets[preset], "preset": preset}
-
-
-def flags(kind: type[Any]) -> set[str]:
-    """Names of the settings that are true or false."""
-    types_ = typing.get_type_hints(kind)
-    return {field.name for field in _fields(kind) if types_[field.name] is bool}
 
 
 def read(path: Path) -> dict[str, str]:
@@ -569,10 +632,6 @@ def convert(name: str, text: str, kind: Any) -> Any:
     text = _text(name, text)
     if typing.get_origin(kind) is tuple:
         return tuple(convert(name, part.strip(), typing.get_args(kind)[0]) for part in text.split(",") if part.strip())
-    if isinstance(kind, types.UnionType):
-        return (
-            None if text in ("", "none") else convert(name, text, next(k for k in typing.get_args(kind) if k is not type(None)))
-        )
     if kind is bool:
         if text.lower() in ("true", "yes", "1", "false", "no", "0"):
             return text.lower() in ("true", "yes", "1")
@@ -613,34 +672,15 @@ def to_text(value: Any) -> str:
 
 def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     """Settings from JSON values, as the journal keeps them."""
-    known = {field.name for field in _fields(kind)}
-    kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
-    return kind(**kept)
+    fields = {field.name: field for field in _fields(kind)}
+    for name, field in fields.items():
+        if name not in values and field.metadata["material"]:
+            raise WrongCall(f"resume: the campaign did not record {name}; start anew")
+    return kind(**{name: _of_json(values[name]) for name in fields if name in values})
 
 
-def unrecorded(settings: Any, values: Mapping[str, Any]) -> frozenset[str]:
-    """Return names of the settings that can change a measurement and that recorded values lack."""
-    fields = [field for field in _fields(settings) if field.metadata.get("material", True)]
-    return frozenset(field.name for field in fields if field.name not in values)
-
-
-def as_before(settings: T, values: Mapping[str, Any]) -> T:
-    """Return settings with which cells do what those did whose recorded values lack newer settings.
-
-    Raises:
-        WrongCall: for a setting of which it is not known what they did.
-    """
-    lacking = unrecorded(settings, values)
-    known: dict[str, Any] = {}
-    for field in _fields(settings):
-        if field.name in lacking:
-            known[field.name] = field.metadata.get("before")
-            if known[field.name] is None:
-                raise WrongCall(
-                    f"resume: the campaign began before there was the setting {field.name}, "
-                    "and what its cells did is not recorded; start anew"
-                )
-    return dataclasses.replace(settings, **known)  # type: ignore[type-var]
+def _of_json(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def suggestion(name: str, names: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from experiments.config import settings as settings_
-from experiments.config.settings import SET_BY_STUDY, CampaignSettings
+from experiments.config.settings import CampaignSettings
 from tracking import plain
 from tracking.errors import WrongCall
 
@@ -140,14 +140,13 @@ def _check_name(name: str, settings: CampaignSettings) -> None:
     """Raises WrongCall for a setting that is no cell's."""
     fields = {field.name: field for field in dataclasses.fields(settings)}
     can = can_vary(settings)
+    settings_.refuse_parameter(type(settings), name, "vary: ")
     if name not in fields:
         lists = [one for one in (f"{name}s",) if one in fields]
         right = f"; name several in {lists[0]}=a,b" if lists else settings_.suggestion(name, dict.fromkeys(can))
         raise WrongCall(f"vary: there is no setting '{plain.short(name)}'{right}")
     if name in can:
         return
-    if fields[name].metadata["group"] == SET_BY_STUDY:
-        raise WrongCall(f"vary: {settings_.why_not_for_users(fields[name])}")
     if isinstance(getattr(settings, name), tuple) and fields[name].metadata["group"] not in ("machine", "verdict"):
         raise WrongCall(f"vary: {name} lists what is compared already; name several in {name}=a,b")
     raise WrongCall(

@@ -7,10 +7,10 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from types import ModuleType
 from typing import Any
 
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Study
 
 # What can be compared where one run trains more than the other: rates, and what a step, a request or the memory takes.
 RATES = (
@@ -21,17 +21,6 @@ RATES = (
 
 # The settings that say how long a training is.
 LENGTH = ("steps_per_epoch", "epochs")
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """How the training of a study scales with the batch size.
-
-    examples: what its `DatasetInfo.counts` calls the examples of an epoch. measured_steps: after the warm-up, at least.
-    """
-
-    examples: str
-    measured_steps: int = 12
 
 
 @dataclass(frozen=True)
@@ -80,9 +69,9 @@ class Length:
         return min(seen), max(seen)
 
 
-def of(study: ModuleType, settings: CampaignSettings, counts: Mapping[str, int], kept: Collection[str] = ()) -> Length | None:
+def of(study: Study, settings: CampaignSettings, counts: Mapping[str, int], kept: Collection[str] = ()) -> Length | None:
     """The length of a training with these settings; None where the study does not say how it scales. counts: of its data."""
-    scaling: Scaling | None = getattr(study, "SCALING", None)
+    scaling = study.scaling
     if scaling is None:
         return None
     values: Any = settings

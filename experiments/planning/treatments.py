@@ -4,44 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from experiments.config import devices, variation
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Study, Treatment
 from tracking.errors import WrongCall
 
 MAX_CELLS = 100_000
-S = TypeVar("S", bound=CampaignSettings)
 
 
-@dataclass(frozen=True)
-class Treatment:
-    """One cell of every block: its framework, its stage of the workload, the settings that are its own.
-
-    group: what is compared with what; a group's cells run one after the other.
-    control: why it is there, for a cell that no verdict is asked of ("A/A"); empty for what is compared.
-    sensed: whether the sensors are read while it runs.
-    environment: variables of its cells' processes; None: one that they do not have.
-    """
-
-    name: str
-    framework: str
-    stage: str = "train"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    group: str = ""
-    control: str = ""
-    sensed: bool = True
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-
-    def merged(self, settings: S) -> S:
-        """Return the settings of its cells: the campaign's, with those that are its own."""
-        return dataclasses.replace(settings, **self.settings)
-
-
-def of(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
+def of(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
     """A study's own treatments, where it states them, or every framework once; then the controls that were asked for.
 
     Each of them is there with every value of what is varied; the controls with the first, the baseline. Raises WrongCall where
@@ -60,24 +34,22 @@ def of(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
     return tuple(found)
 
 
-def _with_level(treatment: Treatment, level: variation.Level, name: str, study: ModuleType) -> Treatment:
+def _with_level(treatment: Treatment, level: variation.Level, name: str, study: Study) -> Treatment:
     own = {**level.settings, **treatment.settings}
     if any(own[key] != value for key, value in level.settings.items()):
-        raise WrongCall(f"vary: {study.__name__.rpartition('.')[2]} sets {name} itself, cell by cell")
+        raise WrongCall(f"vary: {study.name} sets {name} itself, cell by cell")
     return dataclasses.replace(treatment, name=f"{treatment.name} · {level.label}", settings=own, environment=level.environment)
 
 
-def _of_study(study: ModuleType, settings: CampaignSettings) -> tuple[Treatment, ...]:
-    own = getattr(study, "treatments", None)
-    found: tuple[Treatment, ...] = own(settings) if own else (*compared(settings), *controls(settings))
+def _of_study(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
+    found = study.treatments(settings) if study.treatments else (*compared(settings), *controls(settings))
     check_count(settings, found)
     if (settings.aa or settings.inject_delay) and any(one.group for one in found):
         raise WrongCall(
             "aa, inject_delay: several groups of cells have no controls; ask for them in a campaign of a single group"
         )
     if not {one.name for one in controls(settings)} <= {one.name for one in found}:
-        name = study.__name__.rpartition(".")[2]
-        raise WrongCall(f"aa, inject_delay: {name} has no controls; leave them out")
+        raise WrongCall(f"aa, inject_delay: {study.name} has no controls; leave them out")
     return found
 
 
@@ -95,10 +67,9 @@ def require_single_steps(settings: CampaignSettings, study: str) -> None:
         raise WrongCall(f"timing={kind}: {study} compares steps that are timed one by one; take timing=step")
 
 
-def models_of(study: ModuleType, settings: CampaignSettings) -> tuple[str, ...]:
+def models_of(study: Study, settings: CampaignSettings) -> tuple[str, ...]:
     """The models that a campaign measures: those that the settings name, where the study asks them, or the study's own."""
-    own = getattr(study, "models", None)
-    found = (own(one) if own else (study.MODEL,) for one in variation.each(settings))
+    found = map(study.models, variation.each(settings))
     return tuple(dict.fromkeys(name for names in found for name in names))
 
 

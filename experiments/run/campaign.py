@@ -7,8 +7,8 @@ from pathlib import Path
 from experiments.config import devices
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Treatment
 from experiments.planning.design import Cell
-from experiments.planning.treatments import Treatment
 from experiments.run import previous
 from experiments.run.cell_run import CellTask
 from experiments.run.preparation import PreparedCampaign

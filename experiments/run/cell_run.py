@@ -19,8 +19,7 @@ from experiments.config import devices, interpreters, variation
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.contract import CellSpec, Job, Prepared
-from experiments.planning.treatments import Treatment
+from experiments.contract import CellSpec, Job, Prepared, Treatment
 from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
@@ -163,7 +162,7 @@ def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) ->
     not_sent = settings_.silent(settings) | settings_.of_group(settings, "cluster")
     return CellSpec(
         run=task.run,
-        workload=prepared.module.WORKLOAD,
+        workload=prepared.module.workload,
         stage=treatment.stage,
         framework=treatment.framework,
         device=devices.resolve(settings.device, settings),
@@ -185,10 +184,10 @@ def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) ->
 
 def _run_opened(recorder: Recorder, prepared: PreparedCampaign, spec: CellSpec, task: CellTask) -> RunOpened:
     settings, data = task.treatment.merged(prepared.settings), prepared.data_for(task.treatment)
-    logged = logged_settings(prepared.settings, task.treatment, recorder.recorded_settings)
+    logged = logged_settings(prepared.settings, task.treatment)
     common = {
         "campaign": f"run:{recorder.run}",
-        "model": own_models.labelled(getattr(settings, "model", "") or prepared.module.MODEL),
+        "model": own_models.labelled(task.treatment.settings.get("model") or prepared.module.models(settings)[0]),
         "dataset": data.dataset.name,
         "settings_hash": settings_hash(logged, settings_.immaterial(settings)),
         **origin_tags(prepared.study, prepared.settings, spec.framework),
@@ -256,7 +255,7 @@ def environment_digest(settings: CampaignSettings) -> str:
 def distinguishing_settings(study: str, settings: CampaignSettings, left_out: Collection[str]) -> str:
     """Return the first settings that are not the preset's, for the name of a run; empty if there is none."""
     module = studies.load(study)
-    preset = settings_.parse(module.Settings, module.PRESETS, {"preset": settings.preset})
+    preset = settings_.parse(module.settings, module.presets, {"preset": settings.preset})
     shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
     before, now = settings_.as_text(preset), settings_.as_text(settings)
     ordered = sorted(now, key=lambda name: name in shared)
@@ -276,26 +275,16 @@ def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:
     return devices.sensor_seconds(treatment.merged(settings)) if treatment.sensed else 0.0
 
 
-def logged_settings(
-    campaign: CampaignSettings, treatment: Treatment, recorded: Mapping[str, Any] | None = None
-) -> dict[str, str]:
-    """Return what the runs of a treatment's cells log of their settings, as text.
-
-    Args:
-        campaign: The settings of the campaign.
-        treatment: Whose own settings come on top.
-        recorded: What the campaign's journal has of them. A newer setting is not logged: the first
-            cells, which it must be comparable with, do not have it.
-    """
+def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:
+    """Return what the runs of a treatment's cells log of their settings, as text."""
     settings = treatment.merged(campaign)
-    newer = frozenset() if recorded is None else settings_.unrecorded(settings, recorded)
     silent = settings_.silent(settings)
     texts = {name: text for name, text in settings_.as_text(settings).items() if name not in silent}
     device, threads = devices.resolve(settings.device, settings), threads_of_cells(settings)
     own = {f"{variation.ENVIRONMENT}{name}": text or variation.UNSET for name, text in treatment.environment.items()}
     period = settings_.to_text(devices.sensor_seconds(settings))
     resolved = {"device": device, "threads": str(threads), "sensor_seconds": period, "timing": devices.timing(settings)}
-    return {name: text for name, text in {**texts, **own, **resolved}.items() if name not in newer}
+    return {**texts, **own, **resolved}
 
 
 def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:

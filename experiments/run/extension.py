@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from experiments import studies
 from experiments.comparison.report.remarks import Advice
@@ -47,7 +48,7 @@ def request(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
     folder = resume.find(f"run={wanted}", wanted, root)
     description = journal.read_campaign(folder)
     Journal(folder).close()  # raises while another process writes it
-    settings: CampaignSettings = settings_.from_values(studies.load(description["study"]).Settings, description["settings"])
+    settings: CampaignSettings = settings_.from_values(studies.load(description["study"]).settings, description["settings"])
     last = (_blocks_run(folder) if settings.until_settled else settings.blocks) + blocks
     if last > MAX_BLOCKS:
         raise WrongCall(f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}")
@@ -98,9 +99,9 @@ def advice_of_ended(campaigns: Mapping[str, str], root: Path, blocks: int, strat
         extension = request(meant[0], blocks, CampaignSettings.budget, root)
         description = journal.read_campaign(root / extension.run_id)
         before = description["settings"]
-        settings = settings_.from_values(studies.load(extension.study).Settings, before)
-        lengths = {name: int(text) for name, text in extension.given.items() if name in ("blocks", "max_blocks")}
-        settings = replace(settings_.as_before(settings, before), **lengths)
+        settings = settings_.from_values(studies.load(extension.study).settings, before)
+        lengths: dict[str, Any] = {name: int(text) for name, text in extension.given.items() if name in ("blocks", "max_blocks")}
+        settings = replace(settings, **lengths)
         resume.require_extendable(settings, before, root / extension.run_id, description["run"])
     except WrongCall:
         return None
@@ -111,7 +112,7 @@ def options(wanted: Mapping[str, str], study: str) -> list[str]:
     """Return the options that make these settings, where the preset does not."""
     module = studies.load(study)
     preset = {"preset": wanted["preset"]}
-    otherwise = settings_.as_text(settings_.parse(module.Settings, module.PRESETS, preset))
-    names = {field.name for field in settings_.for_users(module.Settings)} - {"settings", "resume"}
+    otherwise = settings_.as_text(settings_.parse(module.settings, module.presets, preset))
+    names = {field.name for field in settings_.for_users(module.settings)} - {"settings", "resume"}
     differ = {name: text for name, text in wanted.items() if text != otherwise[name] and name in names}
     return [f"--{name}={text}" for name, text in {**preset, **differ}.items()]

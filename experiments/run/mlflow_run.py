@@ -8,8 +8,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
+from experiments.contract import Study
 from tracking import accounts
 from tracking.limits import RUN_NAME_CHARACTERS
 from tracking.records import Record, RunKind, RunOpened
@@ -50,12 +50,12 @@ def keep(store: Store, wanted: RunOpened, records: Sequence[Record], folder: Pat
     return store.page(opened.experiment, run_id)
 
 
-def describe(store: Store, experiment: str, study: ModuleType) -> None:
+def describe(store: Store, experiment: str, study: Study) -> None:
     """What stands above an experiment's runs before there is a result."""
-    of_phase = {one.metric.partition("/")[0]: f"metrics.{one.metric}" for one in reversed(study.OUTCOMES)}
+    of_phase = {one.metric.partition("/")[0]: f"metrics.{one.metric}" for one in reversed(study.outcomes)}
     told = [of_phase[phase] for phase in ("train", "inference") if phase in of_phase]
     runs = store.share_columns(experiment, [*told, "tags.framework", "tags.block", "tags.outcome"])
-    text = f"{study.TITLE}\n\nOne campaign per launch, [one run per cell]({runs}); the verdict is in the campaign's report."
+    text = f"{study.title}\n\nOne campaign per launch, [one run per cell]({runs}); the verdict is in the campaign's report."
     store.describe_experiment(experiment, text)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments import workloads
 from experiments.comparison.judgement import ComparisonResult
 from experiments.config import settings as settings_
 from experiments.config.console import Display
@@ -173,13 +173,13 @@ def measure(campaign: Campaign, rule: StoppingRule) -> bool:
 
 
 def _warnings_after_extraction(prepared: PreparedCampaign) -> Sequence[str]:
-    workload = importlib.import_module(f"experiments.workloads.{prepared.module.WORKLOAD}.prepare")
+    if not (after_extraction := workloads.load(prepared.module.workload).after_extraction):
+        return ()
     treatments = {id(prepared.data_for(treatment)): treatment for treatment in prepared.plan.treatments}
     warnings: dict[str, None] = {}
     for treatment in treatments.values():
         data = prepared.data_for(treatment)
-        if "features" in data.inputs:
-            warnings |= dict.fromkeys(workload.after_extraction(treatment.merged(prepared.settings), data))
+        warnings |= dict.fromkeys(after_extraction(treatment.merged(prepared.settings), data))
     return tuple(warnings)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from types import ModuleType
 from typing import Any
 
 from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from experiments.config.variation import Variation
+from experiments.contract import Study, Treatment
 from experiments.planning import treatments
-from experiments.planning.treatments import Treatment
 from tracking.errors import WrongCall
 
 
@@ -44,50 +43,49 @@ class Plan:
         return f"nothing to compare: {name} is measured alone, without a verdict; name two frameworks, or add aa=true"
 
 
-def of_study(module: ModuleType, settings: CampaignSettings) -> Plan:
+def of_study(study: Study, settings: CampaignSettings) -> Plan:
     """The study's design. The baseline is the study's, or the first treatment, or its framework where there are groups."""
-    found = treatments.of(module, settings)
+    found = treatments.of(study, settings)
     if varied := variation.parse(settings):
-        return _of_levels(module, settings, varied, found)
+        return _of_levels(study, settings, varied, found)
     first = found[0].framework if found[0].group else found[0].name
     return Plan(
-        title=module.TITLE,
-        factor=getattr(module, "FACTOR", "framework"),
-        baseline=module.baseline(settings) if hasattr(module, "baseline") else getattr(module, "BASELINE", first),
+        title=study.title,
+        factor=study.factor,
+        baseline=study.baseline(settings) if study.baseline else first,
         treatments=found,
-        strata=module.strata(settings) if hasattr(module, "strata") else (),
-        allowed_to_differ=getattr(module, "ALLOWED_TO_DIFFER", ()),
-        along=getattr(module, "FRONTIER", ""),
+        strata=study.strata(settings),
+        allowed_to_differ=study.allowed_to_differ,
+        along=study.grows_with,
     )
 
 
-def _of_levels(module: ModuleType, settings: CampaignSettings, varied: Variation, found: tuple[Treatment, ...]) -> Plan:
+def _of_levels(study: Study, settings: CampaignSettings, varied: Variation, found: tuple[Treatment, ...]) -> Plan:
     """Return the design whose factor is the varied setting; what the study compares is a stratum of it."""
-    factor = getattr(module, "FACTOR", "framework")
+    factor = study.factor
     if factor == "treatment":
         raise WrongCall(f"vary={varied.name}: this experiment compares a framework with itself; ask another experiment")
     compared = {one.framework if factor == "framework" else one.settings[factor] for one in found if not one.control}
-    own = module.strata(settings) if hasattr(module, "strata") else ()
     return Plan(
-        title=f"{varied}: {module.TITLE}",
+        title=f"{varied}: {study.title}",
         factor=varied.name,
         baseline=varied.levels[0].text,
         treatments=found,
-        strata=(*((factor,) if len(compared) > 1 else ()), *(name for name in own if name != factor)),
-        allowed_to_differ=(*getattr(module, "ALLOWED_TO_DIFFER", ()), "dataset", "model"),
+        strata=(*((factor,) if len(compared) > 1 else ()), *(name for name in study.strata(settings) if name != factor)),
+        allowed_to_differ=(*study.allowed_to_differ, "dataset", "model"),
         own_inputs=bool(varied.levels[0].settings),
-        along=getattr(module, "FRONTIER", ""),
-        rates_only=_rates_only(module, varied, settings),
+        along=study.grows_with,
+        rates_only=_rates_only(study, varied, settings),
     )
 
 
-def _rates_only(module: ModuleType, varied: Variation, settings: CampaignSettings) -> str:
+def _rates_only(study: Study, varied: Variation, settings: CampaignSettings) -> str:
     """Return why totals and what was learned are not judged: as many steps of larger batches train more."""
     values: Any = settings
-    if varied.name != "batch_size" or not hasattr(module, "SCALING") or not values.steps_per_epoch:
+    if varied.name != "batch_size" or not study.scaling or not values.steps_per_epoch:
         return ""
     seen = [values.epochs * values.steps_per_epoch * level.settings["batch_size"] for level in varied.levels]
-    what = module.SCALING.examples.replace("_", " ")
+    what = study.scaling.examples.replace("_", " ")
     return f"one training sees {min(seen):,} {what}, another {max(seen):,}: only rates can be compared"
 
 
@@ -109,6 +107,5 @@ def from_values(values: Mapping[str, Any]) -> Plan:
         Treatment(**{**one, "settings": {k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()}})
         for one in values["treatments"]
     )
-    values = {"allowed_to_differ" if name == "spans" else name: value for name, value in values.items()}  # its former name
     lists = {name: tuple(values[name]) for name in ("strata", "allowed_to_differ")}
     return Plan(**{**values, **lists, "treatments": found})

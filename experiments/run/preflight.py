@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from experiments import studies
@@ -17,9 +16,8 @@ from experiments.config import devices, interpreters
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import DEVICE, CellSpec, Prepared
+from experiments.contract import DEVICE, CellSpec, Prepared, Study, Treatment
 from experiments.planning import treatments
-from experiments.planning.treatments import Treatment
 from experiments.run import parity_cache
 from experiments.run import plan as plan_
 from experiments.run.cell_process import CellProcess
@@ -156,7 +154,7 @@ def check_frameworks(
             name, device = treatment.framework, devices.to_open(own.device, own)
             values = {k: v for k, v in devices.values_of_cell(own).items() if k not in silent}
             spec = CellSpec(
-                *(name, module.WORKLOAD, "check", name, device, 1, 0, values, dict(data.inputs)),
+                *(name, module.workload, "check", name, device, 1, 0, values, dict(data.inputs)),
                 *(folder, f"{name}-{number}", f"{folder}/none"),
                 environment=dict(treatment.environment),
                 **more,
@@ -236,7 +234,7 @@ def prove(study: str, settings: CampaignSettings, compared: Sequence[Treatment],
     if not found:
         return ParityCheck()
     different = parity_cache.differences(found)
-    if hasattr(module, "side") and not settings.allow_unequal:
+    if module.side and not settings.allow_unequal:
         warnings, unequal = [f"not equal, and so not measured: {line}" for line in different], False
     else:
         warnings, unequal, refused = [f"UNEQUAL: {line}" for line in different], bool(different), {}
@@ -266,18 +264,18 @@ def proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
 def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
     """Return the models that go through the gate: none where everything compared computes by the same code."""
     module = studies.load(study)
-    apart = module.strata(settings) if hasattr(module, "strata") else ()
+    apart = module.strata(settings)
     alone = len(settings.frameworks) < 2 or "framework" in apart
-    return () if alone and not hasattr(module, "side") else treatments.models_of(module, settings)
+    return () if alone and not module.side else treatments.models_of(module, settings)
 
 
-def _sides(module: ModuleType, settings: CampaignSettings, compared: Sequence[Treatment], model: str) -> dict[str, Side]:
+def _sides(module: Study, settings: CampaignSettings, compared: Sequence[Treatment], model: str) -> dict[str, Side]:
     """Return who has to compute a model alike, each with the interpreter that computes it.
 
     These are the treatments of a study that says what is a side's own, or the frameworks.
     """
     sides = {name: Side(name) for name in settings.frameworks}
-    if hasattr(module, "side"):
+    if module.side:
         own = {one.name: module.side(one) for one in compared if one.settings.get("model") == model}
         sides = own or sides
     pythons = settings.pythons

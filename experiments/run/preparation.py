@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
-from experiments import studies
+from experiments import studies, workloads
 from experiments.config import devices, interpreters, memory, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import Prepared
+from experiments.contract import Prepared, Study, Treatment
 from experiments.planning import treatments
-from experiments.planning.treatments import Treatment
 from experiments.run import backends, preflight, scheduler
 from experiments.run.machine_state import MachineProbe, MachineState
 from experiments.run.plan import Plan, of_study
@@ -49,7 +46,7 @@ class PreparedCampaign:
     launches: str = ""
 
     @property
-    def module(self) -> ModuleType:
+    def module(self) -> Study:
         return studies.load(self.study)
 
     def data_for(self, treatment: Treatment) -> Prepared:
@@ -69,7 +66,7 @@ def prepare(study: str, settings: CampaignSettings, display: Display, plan: Plan
         WrongCall: For what is wrong, and what would be right.
     """
     # jobs look at their nodes themselves
-    probe = None if settings.on_cluster else MachineProbe(devices.of(settings)[0], devices.most_workers(settings))
+    probe = None if settings.on_cluster else MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell)
     data = prepare_data(study, settings, display)
     store = Store()
     store.check()
@@ -80,8 +77,7 @@ def prepare(study: str, settings: CampaignSettings, display: Display, plan: Plan
         raise WrongCall(f"require_idle_machine=true: {machine.troubles[0]}; try again when it is free, or with false")
     checked = preflight.check_devices(study, settings, data, display, plan)
     settings, plan = checked.settings, _by_machine(checked.plan, checked.settings)
-    after_checks = getattr(_workload(study), "after_checks", None)
-    if after_checks:
+    if after_checks := workloads.load(studies.load(study).workload).after_checks:
         data = after_checks(data, [result.findings for result in checked.results])
     own_data = {}
     if plan.own_inputs:
@@ -121,10 +117,9 @@ def prepare_data(study: str, settings: CampaignSettings, display: Display) -> Pr
 def read_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
     """Return the data, read or made in the cache, and checked against the settings. Raises WrongCall."""
     module = studies.load(study)
-    data: Prepared = _workload(study).prepare(settings, display.step)
+    data = workloads.load(module.workload).prepare(settings, display.step)
     treatments.of(module, settings)  # raises for what it does not know
-    warnings = getattr(module, "warnings", None)
-    return dataclasses.replace(data, warnings=(*data.warnings, *warnings(settings))) if warnings else data
+    return dataclasses.replace(data, warnings=(*data.warnings, *module.warnings(settings)))
 
 
 def check_settings(study: str, settings: CampaignSettings) -> None:
@@ -149,10 +144,6 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
 def nothing_to_compare(study: str, settings: CampaignSettings, plan: Plan | None) -> str:
     """Return a warning that a single treatment is measured without a verdict; empty where there are several."""
     return (plan or of_study(studies.load(study), settings)).nothing_to_compare
-
-
-def _workload(study: str) -> ModuleType:
-    return importlib.import_module(f"experiments.workloads.{studies.load(study).WORKLOAD}.prepare")
 
 
 def _by_machine(plan: Plan, settings: CampaignSettings) -> Plan:

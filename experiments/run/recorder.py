@@ -27,7 +27,7 @@ class Recorder:
 
     part_of: the campaign's folder, where these records are a part of it only, which another process
     collects and delivers. place_tags: of where such a part runs. called: who is meant where a signal
-    ends a cell. nodes: that cells may use, see `CellSpec`. recorded_settings: as the journal has them.
+    ends a cell. nodes: that cells may use, see `CellSpec`.
     """
 
     def __init__(self, records: Journal, display: Display, device: str, part_of: Path | None = None) -> None:
@@ -37,7 +37,6 @@ class Recorder:
         self.run_id: str = description["run_id"]
         self.experiment: str = description["experiment"]
         self.resume_command = _resume_command(description, self.folder.parent)
-        self.recorded_settings: Mapping[str, Any] = description["settings"]
         self.machine = machine_state.from_values(description.get("idle", {}))
         self.place_tags: dict[str, str] = {}
         self.called = "the campaign"

@@ -48,12 +48,12 @@ def judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
     settings, plan, study = prepared.settings, prepared.plan, prepared.module
     online = recorder.deliver()
     runs = recorder.store.children(recorder.run_id, recorder.experiment) if online else finished.from_journal(recorder.folder)
-    is_own_design = plan.factor == getattr(study, "FACTOR", "framework")  # what a study adds is about what it compares
-    also = getattr(study, "also", None) if is_own_design else None
+    is_own_design = plan.factor == study.factor  # what a study adds is about what it compares
+    also = study.also if is_own_design else None
     options = ReportOptions(
         f"{plan.title} · {settings.preset}",
-        study.PUBLISHED if is_own_design else (),
-        study.SOURCE if is_own_design else "",
+        study.published if is_own_design else (),
+        study.source if is_own_design else "",
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
         figures=settings.figures,
         more_blocks=partial(extension.advice, campaign),

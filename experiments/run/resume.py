@@ -52,8 +52,8 @@ def same_settings(study: str, recorded: Mapping[str, Any], given: Mapping[str, s
         WrongCall: For others than those recorded, and for a newer setting whose value they may not have had.
     """
     module = studies.load(study)
-    settings: CampaignSettings = settings_.as_before(settings_.from_values(module.Settings, recorded), recorded)
-    wanted = settings_.parse(module.Settings, module.PRESETS, given)
+    settings = settings_.from_values(module.settings, recorded)
+    wanted = settings_.parse(module.settings, module.presets, given)
     for name in set(given) - settings_.silent(settings) - open_ended(settings):
         before, now = getattr(settings, name), getattr(wanted, name)
         if before != now:

@@ -14,9 +14,9 @@ from experiments.comparison.statistics.sequential import batches, schedule
 from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.config import durations
 from experiments.config.settings import DEFAULT_MAX_BLOCKS, CampaignSettings
+from experiments.contract import Treatment
 from experiments.planning import design, treatments
 from experiments.planning.design import Cell
-from experiments.planning.treatments import Treatment
 from experiments.run.plan import Plan
 from tracking.errors import WrongCall
 from tracking.records import RepeatCause, RunOutcome

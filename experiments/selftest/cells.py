@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import uuid
 from pathlib import Path
 from typing import Any
 
-from experiments import studies
+from experiments import studies, workloads
 from experiments.cell import alone
 from experiments.cell.alone import AloneResult
 from experiments.config import devices
@@ -43,15 +42,15 @@ def cell_spec(folder: Path, study: str, framework: str, device: str, *, block: i
     """
     module = studies.load(study)
     given = {"frameworks": (framework,), "device": device, "cache": str(folder / "cache"), **values}
-    settings = module.Settings(**given)
-    prepared = importlib.import_module(f"experiments.workloads.{module.WORKLOAD}.prepare").prepare(settings, _no_progress)
+    settings = module.settings(**given)
+    prepared = workloads.load(module.workload).prepare(settings, _no_progress)
     treatment = treatments.of(module, settings)[0]
     merged = treatment.merged(settings)
     silent = settings_.silent(merged) | settings_.of_group(merged, "cluster")
     run_id = uuid.uuid4().hex
     return CellSpec(
         run=run_id,
-        workload=module.WORKLOAD,
+        workload=module.workload,
         stage=treatment.stage,
         framework=treatment.framework,
         device=device,

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments import studies
-from experiments.config.commands import Admin
 from experiments.config.console import Table
 from experiments.config.settings import require_writable
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, describe
 from experiments.server import prune
+from experiments.server.settings import Admin
 from tracking import accounts
 from tracking.accounts import ROLES, USERS
 from tracking.errors import WrongCall

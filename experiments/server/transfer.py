@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from experiments.config.commands import Export
 from experiments.config.settings import require_writable
 from experiments.contract import Progress
+from experiments.server.settings import Export
 from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal

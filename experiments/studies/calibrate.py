@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.config.settings import setting
+from experiments.contract import Progress, Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import Treatment, compared, controls, require_single_steps
+from experiments.planning.treatments import compared, controls, require_single_steps
 from experiments.studies import captioning
 from tracking.cpus import cpus
 
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
     from experiments.calibration.simulation import Rates
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
-    from experiments.contract import Progress
-
-TITLE = "The tool's own error rates: simulated campaigns, and a framework against itself, unchanged and slowed"
-WORKLOAD = "captioning"
-MODEL = "caption_decoder"
-SCALING = captioning.SCALING
-FACTOR = "treatment"
-ALLOWED_TO_DIFFER = ("inject_delay",)
 
 
 @dataclass(frozen=True)
@@ -42,41 +35,11 @@ class Settings(captioning.Settings):
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {
-        **captioning.STEPS_ALONE,
-        "frameworks": ("pytorch",),
-        "aa": True,
-        "inject_delay": 0.05,
-        "blocks": 12,
-        "inference_batch_sizes": (1, 8),
-        "inference_requests": 100,
-        "timing": "step",
-    },
-}
-
-OUTCOMES = (
-    outcome("train/examples_per_second"),
-    outcome("train/step_seconds"),
-    outcome("train/step_seconds_p95"),
-    outcome("train/first_step_seconds"),
-    outcome("train/total_seconds"),
-    outcome("memory/peak_rss_bytes"),
-    outcome("inference/latency_seconds_p50"),
-    outcome("inference/latency_seconds_p95"),
-    outcome("inference/examples_per_second"),
-    outcome("inference/batch_8/latency_seconds_p50"),
-    outcome("inference/batch_8/latency_seconds_p95"),
-    outcome("val/loss"),
-)
-PRIMARY = ("train/step_seconds", "inference/latency_seconds_p50")
 DELAYED = ("train/step_seconds", "inference/latency_seconds_p50", "inference/batch_8/latency_seconds_p50")
 METRICS = (
     *("false_alarms", "false_verdicts", "wrong_equivalent_rows", "wrong_beyond_rows", "coverage", "power", "power_in_report"),
     *("primary_false_alarms", "exploratory_false_alarms", "primary_power"),
 )
-PUBLISHED = ()
-SOURCE = ""
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
@@ -133,3 +96,44 @@ def _told(settings: Settings, comparison: Comparison) -> list[str]:
 
 def _named(labels: list[str]) -> str:
     return f" ({', '.join(labels)})" if labels else ""
+
+
+STUDY = Study(
+    name="calibrate",
+    title="The tool's own error rates: simulated campaigns, and a framework against itself, unchanged and slowed",
+    workload="captioning",
+    settings=Settings,
+    models=captioning.STUDY.models,
+    factor="treatment",
+    treatments=treatments,
+    allowed_to_differ=("inject_delay",),
+    scaling=captioning.STUDY.scaling,
+    also=also,
+    presets={
+        "demo": {
+            **captioning.STEPS_ALONE,
+            "frameworks": ("pytorch",),
+            "aa": True,
+            "inject_delay": 0.05,
+            "blocks": 12,
+            "inference_batch_sizes": (1, 8),
+            "inference_requests": 100,
+            "timing": "step",
+        },
+    },
+    outcomes=(
+        outcome("train/examples_per_second"),
+        outcome("train/step_seconds"),
+        outcome("train/step_seconds_p95"),
+        outcome("train/first_step_seconds"),
+        outcome("train/total_seconds"),
+        outcome("memory/peak_rss_bytes"),
+        outcome("inference/latency_seconds_p50"),
+        outcome("inference/latency_seconds_p95"),
+        outcome("inference/examples_per_second"),
+        outcome("inference/batch_8/latency_seconds_p50"),
+        outcome("inference/batch_8/latency_seconds_p95"),
+        outcome("val/loss"),
+    ),
+    primary=("train/step_seconds", "inference/latency_seconds_p50"),
+)

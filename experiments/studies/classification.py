@@ -6,17 +6,11 @@ Source: PyTorch against TensorFlow on ResNet-18 and VGG-16 (University at Albany
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from experiments.config.settings import MAX_EPOCHS, MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
-from experiments.metrics import Outcome, outcome
-from experiments.planning.length import Scaling
-from experiments.planning.treatments import Treatment, compared, controls
-
-TITLE = "Image classification: training and inference of one network"
-WORKLOAD = "classification"
-MODEL = ""
-SCALING = Scaling("training images")
+from experiments.contract import Scaling, Study, Treatment
+from experiments.metrics import outcome
+from experiments.planning.treatments import compared, controls
 
 
 @dataclass(frozen=True)
@@ -30,7 +24,7 @@ class Settings(CampaignSettings):
     )
     batch_size: int = setting(64, "images a step", minimum=1, maximum=MAX_ROWS, group="training")
     epochs: int = setting(10, "passes over the training images", minimum=1, maximum=MAX_EPOCHS, group="training")
-    steps_per_epoch: int = setting(0, "0: all training images", minimum=0, maximum=MAX_STEPS, group="training")
+    steps_per_epoch: int = setting(0, "0: all training images", minimum=0, maximum=MAX_STEPS, group="training", advanced=True)
     warmup_steps: int = setting(
         5, "steps left out of the summaries (kept in values.parquet)", minimum=1, maximum=MAX_STEPS, group="training"
     )
@@ -41,16 +35,22 @@ class Settings(CampaignSettings):
         group="training",
     )
     learning_rate: float = setting(0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
-    momentum: float = setting(0.0, "of sgd", minimum=0, maximum=0.9999, group="training")
-    weight_decay: float = setting(0.0, "of sgd: L2, in the gradient", minimum=0, maximum=1, group="training")
+    momentum: float = setting(0.0, "of sgd", minimum=0, maximum=0.9999, group="training", advanced=True)
+    weight_decay: float = setting(0.0, "of sgd: L2, in the gradient", minimum=0, maximum=1, group="training", advanced=True)
     drop_epochs: tuple[int, ...] = setting(
-        (), "epochs after which the learning rate falls to a tenth", minimum=1, maximum=MAX_EPOCHS, group="training"
+        (),
+        "epochs after which the learning rate falls to a tenth",
+        minimum=1,
+        maximum=MAX_EPOCHS,
+        group="training",
+        advanced=True,
     )
     augmentation: str = setting(
         "none",
         "crop: out of 4 black pixels more on every side; and mirrored",
         choices=("none", "crop", "crop+mirror"),
         group="data",
+        advanced=True,
     )
     input: tuple[str, ...] = setting(
         ("stream",),
@@ -58,12 +58,17 @@ class Settings(CampaignSettings):
         choices=("memory", "stream", "native"),
         group="data",
     )
-    workers: int = setting(2, "worker processes or threads of input=native", minimum=0, maximum=64, group="data")
+    workers: int = setting(2, "worker processes or threads of input=native", minimum=0, maximum=64, group="data", advanced=True)
     precision: str = setting(
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
     )
     thresholds: tuple[float, ...] = setting(
-        (0.8, 0.9, 0.95), "accuracies whose time is reported", minimum=0.01, maximum=1, group="evaluation"
+        (0.8, 0.9, 0.95),
+        "accuracies whose time is reported",
+        minimum=0.01,
+        maximum=1,
+        group="evaluation",
+        advanced=True,
     )
     inference_batch_sizes: tuple[int, ...] = setting((1, 64), "images a request", minimum=1, maximum=MAX_ROWS, group="inference")
     inference_requests: int = setting(
@@ -75,6 +80,7 @@ class Settings(CampaignSettings):
         minimum=1,
         maximum=MAX_STEPS,
         group="inference",
+        advanced=True,
     )
     save_model: str = setting(
         "first",
@@ -83,85 +89,15 @@ class Settings(CampaignSettings):
         group="records",
         material=False,
         searchable=False,
+        advanced=True,
     )
     profile: bool = setting(
-        False, "a few more steps under each framework's profiler, its trace kept for TensorBoard", group="records", material=False
+        False,
+        "a few more steps under each framework's profiler, its trace kept for TensorBoard",
+        group="records",
+        material=False,
+        advanced=True,
     )
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"epochs": 3, "blocks": 6, "thresholds": (0.8, 0.9, 0.95), "inference_requests": 20, "sensor_seconds": 0.2},
-    "resnet18-paper": {"data": "", "epochs": 200, "batch_size": 64, "thresholds": (0.6, 0.7, 0.8)},
-    "vgg16-paper": {
-        "model": "vgg16",
-        "data": "",
-        "image_size": 80,
-        "epochs": 200,
-        "batch_size": 32,
-        "thresholds": (0.3, 0.5, 0.7),
-    },
-    "original": {
-        "data": "",
-        "epochs": 164,
-        "batch_size": 128,
-        "optimizer": "sgd",
-        "learning_rate": 0.1,
-        "momentum": 0.9,
-        "weight_decay": 1e-4,
-        "drop_epochs": (82, 123),
-        "augmentation": "crop+mirror",
-        "thresholds": (0.8, 0.9, 0.93),
-    },
-}
-
-OUTCOMES: tuple[Outcome, ...] = (
-    outcome("val/accuracy"),
-    outcome("val/loss"),
-    replace(outcome("train/examples_per_second"), unit="images/s"),
-    outcome("train/step_seconds"),
-    outcome("train/first_step_seconds"),
-    outcome("train/first_epoch_seconds"),
-    outcome("train/epoch_seconds"),
-    outcome("train/epoch_examples_per_second"),
-    outcome("train/total_seconds"),
-    outcome("val/total_seconds"),
-    outcome("input/seconds_mean"),
-    outcome("inference/latency_seconds_p50"),
-    outcome("inference/latency_seconds_p95"),
-    outcome("inference/batch_64/latency_seconds_p50"),
-    outcome("memory/peak_rss_bytes"),
-    outcome("memory/peak_device_bytes"),
-    outcome("memory/peak_device_with_warmup_bytes"),
-    outcome("energy/joules_per_example"),
-)
-PRIMARY = ("train/examples_per_second", "inference/latency_seconds_p50", "val/accuracy")
-
-_RESNET = {"model": "resnet18"}
-PUBLISHED = (
-    {"what": "ResNet-18 on CIFAR-10, training", "published": "PyTorch 18 % faster", "metric": "train/epoch_seconds", **_RESNET},
-    {
-        "what": "ResNet-18, inference",
-        "published": "PyTorch 58.7 % faster",
-        "metric": "inference/latency_seconds_p50",
-        **_RESNET,
-    },
-    {
-        "what": "ResNet-18, first epoch",
-        "published": "PyTorch 18.5 % faster",
-        "metric": "train/first_epoch_seconds",
-        **_RESNET,
-    },
-    {"what": "ResNet-18, best accuracy", "published": "83.07 % (PyTorch, Adam)", "metric": "val/accuracy", **_RESNET},
-    {"what": "VGG-16 at 80 px, training", "published": "TensorFlow 58.3 % faster", "metric": ""},
-    {"what": "VGG-16 at 80 px, inference", "published": "TensorFlow 29.3 % faster", "metric": ""},
-    {"what": "GradientTape against fit", "published": "72 % against 79.3 % accuracy, unexplained", "metric": ""},
-)
-SOURCE = "University at Albany, 2020/21"
-
-
-def strata(settings: Settings) -> tuple[str, ...]:
-    """Settings whose levels are judged apart, never pooled."""
-    return ("input",) if len(settings.input) > 1 else ()
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
@@ -182,3 +118,90 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 def models(settings: Settings) -> tuple[str, ...]:
     """Networks that the parity gate has to prove equal."""
     return (settings.model,)
+
+
+STUDY = Study(
+    name="classification",
+    title="Image classification: training and inference of one network",
+    workload="classification",
+    settings=Settings,
+    models=lambda settings: (settings.model,),
+    treatments=treatments,
+    strata=lambda settings: ("input",) if len(settings.input) > 1 else (),
+    scaling=Scaling("training images"),
+    presets={
+        "demo": {"epochs": 3, "blocks": 6, "thresholds": (0.8, 0.9, 0.95), "inference_requests": 20, "sensor_seconds": 0.2},
+        "resnet18-paper": {"data": "", "epochs": 200, "batch_size": 64, "thresholds": (0.6, 0.7, 0.8)},
+        "vgg16-paper": {
+            "model": "vgg16",
+            "data": "",
+            "image_size": 80,
+            "epochs": 200,
+            "batch_size": 32,
+            "thresholds": (0.3, 0.5, 0.7),
+        },
+        "original": {
+            "data": "",
+            "epochs": 164,
+            "batch_size": 128,
+            "optimizer": "sgd",
+            "learning_rate": 0.1,
+            "momentum": 0.9,
+            "weight_decay": 1e-4,
+            "drop_epochs": (82, 123),
+            "augmentation": "crop+mirror",
+            "thresholds": (0.8, 0.9, 0.93),
+        },
+    },
+    outcomes=(
+        outcome("val/accuracy"),
+        outcome("val/loss"),
+        replace(outcome("train/examples_per_second"), unit="images/s"),
+        outcome("train/step_seconds"),
+        outcome("train/first_step_seconds"),
+        outcome("train/first_epoch_seconds"),
+        outcome("train/epoch_seconds"),
+        outcome("train/epoch_examples_per_second"),
+        outcome("train/total_seconds"),
+        outcome("val/total_seconds"),
+        outcome("input/seconds_mean"),
+        outcome("inference/latency_seconds_p50"),
+        outcome("inference/latency_seconds_p95"),
+        outcome("inference/batch_64/latency_seconds_p50"),
+        outcome("memory/peak_rss_bytes"),
+        outcome("memory/peak_device_bytes"),
+        outcome("memory/peak_device_with_warmup_bytes"),
+        outcome("energy/joules_per_example"),
+    ),
+    primary=("train/examples_per_second", "inference/latency_seconds_p50", "val/accuracy"),
+    published=(
+        {
+            "what": "ResNet-18 on CIFAR-10, training",
+            "published": "PyTorch 18 % faster",
+            "metric": "train/epoch_seconds",
+            "model": "resnet18",
+        },
+        {
+            "what": "ResNet-18, inference",
+            "published": "PyTorch 58.7 % faster",
+            "metric": "inference/latency_seconds_p50",
+            "model": "resnet18",
+        },
+        {
+            "what": "ResNet-18, first epoch",
+            "published": "PyTorch 18.5 % faster",
+            "metric": "train/first_epoch_seconds",
+            "model": "resnet18",
+        },
+        {
+            "what": "ResNet-18, best accuracy",
+            "published": "83.07 % (PyTorch, Adam)",
+            "metric": "val/accuracy",
+            "model": "resnet18",
+        },
+        {"what": "VGG-16 at 80 px, training", "published": "TensorFlow 58.3 % faster", "metric": ""},
+        {"what": "VGG-16 at 80 px, inference", "published": "TensorFlow 29.3 % faster", "metric": ""},
+        {"what": "GradientTape against fit", "published": "72 % against 79.3 % accuracy, unexplained", "metric": ""},
+    ),
+    source="University at Albany, 2020/21",
+)

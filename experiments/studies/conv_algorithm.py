@@ -7,28 +7,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.config import devices
-from experiments.config.settings import MAX_ROWS, per_cell, setting
+from experiments.config.settings import MAX_ROWS, parameter, setting
+from experiments.contract import Progress, Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import Treatment, check_count
+from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
-    from experiments.contract import Progress
 
-TITLE = "How the algorithm of a convolution is chosen"
-WORKLOAD = "convolutions"
-MODEL = ""
-FACTOR = "conv_algorithm"
-STRATA = ("framework", "model", "batch_size", "lengths")
 # Device -> what is compared on it, the baseline first.
 ALGORITHMS = {"cuda": ("fixed", "heuristic", "profiled"), "cpu": ("plain", "onednn")}
 OF_PICTURES = ("resnet50", "vgg16", "inception_v3")
+
+
+@dataclass(frozen=True)
+class ConvolutionParameters(training_speed.SpeedParameters):
+    """What a cell measures."""
+
+    batch_size: int = parameter(0, "batch_sizes")
+    lengths: str = parameter("fixed", "shapes")
+    conv_algorithm: str = parameter("profiled", "algorithms")
 
 
 @dataclass(frozen=True)
@@ -56,37 +60,16 @@ class Settings(training_speed.Settings):
         material=False,
     )
     data: str = setting("synthetic", "drawn from the seed", choices=("synthetic",), group="data")
-    batch_size: int = per_cell(0, "batch_sizes", minimum=0, maximum=MAX_ROWS)
-    lengths: str = per_cell("fixed", "shapes", choices=("fixed",))
-    conv_algorithm: str = per_cell("profiled", "algorithms", choices=(*ALGORITHMS["cuda"], *ALGORITHMS["cpu"]))
+    parameters = ConvolutionParameters
+
+    @property
+    def length_kinds(self) -> tuple[str, ...]:
+        return self.shapes
+
+    def rows(self, model: str) -> tuple[int, ...]:  # noqa: ARG002
+        return self.batch_sizes
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {
-        "models": ("resnet18", "deepspeech2"),
-        "size": "tiny",
-        "batch_sizes": (8,),
-        "steps": 20,
-        "warmup_steps": 3,
-        "blocks": 6,
-    },
-    "paper": {"blocks": 6},
-}
-
-OUTCOMES = (
-    outcome("train/examples_per_second"),
-    outcome("train/step_seconds"),
-    outcome("train/first_step_seconds"),
-    outcome("train/first_epoch_seconds"),
-    outcome("train/epoch_seconds"),
-    outcome("memory/peak_rss_bytes"),
-    outcome("memory/peak_device_bytes"),
-    outcome("memory/peak_device_with_warmup_bytes"),
-    outcome("energy/joules_per_example"),
-)
-PRIMARY = ("train/examples_per_second",)
-PUBLISHED = ()
-SOURCE = training_speed.SOURCE
 # Of networks of pictures: throughput of profiled over fixed, the smallest and the largest that was seen; on a P100.
 PICTURES = (1.19, 2.02)
 # Network -> seconds of the first epoch and of a later one, lengths varying; on a P100.
@@ -96,16 +79,6 @@ EPOCHS = {
 }
 
 
-def models(settings: Settings) -> tuple[str, ...]:
-    """Networks that the parity gate has to prove equal."""
-    return settings.models
-
-
-def strata(_: Settings) -> tuple[str, ...]:
-    """What is never pooled: every network and batch size in every framework, lengths fixed or varying."""
-    return STRATA
-
-
 def algorithms(settings: Settings) -> tuple[str, ...]:
     """What is compared on the device, the baseline first. Raises WrongCall for what belongs to another device."""
     device = devices.resolve(settings.device, settings)
@@ -113,11 +86,6 @@ def algorithms(settings: Settings) -> tuple[str, ...]:
         if name not in ALGORITHMS[device]:
             raise WrongCall(f"algorithms={name}: there is none on {device}; have {', '.join(ALGORITHMS[device])}")
     return settings.algorithms or ALGORITHMS[device]
-
-
-def baseline(settings: Settings) -> str:
-    """The slowest on paper: what is repeatable to the bit on a GPU, and a CPU without oneDNN."""
-    return algorithms(settings)[0]
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
@@ -153,5 +121,46 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     from experiments.comparison.judgement import Extra
 
     of_pictures = dict.fromkeys(OF_PICTURES, PICTURES)
-    found = ablations.convolutions(comparison, treatments(settings), of_pictures, EPOCHS, SOURCE, size=settings.size)
+    found = ablations.convolutions(
+        comparison, treatments(settings), of_pictures, EPOCHS, training_speed.SOURCE, size=settings.size
+    )
     return Extra([], sections=found)
+
+
+STUDY = Study(
+    name="conv_algorithm",
+    title="How the algorithm of a convolution is chosen",
+    workload="training_speed",
+    settings=Settings,
+    models=lambda settings: settings.models,
+    factor="conv_algorithm",
+    # The slowest on paper: what is repeatable to the bit on a GPU, and a CPU without oneDNN.
+    baseline=lambda settings: algorithms(settings)[0],
+    treatments=treatments,
+    strata=lambda _: ("framework", "model", "batch_size", "lengths"),
+    also=also,
+    presets={
+        "demo": {
+            "models": ("resnet18", "deepspeech2"),
+            "size": "tiny",
+            "batch_sizes": (8,),
+            "steps": 20,
+            "warmup_steps": 3,
+            "blocks": 6,
+        },
+        "paper": {"blocks": 6},
+    },
+    outcomes=(
+        outcome("train/examples_per_second"),
+        outcome("train/step_seconds"),
+        outcome("train/first_step_seconds"),
+        outcome("train/first_epoch_seconds"),
+        outcome("train/epoch_seconds"),
+        outcome("memory/peak_rss_bytes"),
+        outcome("memory/peak_device_bytes"),
+        outcome("memory/peak_device_with_warmup_bytes"),
+        outcome("energy/joules_per_example"),
+    ),
+    primary=("train/examples_per_second",),
+    source=training_speed.SOURCE,
+)

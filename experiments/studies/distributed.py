@@ -11,27 +11,39 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, per_cell, setting
+from experiments.config.settings import (
+    MAX_RATE,
+    MAX_ROWS,
+    MAX_SIDE,
+    MAX_STEPS,
+    CampaignSettings,
+    CellParameters,
+    parameter,
+    setting,
+)
+from experiments.contract import Progress, Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import Treatment, check_count, require_single_steps
+from experiments.planning.treatments import check_count, require_single_steps
 from tracking import provenance
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
-    from experiments.contract import Progress
 
-TITLE = "Data-parallel training: 1, 2, … workers, their speed-up beside the ideal"
-WORKLOAD = "distributed"
-MODEL = ""
-FACTOR = "group"
-BASELINE = "1"
-STRATA = ("framework", "model", "scaling")
-ALLOWED_TO_DIFFER = ("worker_count", "hook")
 HAVE = ("pytorch", "tensorflow")
+
+
+@dataclass(frozen=True)
+class GroupParameters(CellParameters):
+    """What a cell measures: a network on a group of workers."""
+
+    model: str = parameter("", "models")
+    group: str = parameter("", "workers", "compression")
+    worker_count: int = parameter(0, "workers")
+    hook: str = parameter("", "compression")
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,7 @@ class Settings(CampaignSettings):
     image_side: int = setting(
         40, "side of the images, pixels, for networks that take any", minimum=1, maximum=MAX_SIDE, group="design"
     )
-    classes: int = setting(10, "outputs of the classifier", minimum=1, maximum=1_000_000, group="design")
+    classes: int = setting(10, "outputs of the classifier", minimum=1, maximum=1_000_000, group="design", advanced=True)
     steps: int = setting(100, "timed steps, and as many without any exchange", minimum=12, maximum=MAX_STEPS, group="training")
     warmup_steps: int = setting(10, "steps before the timed ones", minimum=1, maximum=MAX_STEPS, group="training")
     optimizer: str = setting("sgd", "plain SGD, of which k workers make the same step as one", choices=("sgd",), group="training")
@@ -78,12 +90,14 @@ class Settings(CampaignSettings):
         maximum=3_600,
         group="machine",
         material=False,
+        advanced=True,
     )
     rendezvous: str = setting(
         "",
         "address of the first worker's machine at which the others find it; none: what Slurm calls it, or this machine alone",
         group="machine",
         material=False,
+        advanced=True,
     )
     threads: int = setting(1, "CPU threads of every worker", minimum=1, maximum=1_024, group="machine")
     strategy: str = setting(
@@ -91,13 +105,15 @@ class Settings(CampaignSettings):
         "a process a worker; or one_process for all, a GPU a worker (DataParallel, MirroredStrategy)",
         choices=("processes", "one_process"),
         group="design",
+        advanced=True,
     )
     device: str = setting("cpu", "cuda: a GPU a worker, over NCCL; has never been run", choices=("cpu", "cuda"), group="machine")
     precision: str = setting("float32", "in full", choices=("float32",), group="training")
-    model: str = per_cell("", "models")
-    group: str = per_cell("", "workers", "compression")
-    worker_count: int = per_cell(0, "workers", minimum=0, maximum=1_024)
-    hook: str = per_cell("", "compression")
+    parameters = GroupParameters
+
+    @property
+    def workers_of_a_cell(self) -> int:
+        return max(self.workers)
 
     @property
     def nodes_of_a_job(self) -> int:
@@ -108,31 +124,6 @@ class Settings(CampaignSettings):
     def cpus_of_a_node(self) -> int:
         """What the workers need that come to one node."""
         return math.ceil(max(self.workers) / self.nodes) * self.threads + self.reserve_cores
-
-
-PRESETS: dict[str, dict[str, Any]] = {"demo": {"blocks": 6, "timing": "step"}}
-
-OUTCOMES = (
-    outcome("train/examples_per_second"),
-    outcome("train/step_seconds"),
-    outcome("train/step_seconds_p95"),
-    outcome("train/first_step_seconds"),
-    outcome("train/alone_step_seconds"),
-    outcome("memory/peak_rss_bytes"),
-)
-PRIMARY = ("train/examples_per_second",)
-PUBLISHED = ()
-SOURCE = ""
-
-
-def models(settings: Settings) -> tuple[str, ...]:
-    """Networks that the parity gate has to prove equal."""
-    return settings.models
-
-
-def strata(_: Settings) -> tuple[str, ...]:
-    """What is never pooled: every network in every framework, in each scaling."""
-    return STRATA
 
 
 def groups(workers: Sequence[int], compression: Sequence[str], framework: str) -> dict[str, tuple[int, str]]:
@@ -219,3 +210,28 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     for name in settings.frameworks:
         found |= groups(settings.workers, settings.compression, name)
     return Extra([], sections=workers.sections(comparison, found, settings.scaling))
+
+
+STUDY = Study(
+    name="distributed",
+    title="Data-parallel training: 1, 2, … workers, their speed-up beside the ideal",
+    workload="distributed",
+    settings=Settings,
+    models=lambda settings: settings.models,
+    factor="group",
+    baseline=lambda _: "1",
+    treatments=treatments,
+    strata=lambda _: ("framework", "model", "scaling"),
+    allowed_to_differ=("worker_count", "hook"),
+    also=also,
+    presets={"demo": {"blocks": 6, "timing": "step"}},
+    outcomes=(
+        outcome("train/examples_per_second"),
+        outcome("train/step_seconds"),
+        outcome("train/step_seconds_p95"),
+        outcome("train/first_step_seconds"),
+        outcome("train/alone_step_seconds"),
+        outcome("memory/peak_rss_bytes"),
+    ),
+    primary=("train/examples_per_second",),
+)

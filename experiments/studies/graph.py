@@ -6,11 +6,12 @@ Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from experiments.config.settings import per_cell, setting
+from experiments.config.settings import parameter, setting
+from experiments.contract import Progress, Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import Treatment, check_count
+from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
 from tracking.errors import WrongCall
@@ -18,18 +19,19 @@ from tracking.errors import WrongCall
 if TYPE_CHECKING:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
-    from experiments.contract import Progress
 
-TITLE = "TensorFlow's graph optimizers one by one, beside eager and compiled programs"
-WORKLOAD = "graphs"
-MODEL = ""
-FACTOR = "program"
 BASELINE = "tensorflow"
-STRATA = ("model",)
-ALLOWED_TO_DIFFER = ("framework", "graph_off")
 SINGLE = tuple(name for name in GRAPH_OPTIMIZERS if name != "all")
 # What is run as it comes -> what compiles the same, in whose steps the compilation is to be paid back.
 EAGER = {"tensorflow+eager": ("tensorflow", "tensorflow+xla"), "pytorch": ("pytorch+compile",)}
+
+
+@dataclass(frozen=True)
+class GraphParameters(training_speed.SpeedParameters):
+    """What a cell measures: a program, and the graph optimizers that are off in it."""
+
+    program: str = parameter("", "frameworks")
+    graph_off: tuple[str, ...] = parameter((), "without", "alone")
 
 
 @dataclass(frozen=True)
@@ -59,27 +61,9 @@ class Settings(training_speed.Settings):
     ctc: str = setting(
         "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
     )
-    program: str = per_cell("", "frameworks")
-    graph_off: tuple[str, ...] = per_cell((), "without", "alone")
+    parameters = GraphParameters
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"models": ("bert",), "size": "tiny", "batch_size": 8, "steps": 40, "warmup_steps": 3, "blocks": 6},
-    "paper": {"blocks": 6, "alone": SINGLE},
-}
-
-OUTCOMES = (
-    outcome("train/examples_per_second"),
-    outcome("train/step_seconds"),
-    outcome("train/first_step_seconds"),
-    outcome("memory/peak_rss_bytes"),
-    outcome("memory/peak_device_bytes"),
-    outcome("memory/peak_device_with_warmup_bytes"),
-    outcome("energy/joules_per_example"),
-)
-PRIMARY = ("train/examples_per_second",)
-PUBLISHED = ()
-SOURCE = training_speed.SOURCE
 # What switching off all four was said to cost, of TensorFlow 1.15 on a P100.
 TABLE = {
     "resnet50": "< 0.6 %",
@@ -90,16 +74,6 @@ TABLE = {
     "bert": "2.5 %",
     "tacotron2": "about 15 %",
 }
-
-
-def models(settings: Settings) -> tuple[str, ...]:
-    """Networks that the parity gate has to prove equal."""
-    return settings.models
-
-
-def strata(_: Settings) -> tuple[str, ...]:
-    """What is never pooled: every network."""
-    return STRATA
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
@@ -115,8 +89,8 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         Treatment(
             f"{program} · {model}",
             framework,
-            "measure",
-            {"model": model, "batch_size": training_speed.rows(settings, model), "program": program, "graph_off": off},
+            "graph",
+            {"model": model, "batch_size": settings.rows(model)[0], "program": program, "graph_off": off},
             group=model,
         )
         for model in settings.models
@@ -134,5 +108,35 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     from experiments.comparison.judgement import Extra
 
     levels = tuple(dict.fromkeys(str(one.settings["program"]) for one in treatments(settings)))
-    speeds = ablations.graphs(comparison, settings.models, levels, TABLE, SOURCE, size=settings.size)
+    speeds = ablations.graphs(comparison, settings.models, levels, TABLE, training_speed.SOURCE, size=settings.size)
     return Extra([], sections=(speeds, *ablations.break_even(comparison, EAGER)))
+
+
+STUDY = Study(
+    name="graph",
+    title="TensorFlow's graph optimizers one by one, beside eager and compiled programs",
+    workload="training_speed",
+    settings=Settings,
+    models=lambda settings: settings.models,
+    factor="program",
+    baseline=lambda _: BASELINE,
+    treatments=treatments,
+    strata=lambda _: ("model",),
+    allowed_to_differ=("framework", "graph_off"),
+    also=also,
+    presets={
+        "demo": {"models": ("bert",), "size": "tiny", "batch_size": 8, "steps": 40, "warmup_steps": 3, "blocks": 6},
+        "paper": {"blocks": 6, "alone": SINGLE},
+    },
+    outcomes=(
+        outcome("train/examples_per_second"),
+        outcome("train/step_seconds"),
+        outcome("train/first_step_seconds"),
+        outcome("memory/peak_rss_bytes"),
+        outcome("memory/peak_device_bytes"),
+        outcome("memory/peak_device_with_warmup_bytes"),
+        outcome("energy/joules_per_example"),
+    ),
+    primary=("train/examples_per_second",),
+    source=training_speed.SOURCE,
+)

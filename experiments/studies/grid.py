@@ -7,18 +7,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
-from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, per_cell, setting
+from experiments.config.settings import (
+    MAX_RATE,
+    MAX_ROWS,
+    MAX_SIDE,
+    MAX_STEPS,
+    CampaignSettings,
+    CellParameters,
+    parameter,
+    setting,
+)
+from experiments.contract import Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import Treatment, check_count
+from experiments.planning.treatments import check_count
 
-TITLE = "A grid on synthetic tensors: models, batch sizes, image sizes, training and inference"
-WORKLOAD = "grid"
-MODEL = ""
-STRATA = ("model", "image_size", "batch_size")
-# Along this setting memory grows: what does not fit once, and everything larger, is a result and is not tried again.
-FRONTIER = "batch_size"
+
+@dataclass(frozen=True)
+class PointParameters(CellParameters):
+    """What a cell measures."""
+
+    model: str = parameter("", "models")
+    batch_size: int = parameter(0, "batch_sizes")
+    image_size: int = parameter(0, "image_sizes")
 
 
 @dataclass(frozen=True)
@@ -41,15 +52,13 @@ class PointSettings(CampaignSettings):
         minimum=12,
         maximum=MAX_STEPS,
         group="time budget",
+        advanced=True,
     )
-    most_steps: int = setting(1_000, "steps or requests of a phase at most", minimum=12, maximum=MAX_STEPS, group="time budget")
-    classes: int = setting(1_000, "outputs of the classifier", minimum=1, maximum=1_000_000, group="grid")
+    classes: int = setting(1_000, "outputs of the classifier", minimum=1, maximum=1_000_000, group="grid", advanced=True)
     precision: str = setting(
         "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
     )
-    model: str = per_cell("", "models")
-    batch_size: int = per_cell(0, "batch_sizes", minimum=0, maximum=MAX_ROWS)
-    image_size: int = per_cell(0, "image_sizes", minimum=0, maximum=MAX_SIDE)
+    parameters = PointParameters
 
 
 @dataclass(frozen=True)
@@ -76,53 +85,9 @@ class Settings(PointSettings):
     )
     learning_rate: float = setting(0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
 
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"blocks": 3, "window_steps": 6},
-    "paper": {
-        "models": ("resnet18", "resnet152", "vgg16", "mobilenet_v2", "efficientnet_b4"),
-        "batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),
-        "image_sizes": (32, 64, 128, 224),
-        "seconds": 10.0,
-        "least_steps": 100,
-        "blocks": 6,
-    },
-}
-
-OUTCOMES = (
-    outcome("train/examples_per_second"),
-    outcome("train/step_seconds"),
-    outcome("train/step_seconds_p95"),
-    outcome("train/first_step_seconds"),
-    outcome("inference/examples_per_second"),
-    outcome("inference/latency_seconds_p50"),
-    outcome("inference/latency_seconds_p95"),
-    outcome("inference/latency_seconds_p99"),
-    outcome("inference/first_call_seconds"),
-    outcome("memory/peak_rss_bytes"),
-    outcome("memory/peak_device_bytes"),
-    outcome("memory/peak_device_with_warmup_bytes"),
-    outcome("energy/joules_per_example"),
-    outcome("inference/energy/joules_per_example"),
-)
-PRIMARY = ("train/examples_per_second", "inference/examples_per_second")
-PUBLISHED = (
-    {"what": "training, ResNet-18, ResNet-152, MobileNetV2, RTX 2080 Ti", "published": "PyTorch ahead", "metric": ""},
-    {"what": "training, VGG-16, EfficientNet-B4, RTX 2080 Ti", "published": "TensorFlow ahead", "metric": ""},
-    {"what": "inference on the GPU", "published": "PyTorch ahead on all but VGG-16", "metric": ""},
-    {"what": "inference on the CPU", "published": "TensorFlow ahead with few exceptions", "metric": ""},
-)
-SOURCE = "Arizona State University, 2023"
-
-
-def models(settings: Settings) -> tuple[str, ...]:
-    """Networks that the parity gate has to prove equal."""
-    return settings.models
-
-
-def strata(settings: Settings) -> tuple[str, ...]:
-    """What is never pooled: every point of the grid."""
-    return (*(("device",) if len(settings.devices) > 1 else ()), *STRATA)
+    @property
+    def several_devices(self) -> tuple[str, ...]:
+        return self.devices
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
@@ -135,3 +100,50 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         own = {"device": device, "model": model, "image_size": side, "batch_size": rows, "phases": settings.phases}
         found += [Treatment(f"{name} · {point}", name, "measure", own, group=point) for name in settings.frameworks]
     return tuple(found)
+
+
+STUDY = Study(
+    name="grid",
+    title="A grid on synthetic tensors: models, batch sizes, image sizes, training and inference",
+    workload="grid",
+    settings=Settings,
+    models=lambda settings: settings.models,
+    treatments=treatments,
+    strata=lambda settings: (*(("device",) if len(settings.devices) > 1 else ()), "model", "image_size", "batch_size"),
+    grows_with="batch_size",
+    presets={
+        "demo": {"blocks": 3, "window_steps": 6},
+        "paper": {
+            "models": ("resnet18", "resnet152", "vgg16", "mobilenet_v2", "efficientnet_b4"),
+            "batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+            "image_sizes": (32, 64, 128, 224),
+            "seconds": 10.0,
+            "least_steps": 100,
+            "blocks": 6,
+        },
+    },
+    outcomes=(
+        outcome("train/examples_per_second"),
+        outcome("train/step_seconds"),
+        outcome("train/step_seconds_p95"),
+        outcome("train/first_step_seconds"),
+        outcome("inference/examples_per_second"),
+        outcome("inference/latency_seconds_p50"),
+        outcome("inference/latency_seconds_p95"),
+        outcome("inference/latency_seconds_p99"),
+        outcome("inference/first_call_seconds"),
+        outcome("memory/peak_rss_bytes"),
+        outcome("memory/peak_device_bytes"),
+        outcome("memory/peak_device_with_warmup_bytes"),
+        outcome("energy/joules_per_example"),
+        outcome("inference/energy/joules_per_example"),
+    ),
+    primary=("train/examples_per_second", "inference/examples_per_second"),
+    published=(
+        {"what": "training, ResNet-18, ResNet-152, MobileNetV2, RTX 2080 Ti", "published": "PyTorch ahead", "metric": ""},
+        {"what": "training, VGG-16, EfficientNet-B4, RTX 2080 Ti", "published": "TensorFlow ahead", "metric": ""},
+        {"what": "inference on the GPU", "published": "PyTorch ahead on all but VGG-16", "metric": ""},
+        {"what": "inference on the CPU", "published": "TensorFlow ahead with few exceptions", "metric": ""},
+    ),
+    source="Arizona State University, 2023",
+)

@@ -6,11 +6,11 @@ Source: TensorFlow against PyTorch on LeNet and MNIST (Universidade Federal de S
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from experiments.config.settings import MAX_ROWS, MAX_SIDE, setting
-from experiments.metrics import Hypothesis, Outcome, outcome
+from experiments.metrics import Hypothesis, outcome
 from experiments.studies import classification
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from experiments.comparison.verdicts.findings import Comparison
     from experiments.contract import Progress
 
-TITLE = "LeNet-5: ten hypotheses on time, temperature and utilisation"
-WORKLOAD = "classification"
-MODEL = ""
 GOAL = (
     "Compare the frameworks, for the purpose of choosing one, with respect to time and use of the machine, as practitioners do."
 )
@@ -40,30 +37,6 @@ class Settings(classification.Settings):
 
 # An epoch of the digits has 15 steps: room for two windows.
 _DIGITS = {"sensor_seconds": 0.1, "window_steps": 7}
-# One process a repetition, where the study repeated steps in one: its hundred values were not independent.
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {**_DIGITS, "epochs": 8, "blocks": 6, "thresholds": (0.8, 0.9), "inference_requests": 200},
-    "sound": {
-        **_DIGITS,
-        "epochs": 20,
-        "blocks": 12,
-        "thresholds": (0.9, 0.95, 0.97),
-        "inference_requests": 400,
-    },
-    "paper": {
-        "data": "",
-        "epochs": 1,
-        "steps_per_epoch": 600,
-        "optimizer": "sgd",
-        "learning_rate": 0.01,
-        "warmup_steps": 1,
-        "inference_requests": 100,
-        "blocks": 100,
-        "thresholds": (0.8, 0.9),
-        "protocol": "paper",
-        "sensor_seconds": 0.1,
-    },
-}
 
 _QUESTIONS = {
     "Does one framework take less time?": ("train/total_seconds", "inference/latency_seconds_p50", "3.90e-18", "3.90e-18"),
@@ -90,26 +63,6 @@ HYPOTHESES: tuple[Hypothesis, ...] = tuple(
     for at, phase in enumerate(("learning", "inference"))
 )
 
-OUTCOMES: tuple[Outcome, ...] = (
-    *(outcome(one.metric) for one in HYPOTHESES),
-    outcome("val/accuracy"),
-    outcome("val/loss"),
-    outcome("train/step_seconds"),
-    outcome("train/first_step_seconds"),
-    outcome("inference/latency_seconds_p95"),
-    outcome("inference/first_call_seconds"),
-    outcome("memory/peak_rss_bytes"),
-)
-PRIMARY = ("train/total_seconds", "inference/latency_seconds_p50", "val/accuracy")
-PUBLISHED = tuple(
-    {"what": f"{one.name}, {one.question} ({one.phase})", "published": f"p = {one.published_p}", "metric": one.metric}
-    for one in HYPOTHESES
-)
-SOURCE = "Universidade Federal de Sergipe, 2019 (TensorFlow first, then PyTorch; 100 values of one process each)"
-
-models, strata, treatments = classification.models, classification.strata, classification.treatments
-SCALING = classification.SCALING
-
 
 def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
     """The ten hypotheses, answered one by one."""
@@ -119,3 +72,52 @@ def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
     answers: Sequence[hypotheses.HypothesisResult] = hypotheses.answered(HYPOTHESES, comparison)
     section = hypotheses.section(answers, GOAL)
     return Extra([hypotheses.sentence(answers)], sections=(section,), files={"hypotheses.csv": hypotheses.as_csv(answers)})
+
+
+STUDY = replace(
+    classification.STUDY,
+    name="lenet",
+    title="LeNet-5: ten hypotheses on time, temperature and utilisation",
+    settings=Settings,
+    also=also,
+    # One process a repetition, where the study repeated steps in one: its hundred values were not independent.
+    presets={
+        "demo": {**_DIGITS, "epochs": 8, "blocks": 6, "thresholds": (0.8, 0.9), "inference_requests": 200},
+        "sound": {
+            **_DIGITS,
+            "epochs": 20,
+            "blocks": 12,
+            "thresholds": (0.9, 0.95, 0.97),
+            "inference_requests": 400,
+        },
+        "paper": {
+            "data": "",
+            "epochs": 1,
+            "steps_per_epoch": 600,
+            "optimizer": "sgd",
+            "learning_rate": 0.01,
+            "warmup_steps": 1,
+            "inference_requests": 100,
+            "blocks": 100,
+            "thresholds": (0.8, 0.9),
+            "protocol": "paper",
+            "sensor_seconds": 0.1,
+        },
+    },
+    outcomes=(
+        *(outcome(one.metric) for one in HYPOTHESES),
+        outcome("val/accuracy"),
+        outcome("val/loss"),
+        outcome("train/step_seconds"),
+        outcome("train/first_step_seconds"),
+        outcome("inference/latency_seconds_p95"),
+        outcome("inference/first_call_seconds"),
+        outcome("memory/peak_rss_bytes"),
+    ),
+    primary=("train/total_seconds", "inference/latency_seconds_p50", "val/accuracy"),
+    published=tuple(
+        {"what": f"{one.name}, {one.question} ({one.phase})", "published": f"p = {one.published_p}", "metric": one.metric}
+        for one in HYPOTHESES
+    ),
+    source="Universidade Federal de Sergipe, 2019 (TensorFlow first, then PyTorch; 100 values of one process each)",
+)

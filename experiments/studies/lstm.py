@@ -7,31 +7,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from experiments.config.settings import per_cell, setting
+from experiments.config.settings import parameter, setting
+from experiments.contract import Progress, Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import Treatment, check_count
+from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
-    from experiments.contract import Progress
     from models.parity import Side
 
-TITLE = "One LSTM in several implementations, against a loop of cells"
-WORKLOAD = "training_speed"
-MODEL = ""
-FACTOR = "implementation"
 BASELINE = "cells"
-STRATA = ("library", "model")
-ALLOWED_TO_DIFFER = ("framework", "lstm")
 # Library -> what compiles there, and the implementations that it has.
 COMPILED = {"pytorch": "pytorch+compile", "tensorflow": "tensorflow+xla"}
 HAS = {"pytorch": ("cells", "block", "layer", "scan"), "tensorflow": ("cells", "block", "block-v2", "layer", "scan")}
 IMPLEMENTATIONS = ("block", "block-v2", "layer", "scan", "scan+compiled", "cells+compiled", "layer+compiled")
+
+
+@dataclass(frozen=True)
+class LstmParameters(training_speed.SpeedParameters):
+    """What a cell measures: an implementation of a library, by its class there."""
+
+    implementation: str = parameter("", "implementations")
+    library: str = parameter("", "frameworks")
+    lstm: str = parameter("", "implementations")
 
 
 @dataclass(frozen=True)
@@ -50,40 +53,11 @@ class Settings(training_speed.Settings):
     ctc: str = setting(
         "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
     )
-    implementation: str = per_cell("", "implementations")
-    library: str = per_cell("", "frameworks")
-    lstm: str = per_cell("", "implementations")
+    parameters = LstmParameters
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"models": ("caption_decoder",), "size": "tiny", "steps": 40, "warmup_steps": 3, "blocks": 6},
-    "paper": {"blocks": 6},
-}
-
-OUTCOMES = (
-    outcome("train/examples_per_second"),
-    outcome("train/step_seconds"),
-    outcome("train/first_step_seconds"),
-    outcome("memory/peak_rss_bytes"),
-    outcome("memory/peak_device_bytes"),
-    outcome("memory/peak_device_with_warmup_bytes"),
-    outcome("energy/joules_per_example"),
-)
-PRIMARY = ("train/examples_per_second",)
-PUBLISHED = ()
-SOURCE = training_speed.SOURCE
 # (library, network, implementation) -> throughput over that of cells, on a P100: TensorFlow 1.15, PyTorch 1.4.
 TABLE = {("tensorflow", "deepspeech2", "layer"): 2.69, ("pytorch", "deepspeech2", "layer"): 4.14}
-
-
-def models(settings: Settings) -> tuple[str, ...]:
-    """Networks that the parity gate has to prove equal."""
-    return settings.models
-
-
-def strata(_: Settings) -> tuple[str, ...]:
-    """What is never pooled: every network in every library."""
-    return STRATA
 
 
 def side(treatment: Treatment) -> Side:
@@ -107,7 +81,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
             lstm, _, compiled = name.partition("+")
             if lstm not in HAS[library]:
                 continue
-            own = {"model": model, "batch_size": training_speed.rows(settings, model)}
+            own = {"model": model, "batch_size": settings.rows(model)[0]}
             own |= {"implementation": name, "library": library, "lstm": lstm}
             found.append(Treatment(f"{name} · {point}", COMPILED[library] if compiled else library, "measure", own, group=point))
     return tuple(found)
@@ -144,5 +118,36 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     from experiments.comparison.judgement import Extra
 
     levels = (BASELINE, *settings.implementations)
-    section = ablations.lstm(comparison, treatments(settings), levels, TABLE, SOURCE, size=settings.size)
+    section = ablations.lstm(comparison, treatments(settings), levels, TABLE, training_speed.SOURCE, size=settings.size)
     return Extra([], sections=(section,))
+
+
+STUDY = Study(
+    name="lstm",
+    title="One LSTM in several implementations, against a loop of cells",
+    workload="training_speed",
+    settings=Settings,
+    models=lambda settings: settings.models,
+    factor="implementation",
+    baseline=lambda _: BASELINE,
+    treatments=treatments,
+    strata=lambda _: ("library", "model"),
+    allowed_to_differ=("framework", "lstm"),
+    side=side,
+    also=also,
+    presets={
+        "demo": {"models": ("caption_decoder",), "size": "tiny", "steps": 40, "warmup_steps": 3, "blocks": 6},
+        "paper": {"blocks": 6},
+    },
+    outcomes=(
+        outcome("train/examples_per_second"),
+        outcome("train/step_seconds"),
+        outcome("train/first_step_seconds"),
+        outcome("memory/peak_rss_bytes"),
+        outcome("memory/peak_device_bytes"),
+        outcome("memory/peak_device_with_warmup_bytes"),
+        outcome("energy/joules_per_example"),
+    ),
+    primary=("train/examples_per_second",),
+    source=training_speed.SOURCE,
+)

@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, per_cell, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, parameter, setting
+from experiments.contract import Progress, Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import Treatment, check_count, require_single_steps
+from experiments.planning.treatments import check_count, require_single_steps
 from experiments.studies import grid
 from models import frameworks
 from tracking.errors import WrongCall
@@ -18,15 +19,8 @@ from tracking.errors import WrongCall
 if TYPE_CHECKING:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
-    from experiments.contract import Progress
 
-TITLE = "What measuring costs: a framework's own plain loop against this harness"
-WORKLOAD = "overhead"
-MODEL = ""
-FACTOR = "harness"
 BASELINE = "plain"
-STRATA = ("framework", "model", "batch_size")
-ALLOWED_TO_DIFFER = ("autolog", "phases")
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,15 @@ HARNESSES = {
         "lightning", {"autolog": "mlflow", "phases": ("train",)}, serves=lambda name: name == "pytorch" and _has_lightning()
     ),
 }
+
+
+@dataclass(frozen=True)
+class OverheadParameters(grid.PointParameters):
+    """What a cell measures, and what drives its network."""
+
+    image_size: int = parameter(0, "image_side")
+    harness: str = parameter("", "harnesses")
+    autolog: str = parameter("", "harnesses")
 
 
 @dataclass(frozen=True)
@@ -88,38 +91,10 @@ class Settings(grid.PointSettings):
         searchable=False,
     )
     precision: str = setting("float32", "in full, as the tutorials' loops compute", choices=("float32",), group="training")
-    image_size: int = per_cell(0, "image_side", minimum=0, maximum=MAX_SIDE)
-    harness: str = per_cell("", "harnesses")
-    autolog: str = per_cell("", "harnesses")
+    parameters = OverheadParameters
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"models": ("lenet",), "batch_sizes": (1,), "seconds": 0.5, "blocks": 6, "threads": 1, "timing": "step"},
-    "proof": {"seconds": 0.5, "blocks": 6, "threads": 1, "timing": "step"},
-}
-
-OUTCOMES = (
-    outcome("train/step_seconds"),
-    outcome("train/step_seconds_p95"),
-    outcome("train/first_step_seconds"),
-    outcome("inference/latency_seconds_p50"),
-    outcome("inference/first_call_seconds"),
-    outcome("memory/peak_rss_bytes"),
-    outcome("train/loss"),
-)
 PRIMARY = ("train/step_seconds", "inference/latency_seconds_p50")
-PUBLISHED = ()
-SOURCE = ""
-
-
-def models(settings: Settings) -> tuple[str, ...]:
-    """Networks that the parity gate has to prove equal."""
-    return settings.models
-
-
-def strata(_: Settings) -> tuple[str, ...]:
-    """What is never pooled: every network and batch size in every framework."""
-    return STRATA
 
 
 def side_of(model: str, settings: Settings) -> int:
@@ -174,3 +149,33 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
 
 def _has_lightning() -> bool:
     return find_spec("lightning") is not None
+
+
+STUDY = Study(
+    name="overhead",
+    title="What measuring costs: a framework's own plain loop against this harness",
+    workload="overhead",
+    settings=Settings,
+    models=lambda settings: settings.models,
+    factor="harness",
+    baseline=lambda _: BASELINE,
+    treatments=treatments,
+    strata=lambda _: ("framework", "model", "batch_size"),
+    allowed_to_differ=("autolog", "phases"),
+    warnings=warnings,
+    also=also,
+    presets={
+        "demo": {"models": ("lenet",), "batch_sizes": (1,), "seconds": 0.5, "blocks": 6, "threads": 1, "timing": "step"},
+        "proof": {"seconds": 0.5, "blocks": 6, "threads": 1, "timing": "step"},
+    },
+    outcomes=(
+        outcome("train/step_seconds"),
+        outcome("train/step_seconds_p95"),
+        outcome("train/first_step_seconds"),
+        outcome("inference/latency_seconds_p50"),
+        outcome("inference/first_call_seconds"),
+        outcome("memory/peak_rss_bytes"),
+        outcome("train/loss"),
+    ),
+    primary=PRIMARY,
+)

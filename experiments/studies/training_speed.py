@@ -7,24 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_STEPS, CampaignSettings, per_cell, setting
+from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_STEPS, CampaignSettings, CellParameters, parameter, setting
+from experiments.contract import Progress, Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import Treatment, check_count
+from experiments.planning.treatments import check_count
 
 if TYPE_CHECKING:
     from experiments.comparison.judgement import Extra
     from experiments.comparison.verdicts.findings import Comparison
-    from experiments.contract import Progress
 
-TITLE = "Training speed: images and sequences, warm-up, then timed steps, beside the published table"
-WORKLOAD = "training_speed"
-MODEL = ""
 SYNTHETIC = "synthetic"
-STRATA = ("model",)
-# The batch sizes of the paper, which tells none for GNMT.
 BATCH_SIZES = {"resnet50": 64, "vgg16": 64, "inception_v3": 64, "gnmt": 32, "deepspeech2": 20, "tacotron2": 32, "bert": 32}
+
+
+@dataclass(frozen=True)
+class SpeedParameters(CellParameters):
+    """What a cell measures."""
+
+    model: str = parameter("", "models")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Settings(CampaignSettings):
         "TensorFlow's and Keras' CTC loss: TensorFlow's kernel (sparse) or operators (dense), Keras' own, or the gate's (scan)",
         choices=("sparse", "dense", "keras", "scan"),
         group="training",
+        advanced=True,
     )
     optimizer: str = setting(
         "adam",
@@ -75,29 +78,20 @@ class Settings(CampaignSettings):
         "a few more steps under each framework's profiler: where their time goes; the trace is kept for TensorBoard",
         group="records",
         material=False,
+        advanced=True,
     )
-    model: str = per_cell("", "models")
+    parameters = SpeedParameters
+
+    @property
+    def length_kinds(self) -> tuple[str, ...]:
+        """Whether lengths of sequences are fixed or vary, in some cell."""
+        return (self.lengths,)
+
+    def rows(self, model: str) -> tuple[int, ...]:
+        """Return the examples of a step, in each cell of a model."""
+        return (self.batch_size or BATCH_SIZES.get(model, 32),)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {"models": ("gnmt", "deepspeech2", "tacotron2"), "size": "tiny", "steps": 20, "warmup_steps": 5, "blocks": 6},
-    "paper": {"blocks": 6},
-}
-
-OUTCOMES = (
-    outcome("train/examples_per_second"),
-    outcome("train/step_seconds"),
-    outcome("train/step_seconds_p95"),
-    outcome("train/first_step_seconds"),
-    outcome("train/first_epoch_seconds"),
-    outcome("train/epoch_seconds"),
-    outcome("memory/peak_rss_bytes"),
-    outcome("memory/peak_device_bytes"),
-    outcome("memory/peak_device_with_warmup_bytes"),
-    outcome("energy/joules_per_example"),
-)
-PRIMARY = ("train/examples_per_second",)
-PUBLISHED = ()
 SOURCE = "Huazhong University of Science and Technology, 2022"
 # Throughput of TensorFlow 1.15 and PyTorch 1.4 on a P100.
 TABLE = {
@@ -121,29 +115,14 @@ SHARES = {
 }
 
 
-def models(settings: Settings) -> tuple[str, ...]:
-    """Networks that the parity gate has to prove equal."""
-    return settings.models
-
-
-def strata(_: Settings) -> tuple[str, ...]:
-    """What is never pooled: every network."""
-    return STRATA
-
-
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every network in every framework; those of one network stand together."""
     check_count(settings, settings.models, settings.frameworks)
     return tuple(
-        Treatment(f"{name} · {model}", name, "measure", {"model": model, "batch_size": rows(settings, model)}, group=model)
+        Treatment(f"{name} · {model}", name, "measure", {"model": model, "batch_size": settings.rows(model)[0]}, group=model)
         for model in settings.models
         for name in settings.frameworks
     )
-
-
-def rows(settings: Settings, model: str) -> int:
-    """Examples a step."""
-    return settings.batch_size or BATCH_SIZES.get(model, 32)
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
@@ -161,3 +140,33 @@ def inputs(settings: Settings) -> str:
         return f"random inputs of {settings.lengths} lengths"
     lengths = "each cut or padded to their median length" if settings.lengths == "fixed" else "of varying lengths"
     return f"the sequences of {Path(settings.data).name}, {lengths}"
+
+
+STUDY = Study(
+    name="training_speed",
+    title="Training speed: images and sequences, warm-up, then timed steps, beside the published table",
+    workload="training_speed",
+    settings=Settings,
+    models=lambda settings: settings.models,
+    treatments=treatments,
+    strata=lambda _: ("model",),
+    also=also,
+    presets={
+        "demo": {"models": ("gnmt", "deepspeech2", "tacotron2"), "size": "tiny", "steps": 20, "warmup_steps": 5, "blocks": 6},
+        "paper": {"blocks": 6},
+    },
+    outcomes=(
+        outcome("train/examples_per_second"),
+        outcome("train/step_seconds"),
+        outcome("train/step_seconds_p95"),
+        outcome("train/first_step_seconds"),
+        outcome("train/first_epoch_seconds"),
+        outcome("train/epoch_seconds"),
+        outcome("memory/peak_rss_bytes"),
+        outcome("memory/peak_device_bytes"),
+        outcome("memory/peak_device_with_warmup_bytes"),
+        outcome("energy/joules_per_example"),
+    ),
+    primary=("train/examples_per_second",),
+    source=SOURCE,
+)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.config.commands import Sweep
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
@@ -16,6 +15,7 @@ from experiments.run.backends import JOBS, cluster
 from experiments.run.backends.slurm import SUBMITTED, name_of
 from experiments.run.backends.slurm_task import prepare_node
 from experiments.run.recorder import Recorder
+from experiments.sweep.settings import Sweep
 from tracking.errors import EvenhandError
 
 POLL_SECONDS = 1.0

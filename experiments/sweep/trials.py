@@ -16,8 +16,8 @@ from experiments import studies
 from experiments.config import devices
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
+from experiments.contract import Treatment
 from experiments.planning import treatments
-from experiments.planning.treatments import Treatment
 from experiments.run import cell_run, preparation
 from experiments.run.cell_run import CellTask
 from experiments.run.preparation import PreparedCampaign

@@ -11,8 +11,8 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Treatment
 from experiments.planning.length import LENGTH
-from experiments.planning.treatments import Treatment
 from experiments.run.plan import Plan
 from experiments.sweep import space
 from experiments.sweep.space import Dimension, Value

@@ -19,7 +19,6 @@ from optuna.trial import FrozenTrial
 from experiments import studies
 from experiments.config import devices
 from experiments.config import settings as settings_
-from experiments.config.commands import Sweep
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
@@ -34,6 +33,7 @@ from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from experiments.sweep import batches, goals, plots, report, search, space, winners
 from experiments.sweep.search import Goal
+from experiments.sweep.settings import Sweep
 from experiments.sweep.trials import Trials, point
 from tracking import journal
 from tracking.errors import WrongCall
@@ -102,14 +102,14 @@ def understood(sweep: Sweep, given: Mapping[str, str]) -> SweepRequest:
     """The call, checked as far as that goes without a server. given: the experiment's settings as text. Raises WrongCall."""
     module = studies.load(sweep.experiment)
     # a preset's cells may take turns, a trial is alone
-    base: CampaignSettings = settings_.parse(module.Settings, module.PRESETS, {"pairing": "sequential", **given})
+    base: CampaignSettings = settings_.parse(module.settings, module.presets, {"pairing": "sequential", **given})
     if base.aa or base.inject_delay:
         raise WrongCall("aa, inject_delay: a trial is one cell and has no controls; ask for them in a campaign of the experiment")
     if base.vary:
         raise WrongCall(f"vary={base.vary}: a trial is one cell; search it, or ask for it in a campaign of the experiment")
     if base.pairing != "sequential":
         raise WrongCall("pairing=interleaved: a trial is one cell and has nobody to take turns with; leave it out")
-    dimensions = space.parse(sweep.search, module.Settings)
+    dimensions = space.parse(sweep.search, module.settings)
     space.check(base, dimensions)
     chosen = next((one.choices for one in dimensions if one.field == "frameworks"), None)
     if chosen:
@@ -123,13 +123,13 @@ def understood(sweep: Sweep, given: Mapping[str, str]) -> SweepRequest:
 
 def _goal(sweep: Sweep, base: CampaignSettings) -> Goal:
     module = studies.load(sweep.experiment)
-    dimensions = space.parse(sweep.search, module.Settings)
+    dimensions = space.parse(sweep.search, module.settings)
     if sweep.find == "max_batch" and len(base.frameworks) > 1 and all(one.field != "frameworks" for one in dimensions):
-        dimensions = (*dimensions, *space.parse(f"framework={'|'.join(base.frameworks)}", module.Settings))
-    bounds = goals.constraints(sweep.constraints, module.OUTCOMES)
+        dimensions = (*dimensions, *space.parse(f"framework={'|'.join(base.frameworks)}", module.settings))
+    bounds = goals.constraints(sweep.constraints, module.outcomes)
     if sweep.find == "max_batch":
         return Goal(dimensions, (), bounds, along=batches.NAME)
-    return Goal(dimensions, goals.objectives(sweep.objectives, module.OUTCOMES), bounds)
+    return Goal(dimensions, goals.objectives(sweep.objectives, module.outcomes), bounds)
 
 
 def _check(asked: SweepRequest) -> None:

@@ -39,3 +39,21 @@ def _of_images() -> list[str]:
 def takes_images(module: ModuleType) -> bool:
     """module: a model's `spec`."""
     return hasattr(module, "Spec") and issubclass(module.Spec, ImageSpec)
+
+
+def check_images(name: str, spec: ImageSpec, side: tuple[str, int], rows: tuple[str, int] | None = None) -> None:
+    """Raise WrongCall for images that a model cannot take, or cannot be trained on.
+
+    Args:
+        name: of the model.
+        spec: its sizes.
+        side: the setting of the images' side, and its value in pixels.
+        rows: the setting of the batch size, and its value; None: it is not trained.
+    """
+    if reason := spec.refuses(side[1]):
+        raise WrongCall(f"{side[0]}={side[1]}: {name} {reason}")
+    if rows and rows[1] < (least := spec.least_rows(side[1])):
+        raise WrongCall(
+            f"{rows[0]}={rows[1]}: {name} cannot train on fewer than {least} images of {side[1]} × {side[1]}: its last "
+            f"BatchNorm would see one value a channel; take at least {least}, or larger images"
+        )

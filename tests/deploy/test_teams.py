@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.config.commands import Admin
 from experiments.server.admin import ACTIONS
+from experiments.server.settings import Admin
 from tests.conftest import QUICK, ROOT
 from tests.deploy.group import Group
 from tracking.records import Metrics, Point, Record, RunClosed, RunKind, RunOpened

@@ -58,36 +58,6 @@ def test_bad_data(place: Place, make: Callable[[Path], str], message: str) -> No
     refused(place, message, data=make(place.folder / "data"))
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"data": "/nowhere/at/all"}, "no folder /nowhere/at/all"),
-        ({"data": "."}, "captions.txt"),
-        ({"frameworks": "pytorch,tensorfloww"}, "no framework 'tensorfloww'; did you mean tensorflow"),
-        ({"preset": "coco-paper"}, "preset=coco-paper needs its data: data=FOLDER"),
-        ({"preset": "huge"}, "no preset 'huge'; have demo"),
-        ({"batchsize": "3"}, "no setting 'batchsize'; did you mean batch_size?"),
-        ({"batch_size": "100000"}, "batch_size=100000 is more than the"),
-        ({"steps_per_epoch": "100000"}, "steps_per_epoch=100000 is more than"),
-        ({"warmup_steps": "8"}, "warmup_steps=8 leaves none of the 8 steps to be measured"),
-        ({"warmup_steps": "8"}, "at most 7, or more epochs or a smaller batch_size"),
-        ({"timing": "freely"}, "timing=freely is not known; choose auto, step, free, both"),
-        ({"timing": "free", "window_steps": "0"}, "window_steps=0 is too small; at least 1"),
-        ({"timing": "free", "window_steps": "9"}, "window_steps=9: a window is longer than the"),
-        ({"device": "cuda"}, "device=cuda: no NVIDIA GPU"),
-        ({"device": "tpu"}, "device=tpu is not known; choose auto, cpu, cuda"),
-        ({"cache": "/proc/cache"}, "cannot write in /proc/cache"),
-        ({"journal": "/proc/journal"}, "cannot write in /proc/journal"),
-        ({"weights": "/no/such/file.pth"}, "/no/such/file.pth"),
-        ({"weights": "/etc/hostname"}, "ending in .safetensors"),
-        ({"autolog": "mlflow"}, "autolog=mlflow records a framework's own fit"),
-        ({"resume": "last"}, "no campaign of captioning has its journal"),
-    ],
-)
-def test_bad_settings(place: Place, given: dict[str, str], message: str) -> None:
-    refused(place, message, **given)
-
-
 def test_weights_of_another_architecture(place: Place) -> None:
     path = place.folder / "other.safetensors"
     save_file({"layer1.0.conv1.weight": np.zeros((4, 4, 3, 3), np.float32)}, path)

@@ -38,7 +38,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         place.mkdir()
         (place / "sitecustomize.py").write_text(WATCH.format(to=str(place)))
         spec = CellSpec(
-            *(name, lenet.WORKLOAD, "train", name, "cpu", 1, 0, values, inputs),
+            *(name, lenet.STUDY.workload, "train", name, "cpu", 1, 0, values, inputs),
             *(str(place), "cell", str(place / "checkpoint")),
         )
         with pytest.MonkeyPatch.context() as patch:

@@ -19,8 +19,7 @@ from experiments import studies
 from experiments.config import devices, memory
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
-from experiments.contract import Prepared
-from experiments.planning.treatments import Treatment
+from experiments.contract import Prepared, Treatment
 from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
@@ -177,7 +176,7 @@ GROUPS = {
 
 def test_every_setting_of_a_cell_is_checked() -> None:
     """A new one fails here until it has two values and a way to see which of them a process got."""
-    of_cells = settings_.searchable(studies.load("captioning").Settings)
+    of_cells = settings_.searchable(studies.load("captioning").settings)
     checked = [(name, check) for _, checks in GROUPS.values() for name, check in checks.items()]
     assert of_cells == {name for name, _ in checked}
     assert all(check.first != check.second for _, check in checked)
@@ -194,7 +193,6 @@ def other(value: Any) -> Any:
 
 REPORT = """
 import json, sys
-from experiments.contract import CellSpec
 for line in sys.stdin:
     print(json.dumps(CellSpec.of(json.loads(line)).settings))
 """
@@ -202,14 +200,14 @@ for line in sys.stdin:
 
 def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> None:
     """Each setting that only some studies have, as a process reads it from what the runner sends to a cell."""
-    shared = settings_.searchable(studies.load("captioning").Settings)
+    shared = settings_.searchable(studies.load("captioning").settings)
     runner = SimpleNamespace(folder=Path(), experiment="", run_id="", nodes=())
     lines, expected = list[str](), list[tuple[str, str, Any]]()
     for study in studies.available():
         module = studies.load(study)
-        settings = settings_.parse(module.Settings, module.PRESETS, {})
+        settings = settings_.parse(module.settings, module.presets, {})
         prepared = PreparedCampaign(study, settings, cast(Plan, None), cast(Prepared, None))
-        for name in sorted(settings_.searchable(module.Settings) - shared):
+        for name in sorted(settings_.searchable(module.settings) - shared):
             for value in (getattr(settings, name), other(getattr(settings, name))):
                 task = CellTask(Treatment("own", "toy", settings={name: value}), "cell", "cell", {}, {}, 1)
                 lines.append(json.dumps(asdict(cell_spec(cast(Recorder, runner), prepared, task))))
@@ -271,7 +269,7 @@ def half_for_training(folder: Path) -> Path:
 
 def levelled(first: Mapping[str, str], own: Mapping[str, str]) -> Any:
     module = studies.load("captioning")
-    return settings_.parse(module.Settings, module.PRESETS, {**first, **own})
+    return settings_.parse(module.settings, module.presets, {**first, **own})
 
 
 def cell_params(place: Place, treatment: str) -> Mapping[str, str]:

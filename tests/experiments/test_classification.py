@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -19,21 +18,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import studies
 from experiments.cell.profile import PARTS
-from experiments.config.console import Display
-from experiments.config.settings import parse
 from experiments.datasets.labelled.data import Labelled
-from experiments.run import preparation
 from experiments.workloads.classification.train import time_to
-from models.contract import ModelError
 from tests import warm
 from tests.conftest import Place, wait_for
 from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
 from tests.experiments.test_captioning import answer
 from tests.faults.test_campaign import wait_for_epochs
 from tracking import tables, technical
-from tracking.errors import WrongCall
 
 CLASSIFY = """
 import json, sys, mlflow, pandas
@@ -260,45 +253,6 @@ def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     assert {cell.data.params["protocol"] for cell in cells(place)} == {"paper"}
     assert "The papers’ procedure" in next(place.journal.glob("*/report/report.html")).read_text()
-
-
-@pytest.mark.parametrize(
-    ("study", "given", "said"),
-    [
-        ("classification", {"model": "resnet19"}, "model=resnet19: no such model of images; did you mean resnet18"),
-        ("classification", {"model": "caption_decoder"}, "model=caption_decoder: it takes no images"),
-        ("classification", {"model": "inception_v3"}, "image_size=32: inception_v3 needs images of at least 75 × 75"),
-        ("classification", {"data": "/nowhere"}, "data=/nowhere: there is no such file or folder"),
-        ("classification", {"preset": "original"}, "preset=original needs its data: data=FOLDER"),
-        ("classification", {"augmentation": "crop+mirror"}, "a mirrored numeral of digits is none"),
-        ("classification", {"momentum": "0.9"}, "momentum and weight decay are those of sgd"),
-        ("classification", {"batch_size": "2000"}, "batch_size=2000 is more than the 1528 training images of digits"),
-        (
-            "classification",
-            {"steps_per_epoch": "99"},
-            "steps_per_epoch=99 is more than digits has at this batch size; at most 23",
-        ),
-        ("classification", {"thresholds": "97"}, "thresholds=97.0 is too large; at most 1"),
-        ("classification", {"aa": "true", "input": "memory,stream"}, "several groups of cells have no controls"),
-        ("lenet", {"image_size": "0"}, "image_size=0 is too small"),
-    ],
-)
-def test_wrong_calls(tmp_path: Path, study: str, given: dict[str, str], said: str) -> None:
-    module = studies.load(study)
-    folders = {"cache": str(tmp_path / "cache"), "journal": str(tmp_path / "journal")}
-
-    def call() -> None:
-        settings = parse(module.Settings, module.PRESETS, {**QUICK, **folders, **given})
-        preparation.prepare_data(study, settings, Display())
-
-    with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
-        call()
-
-
-def test_a_wrong_call_is_one_line(place: Place) -> None:
-    done = run(place, data="/nowhere")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
-    assert "data=/nowhere: there is no such file or folder" in done.stderr
 
 
 @pytest.mark.slow

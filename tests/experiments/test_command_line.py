@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import os
 import re
 import shutil
@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments import studies
-from experiments.cli import actions, arguments
+from experiments.cli import arguments, campaign, entries
 from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
 from experiments.config import settings
-from experiments.config.commands import COMMANDS
 from tests.conftest import ROOT
 from tracking.errors import WrongCall
 
-ENTRIES = [*studies.available(), *COMMANDS]
+ENTRIES = entries.available()
+LENET = entries.load("lenet")
 HEAVY = (
     *("jax", "keras", "tensorflow", "torch", "torchvision", "lightning", "transformers"),
     *("matplotlib", "mlflow", "numpy", "optuna", "pandas", "PIL", "plotly", "psutil", "pyarrow", "requests", "scipy", "sklearn"),
@@ -39,7 +38,7 @@ HEAVY = (
         (["--batch-size", "8"], {"batch_size": "8"}),
         (["--batch-size=8"], {"batch_size": "8"}),
         (["--data", ""], {"data": ""}),
-        (["--filter", "--odd"], {"filter": "--odd"}),
+        (["--team", "--odd"], {"team": "--odd"}),
         (["--learning_rate", "-1"], {"learning_rate": "-1"}),
         (["--aa"], {"aa": "true"}),
         (["--aa", "--blocks", "3"], {"aa": "true", "blocks": "3"}),
@@ -48,7 +47,7 @@ HEAVY = (
     ],
 )
 def test_a_setting_may_be_written_in_several_ways(words: list[str], expected: dict[str, str]) -> None:
-    assert arguments.options(words, {"aa"}) == expected
+    assert arguments.options(words, LENET) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ def test_a_setting_may_be_written_in_several_ways(words: list[str], expected: di
 )
 def test_words_that_are_no_settings_are_refused(words: list[str], said: str) -> None:
     with pytest.raises(WrongCall, match=re.escape(said)):
-        arguments.options(words, {"aa"}, {"aa": None, "batch_size": None})
+        arguments.options(words, LENET)
 
 
 @pytest.mark.parametrize(("study", "word", "right"), [("overhead", "harnes", "harnesses"), ("grid", "batchsize", "batch_sizes")])
@@ -77,16 +76,9 @@ def test_a_setting_that_a_study_sets_itself_is_not_suggested(
         assert capsys.readouterr().err == f"evenhand: there is no setting '{word}'; did you mean {right}?\n"
 
 
-def test_settings_that_a_study_sets_itself_are_in_their_group() -> None:
-    kinds = [studies.load(name).Settings for name in studies.available()]
-    by_cell = [field for kind in kinds for field in dataclasses.fields(kind) if "cell by cell" in field.metadata["help"]]
-    assert by_cell
-    assert {field.metadata["group"] for field in by_cell} == {settings.SET_BY_STUDY}
-
-
 def test_a_search_takes_the_flags_of_its_experiments() -> None:
-    assert arguments.flags("sweep") >= {"confirm", "aa", "require_idle_machine", "profile"}
-    assert arguments.flags("parity") == {"full"}
+    assert entries.load("sweep").flags >= {"confirm", "aa", "require_idle_machine", "profile"}
+    assert entries.load("parity").flags == {"full"}
 
 
 def test_all_models_are_what_leaving_them_out_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,12 +96,19 @@ def test_the_version_is_the_projects(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_help_lists_every_setting_once_under_a_subject(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_fits_two_screens_and_all_of_it_lists_every_setting_under_a_subject(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert main([name, "--help"]) == DONE
+    short = capsys.readouterr().out
+    assert sum(max(1, math.ceil(len(line) / 80)) for line in short.splitlines()) <= 2 * 50
+    assert main([name, "--help", "all"]) == DONE
     text = capsys.readouterr().out
-    kind = COMMANDS[name].settings if name in COMMANDS else studies.load(name).Settings
-    fields = settings.for_users(kind)
-    assert sorted(re.findall(r"^  --(\w+)", text, re.MULTILINE)) == sorted(field.name for field in fields)
+    fields = settings.for_users(entries.load(name).settings)
+    shown, listed = (re.findall(r"^  --(\w+)", page, re.MULTILINE) for page in (short, text))
+    assert sorted(listed) == sorted(field.name for field in fields)
+    assert set(shown) == {field.name for field in fields if not field.metadata["advanced"]}
     assert {f"{field.metadata['group']}:" for field in fields} <= set(text.splitlines())
     assert "settings" not in {field.metadata["group"] for field in fields}, "a setting has no subject"
 
@@ -193,7 +192,7 @@ def test_shells_complete_names_settings_and_values(script: Path) -> None:
     lines = {
         "evenhand capt": "captioning",
         "evenhand --vers": "--version",
-        "evenhand captioning --extraction": "--extraction_batch_size",
+        "evenhand captioning --formul": "--formulation",
         "evenhand captioning --device cu": "cuda",
         "evenhand captioning --device = cu": "cuda",  # bash's own way to split --device=cu
         "evenhand captioning --aa --thr": "--threads",
@@ -250,7 +249,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, path: str) -> int:
         Path(path).write_text("x")
         return DONE
 
-    monkeypatch.setattr(actions, "study", write)
+    monkeypatch.setattr(campaign, "run_study", write)
     return main(["captioning"])
 
 

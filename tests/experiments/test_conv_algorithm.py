@@ -13,16 +13,14 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import ablations
 from experiments.comparison.runs.query import table
 from experiments.config import devices
-from experiments.config.console import Display
 from experiments.config.settings import parse
-from experiments.run import preparation
+from experiments.contract import Treatment
 from experiments.run.plan import of_study
 from experiments.studies import conv_algorithm
 from models.contract import ModelError
 from models.frameworks.devices import onednn
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tracking.errors import WrongCall
 
 QUICK = {"size": "tiny", "models": "deepspeech2", "batch_sizes": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
 
@@ -32,7 +30,7 @@ def test_the_device_says_what_is_compared(device: str, expected: tuple[str, ...]
     """The driver alone is pretended: there need not be a GPU."""
     monkeypatch.setattr(devices.provenance, "gpus", lambda: ["a GPU"] if device == "cuda" else [])
     given = {"models": "resnet18,deepspeech2", "batch_sizes": "8,16", "frameworks": "pytorch"}
-    plan = of_study(conv_algorithm, parse(conv_algorithm.Settings, conv_algorithm.PRESETS, given))
+    plan = of_study(conv_algorithm.STUDY, parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given))
     assert plan.baseline == expected[0]
     points: dict[str, list[str]] = {}
     for one in plan.treatments:
@@ -73,9 +71,7 @@ def test_published_epochs_stand_beside_ours() -> None:
     comparison = compare(table(found), factor="tags.framework", baseline="fixed", strata=strata, outcomes=metrics)
     settings = conv_algorithm.Settings()
     own = {"model": "deepspeech2", "batch_size": 20, "lengths": "varying"}
-    planned = [
-        conv_algorithm.Treatment(name, "pytorch", "measure", {**own, "conv_algorithm": name}) for name in ("fixed", "profiled")
-    ]
+    planned = [Treatment(name, "pytorch", "measure", {**own, "conv_algorithm": name}) for name in ("fixed", "profiled")]
     speeds, times = ablations.convolutions(comparison, planned, {}, conv_algorithm.EPOCHS, settings.size, size="tiny")
     assert speeds.rows[0][5] == "1"
     profiled = times.rows[1]
@@ -85,36 +81,8 @@ def test_published_epochs_stand_beside_ours() -> None:
     assert profiled[10] == f"{1940 / 3082:.3f}×"
 
 
-def test_jax_has_nothing_to_choose_on_a_cpu() -> None:
-    given = {"frameworks": "pytorch,keras-jax", "device": "cpu"}
-    settings = parse(conv_algorithm.Settings, conv_algorithm.PRESETS, given)
-    with pytest.raises(WrongCall, match="frameworks=keras-jax: JAX's kernels on a CPU are not oneDNN's"):
-        conv_algorithm.treatments(settings)
-
-
 def test_what_is_a_cpus_is_refused_on_a_gpu() -> None:
     assert [onednn(name, "cpu") for name in ("onednn", "plain", "profiled")] == [True, False, None]
     assert onednn("fixed", "cuda") is None
     with pytest.raises(ModelError, match="conv_algorithm 'plain' is a CPU's; on cuda use profiled, heuristic or fixed"):
         onednn("plain", "cuda")
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"algorithms": "profiled"}, "algorithms=profiled: there is none on cpu; have plain, onednn"),
-        ({"data": "speech"}, "data=speech is not known; choose synthetic"),
-        ({"algorithms": "winograd"}, "algorithms=winograd is not known; choose fixed"),
-        ({"models": "resnet18", "batch_sizes": "1"}, "batch_size=1: resnet18 cannot train on fewer than 2 images"),
-        ({"models": "resnet18", "shapes": "varying"}, "shapes=varying: pictures are of one size"),
-    ],
-)
-def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
-    places = {"cache": str(place.cache), "journal": str(place.journal), "device": "cpu"}
-
-    def call() -> None:
-        settings = parse(conv_algorithm.Settings, conv_algorithm.PRESETS, {**QUICK, **places, **given})
-        preparation.prepare_data("conv_algorithm", settings, Display())
-
-    with pytest.raises((WrongCall, ModelError), match=re.escape(told)):
-        call()

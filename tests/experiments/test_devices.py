@@ -11,9 +11,9 @@ from experiments.config import devices, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import DatasetInfo, Prepared
+from experiments.contract import DatasetInfo, Prepared, Treatment
 from experiments.metrics import FREELY
-from experiments.planning.treatments import Treatment, require_single_steps
+from experiments.planning.treatments import require_single_steps
 from experiments.run import cell_run, preflight, preparation
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
@@ -81,7 +81,7 @@ def test_a_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
 def test_cells_on_cpu_and_gpu_are_timed_alike() -> None:
     """Runs with different timing are never paired."""
     study = studies.load("grid")
-    both = study.Settings(executor="slurm", devices=("cpu", "cuda"))
+    both = study.settings(executor="slurm", devices=("cpu", "cuda"))
     assert {devices.timing(one.merged(both)) for one in study.treatments(both)} == {"step"}
     varied = on("cpu", vary="device=cpu,cuda")
     assert {devices.timing(level) for level in variation.each(varied)} == {"step"}
@@ -90,9 +90,9 @@ def test_cells_on_cpu_and_gpu_are_timed_alike() -> None:
 @pytest.mark.parametrize("name", studies.available())
 def test_every_preset_runs_on_a_gpu_as_it_is_timed_there(name: str) -> None:
     study = studies.load(name)
-    for preset in study.PRESETS:
+    for preset in study.presets:
         given = {"preset": preset, "device": "cuda", "executor": "slurm"}
-        settings = settings_.parse(study.Settings, study.PRESETS, given)
+        settings = settings_.parse(study.settings, study.presets, given)
         if name in ("calibrate", "distributed", "overhead"):
             require_single_steps(settings, name)
             continue
@@ -126,7 +126,7 @@ def test_auto_asks_the_frameworks_where_nvml_does_not_answer(
     monkeypatch.setattr(devices, "DRIVER", (driver,))
     monkeypatch.setenv("EVENHAND_TOY_GPU", sees)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    settings = studies.load("captioning").Settings(frameworks=("toy", "toy+twin"))
+    settings = studies.load("captioning").settings(frameworks=("toy", "toy+twin"))
     assert devices.to_open("auto", settings) == "cpu"
     driver.touch()
     assert devices.to_open("auto", settings) == "auto"

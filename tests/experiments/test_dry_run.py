@@ -134,7 +134,7 @@ def test_pictures_that_cannot_be_read_are_counted_and_listed(
     assert all(shown[str(path)].startswith(reason) for path, reason in broken.items())
     assert "! 3 pictures cannot be read" in told
     assert {path.name for path in tmp_path.iterdir()} == {"data"}
-    settings = studies.load(study).Settings(
+    settings = studies.load(study).settings(
         **{"frameworks": ("pytorch",), "batch_size": 8, "image_size": 32, "steps_per_epoch": 8, "data": "data"},
         **({"model": "lenet"} if study == "classification" else {}),
         cache=str(tmp_path / "cache"),
@@ -201,7 +201,7 @@ def test_a_part_is_a_bound_and_never_more() -> None:
     """One of two treatments has earlier cells: seconds and bytes are those of the one, and said to be the least."""
     found = forecast.Forecast(
         replace(CampaignSettings(), blocks=3),
-        forecast.plan_.of_study(forecast.studies.load("lenet"), forecast.studies.load("lenet").Settings(blocks=3)),
+        forecast.plan_.of_study(forecast.studies.load("lenet"), forecast.studies.load("lenet").settings(blocks=3)),
         (),
         "digits: 1,437 training images",
         ("nothing to compare",),

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from experiments import studies
-from experiments.cli import arguments
+from experiments.cli import arguments, entries
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
@@ -26,8 +26,7 @@ from experiments.comparison.verdicts import extended
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.planning.treatments import Treatment
-from experiments.run import cell_run, extension, pipeline, preparation, resume
+from experiments.run import extension, pipeline, preparation, resume
 from experiments.run import plan as plan_
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import LATENCY, frame, paired
@@ -69,58 +68,20 @@ def test_what_a_report_advises_can_be_done_and_the_next_report_says_so(place: Pl
 
 
 def test_a_resumption_with_more_blocks_is_the_same() -> None:
-    settings = asdict(replace(studies.load("captioning").Settings(), blocks=6))
+    settings = asdict(replace(studies.load("captioning").settings(), blocks=6))
     assert resume.same_settings("captioning", settings, {"blocks": "12"}).blocks == 12
     assert resume.same_settings("captioning", settings, {"cache": "x"}).blocks == 6
 
 
-def recorded_without(name: str, root: Path, **given: object) -> Path:
-    """The journal of a campaign that ran before there was a setting."""
-    folder = campaign_folder(root, **given)
+def test_a_campaign_that_did_not_record_a_setting_is_not_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = campaign_folder(tmp_path)
     described = journal.read_campaign(folder)
-    del described["settings"][name]
+    del described["settings"]["conv_algorithm"]
     journal.write_campaign(folder, described)
-    return folder
-
-
-class Captured(Exception):
-    """The settings that more blocks would run with."""
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("flush_denormals", False), ("pin", "none"), ("malloc", "system"), ("timing", "step")]
-)
-def test_more_blocks_do_what_the_first_did_before_there_was_a_setting(
-    name: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def prepare(_: str, settings: CampaignSettings, *__: object) -> None:
-        raise Captured(settings)
-
-    monkeypatch.setattr(preparation, "prepare", prepare)
-    folder = recorded_without(name, tmp_path)
-    asked = extension.request("last", 4, "none", tmp_path)
-    with pytest.raises(Captured) as captured:
-        pipeline.restart(asked.study, asked.run_id, asked.given, tmp_path, Display())
-    (settings,) = captured.value.args
-    assert (settings.blocks, getattr(settings, name)) == (10, value)
-    recorded = journal.read_campaign(folder)["settings"]
-    treatment = Treatment("pytorch", "pytorch")
-    logged = [cell_run.logged_settings(settings, treatment, values) for values in (None, recorded)]
-    assert logged[0].keys() - logged[1].keys() == {name}, "the first cells do not have it, nor their hashes"
-    with pytest.raises(WrongCall, match="flush_denormals was false at the beginning and cannot become true"):
-        resume.same_settings("captioning", {**recorded, "flush_denormals": False}, {"flush_denormals": "true"})
-
-
-def test_a_campaign_without_a_record_of_what_its_cells_did_is_not_extended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recorded_without("conv_algorithm", tmp_path)
     assert main(["extend", "last", f"--journal={tmp_path}"]) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
-    assert "conv_algorithm" in line
+    assert "did not record conv_algorithm" in line
     assert extension.advice_of_ended({"f00d": "night"}, tmp_path, 4, "") is None, "nor advised"
-    recorded_without("figures", tmp_path / "others")
-    assert extension.advice_of_ended({"f00d": "night"}, tmp_path / "others", 4, "") is not None
 
 
 # ---- what cannot be
@@ -143,7 +104,7 @@ def test_a_resumption_takes_the_journal_before_it_prepares_anything(tmp_path: Pa
 def campaign_folder(root: Path, name: str = "f00d", study: str = "captioning", **given: object) -> Path:
     """The journal of a campaign of two blocks, as one leaves it here and now; given: its settings."""
     records = Journal(root / name)
-    kind = CampaignSettings if study in resume.OTHERS else studies.load(study).Settings
+    kind = CampaignSettings if study in resume.OTHERS else studies.load(study).settings
     values = asdict(replace(kind(), **given))
     kept = {"study": study, "run": "c", "run_id": name, "experiment": "e", "settings": values}
     journal.write_campaign(records.folder, kept)
@@ -210,9 +171,11 @@ def test_blocks_from_elsewhere_are_refused(tag: str, remedy: str, tmp_path: Path
 
 
 def test_the_first_word_may_be_the_run() -> None:
-    assert arguments.spelled("extend", ["last", "--blocks", "3"]) == ["--run", "last", "--blocks", "3"]
-    assert arguments.spelled("extend", ["--blocks", "3"]) == ["--blocks", "3"]
-    assert arguments.spelled("compare", ["last"]) == ["last"]
+    extend = entries.load("extend")
+    assert arguments.options(["last", "--blocks", "3"], extend) == {"run": "last", "blocks": "3"}
+    assert arguments.options(["--blocks", "3"], extend) == {"blocks": "3"}
+    with pytest.raises(WrongCall, match="'last' is not a setting"):
+        arguments.options(["last"], entries.load("compare"))
 
 
 # ---- what was seen before
@@ -341,7 +304,7 @@ def test_the_card_has_the_command_in_every_format(tmp_path: Path) -> None:
 def advised(tmp_path: Path, blocks: int, looks: tuple[int, ...] = (), **given: object):
     """What is advised to a campaign of the study `lenet` with these settings, after these looks."""
     module = studies.load("lenet")
-    settings = settings_.parse(module.Settings, module.PRESETS, {name: str(value) for name, value in given.items()})
+    settings = settings_.parse(module.settings, module.presets, {name: str(value) for name, value in given.items()})
     campaign = SimpleNamespace(
         settings=settings,
         prepared=SimpleNamespace(study="lenet", module=module, plan=plan_.of_study(module, settings)),
@@ -370,4 +333,4 @@ def test_a_campaign_that_has_spent_its_error_rate_is_begun_anew(tmp_path: Path) 
     words = shlex.split(found.pasted.partition("&& ")[2])
     module = studies.load("lenet")
     options = arguments.options(words[words.index("lenet") + 1 :])
-    assert settings_.parse(module.Settings, module.PRESETS, options) == replace(settings, max_blocks=30)
+    assert settings_.parse(module.settings, module.presets, options) == replace(settings, max_blocks=30)

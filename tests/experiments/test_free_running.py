@@ -17,7 +17,8 @@ from experiments.cell import measure, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, pace
-from experiments.studies import calibrate, captioning, grid, lenet, overhead
+from experiments.contract import Study
+from experiments.studies import calibrate, captioning, grid, overhead
 from experiments.workloads import steps as steps_
 from experiments.workloads.grid import measure as grid_measure
 from experiments.workloads.grid import prepare as grid_prepare
@@ -324,19 +325,18 @@ def test_a_grid_refuses_windows_longer_than_what_it_measures_at_least() -> None:
         grid_prepare.prepare(grid.Settings(models=("lenet",), image_sizes=(28,), timing="free", window_steps=13), lambda *_: None)
 
 
-@pytest.mark.parametrize("study", [overhead, calibrate])
-def test_studies_of_single_steps_refuse_windows(study: Any) -> None:
-    name = study.__name__.rpartition(".")[2]
-    with pytest.raises(WrongCall, match=f"timing=free: {name} compares steps that are timed one by one; take timing=step"):
-        study.treatments(study.Settings(timing="free"))
+@pytest.mark.parametrize("study", [overhead.STUDY, calibrate.STUDY])
+def test_studies_of_single_steps_refuse_windows(study: Study) -> None:
+    with pytest.raises(WrongCall, match=f"timing=free: {study.name} compares steps that are timed one by one; take timing=step"):
+        study.treatments(study.settings(timing="free"))
 
 
 @pytest.mark.parametrize("name", ["captioning", "lenet", "grid"])
 def test_every_study_judges_the_throughput_of_windows(name: str) -> None:
-    study = {"captioning": captioning, "lenet": lenet, "grid": grid}[name]
-    metrics = {kind: [one.metric for one in studies.outcomes(study, study.Settings(timing=kind))] for kind in ("step", "free")}
+    study = studies.load(name)
+    metrics = {kind: [one.metric for one in studies.outcomes(study, study.settings(timing=kind))] for kind in ("step", "free")}
     assert metrics["free"].count("train/examples_per_second") == 1
-    assert metrics["step"] == [one.metric for one in study.OUTCOMES]
+    assert metrics["step"] == [one.metric for one in study.outcomes]
 
 
 def test_a_grids_warm_up_is_found_in_its_windows(clock: Time) -> None:
@@ -366,7 +366,7 @@ class Diverging(Adapter):
 @pytest.mark.parametrize("kind", ["step", "free", "both"])
 def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     framework, network, _ = opened(Diverging)
-    settings = {"batch_size": 4, "timing": kind, "window_steps": 4, "seconds": 1.0, "least_steps": 12, "most_steps": 12}
+    settings = {"batch_size": 4, "timing": kind, "window_steps": 4, "seconds": 1e-9, "least_steps": 12}
     monkeypatch.setattr(grid_measure, "make_optimizer", lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)))
     batch, spec = framework.place(next(batches(1))), SimpleNamespace(settings=settings)
     with pytest.raises(EvenhandError, match="the loss of step 6 is not finite"):

@@ -9,18 +9,14 @@ from dataclasses import replace
 
 import mlflow
 import numpy as np
-import pytest
 
 from experiments.comparison import compare
 from experiments.comparison.analyses import ablations
 from experiments.comparison.runs.query import table
-from experiments.config.console import Display
 from experiments.config.settings import parse
-from experiments.run import preparation
 from experiments.studies import graph
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tracking.errors import WrongCall
 
 QUICK = {"size": "tiny", "models": "bert", "batch_size": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
 
@@ -28,7 +24,7 @@ QUICK = {"size": "tiny", "models": "bert", "batch_size": "4", "steps": "3", "war
 def test_every_optimizer_is_off_once_and_every_program_stands_beside() -> None:
     settings = parse(
         graph.Settings,
-        graph.PRESETS,
+        graph.STUDY.presets,
         {"models": "bert", "frameworks": "tensorflow,pytorch", "without": "pruning,all", "alone": "pruning"},
     )
     found = [(one.framework, one.settings["program"], one.settings["graph_off"]) for one in graph.treatments(settings)]
@@ -105,17 +101,3 @@ def test_programs_are_measured_and_their_nodes_counted(place: Place) -> None:
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert re.search(r"\| bert \| without all \| — \| 1 block: no comparison.*\| 2\.5 % \|", report)
     assert re.search(r"\| bert \| tensorflow \| [\d,]+ → [\d,]+ \|", report)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"frameworks": "pytorch,pytorch+compile"}, "frameworks: tensorflow, whose optimizers are switched off, is the baseline"),
-        ({"without": "folding"}, "without=folding is not known; choose pruning"),
-        ({"models": "caption"}, "no model 'caption'"),
-    ],
-)
-def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
-    places = {"cache": str(place.cache), "journal": str(place.journal)}
-    with pytest.raises((WrongCall, ValueError), match=re.escape(told)):
-        preparation.prepare_data("graph", parse(graph.Settings, graph.PRESETS, {**QUICK, **places, **given}), Display())

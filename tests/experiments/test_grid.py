@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,14 +16,10 @@ from experiments.comparison.analyses.memory_limits import edges
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts.findings import Edge
 from experiments.config import memory
-from experiments.config.console import Display
-from experiments.config.settings import parse
-from experiments.planning.treatments import Treatment
-from experiments.run import preparation
+from experiments.contract import Treatment
 from experiments.run.previous import cell_results
 from experiments.run.scheduler import MemoryFrontier, Skip
 from experiments.studies import grid
-from models.contract import ModelError
 from tests.conftest import Place, toy_costs
 from tracking import tables
 from tracking.errors import WrongCall
@@ -115,7 +110,7 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place,
     assert {end.outcome for end in ends} == {RunOutcome.OK, RunOutcome.OUT_OF_MEMORY}
     assert {end.phase for end in ends} <= {"", "inference"}
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
-    found = edges(runs, factor="framework", strata=grid.STRATA)
+    found = edges(runs, factor="framework", strata=("model", "image_size", "batch_size"))
     assert found == (Edge("toy", "model=mobilenet_v2, image_size=64", 2, 4000, "inference"),)
 
 
@@ -139,7 +134,7 @@ def test_inference_is_measured_where_training_does_not_fit(place: Place) -> None
     assert alone.tags["outcome"] == "ok"
     assert alone.metrics["inference/latency_seconds_p50"] > 0
     runs = table(Store(place.uri).runs("grid", "tags.kind = 'cell'"))
-    assert edges(runs, factor="framework", strata=grid.STRATA) == (
+    assert edges(runs, factor="framework", strata=("model", "image_size", "batch_size")) == (
         Edge("pytorch", "model=mobilenet_v2, image_size=64", None, 60, "train"),
     )
 
@@ -151,49 +146,6 @@ def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     outcomes = {cell.data.params["batch_size"]: cell.data.tags["outcome"] for cell in cells(place)}
     assert outcomes == {"2": "ok", "8000": "out_of_memory"}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"devices": "cpu,tpu"}, "devices=tpu is not known; choose cpu, cuda"),
-        ({"image_sizes": "16", "models": "vgg16"}, "vgg16 needs images of at least 32 × 32"),
-        ({"image_sizes": "64", "models": "inception_v3"}, "inception_v3 needs images of at least 75 × 75"),
-        ({"models": "lenet"}, "lenet takes images of 28 × 28 alone"),
-        ({"models": "resnet19"}, "models=resnet19: no such model of images; did you mean resnet18"),
-        ({"models": "caption_decoder"}, "models=caption_decoder: it takes no images; have densenet201"),
-        ({"image_sizes": "32", "batch_sizes": "8,1"}, "mobilenet_v2 cannot train on 1 image of 32 × 32"),
-        ({"batch_sizes": "0"}, "batch_sizes=0 is too small"),
-        ({"batch_sizes": "-4"}, "batch_sizes=-4 is too small"),
-        ({"image_sizes": "wide"}, "image_sizes=wide is not a whole number"),
-        ({"least_steps": "4"}, "least_steps=4 is too small; at least 12"),
-        ({"phases": "training"}, "phases=training is not known; choose inference, train"),
-        ({"precision": "float8"}, "precision=float8 is not known"),
-        ({"memory_limit": "much"}, "memory_limit=much is not a size; write 2GiB, 500MB or none"),
-    ],
-)
-def test_wrong_calls(place: Place, given: dict[str, str], said: str) -> None:
-    def call() -> None:
-        places = {"cache": str(place.cache), "journal": str(place.journal)}
-        preparation.prepare_data("grid", parse(grid.Settings, grid.PRESETS, {**QUICK, **places, **given}), Display())
-
-    with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
-        call()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"precision": "tf32", "device": "cpu"}, "precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16"),
-        ({"device": "cuda"}, "device=cuda: no NVIDIA GPU answers"),
-    ],
-)
-def test_wrong_calls_that_only_the_machine_knows(place: Place, given: dict[str, str], said: str) -> None:
-    if given["device"] == "cuda" and Path("/dev/nvidia0").exists():
-        pytest.skip("there is a GPU here")
-    done = run(place, frameworks="pytorch", **given)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
-    assert said in done.stderr
 
 
 def treatment(size: int, framework: str = "pytorch", model: str = "m") -> Treatment:

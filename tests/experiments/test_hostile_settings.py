@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import typing
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,17 @@ from typing import Any
 import pytest
 
 from experiments import studies
+from experiments.cli import entries
 from experiments.cli.arguments import options
 from experiments.config import memory, settings
-from experiments.config.commands import COMMANDS
 from experiments.datasets.synthetic import synthetic
 from experiments.studies import grid
 from experiments.sweep import goals, space
 from tests.conftest import ROOT, Place
 from tracking.errors import WrongCall
 
-KINDS: dict[str, tuple[type[Any], dict[str, Any]]] = {
-    **{name: (studies.load(name).Settings, studies.load(name).PRESETS) for name in studies.available()},
-    **{name: (command.settings, {}) for name, command in COMMANDS.items()},
+KINDS: dict[str, tuple[type[Any], Mapping[str, Any]]] = {
+    name: (entries.load(name).settings, entries.load(name).presets) for name in entries.available()
 }
 
 

@@ -132,7 +132,7 @@ def test_an_environment_without_the_framework_says_what_installs_it(tmp_path: Pa
 
 def test_the_interpreter_is_no_setting_of_a_cell() -> None:
     module = studies.load("lenet")
-    settings = settings_.parse(module.Settings, module.PRESETS, {"vary": "pythons=a|b"})
+    settings = settings_.parse(module.settings, module.presets, {"vary": "pythons=a|b"})
     with pytest.raises(WrongCall, match="vary: pythons belongs to the campaign, not to a cell"):
         plan_.of_study(module, settings)
 

@@ -77,17 +77,23 @@ def specs(folder: Path) -> dict[str, CellSpec]:
     speed = training_speed.Settings(frameworks=("toy",), models=("lenet",), size="tiny", steps=7, warmup_steps=2)
     own = {"model": "lenet", "batch_size": 4, "image_size": 28}
     asked = {
-        "captioning": (captioning, decoder, dict(captions.prepare(decoder, lambda *_: None).inputs), {}, "train"),
-        "classification": (lenet, network, dict(pictures.prepare(network, lambda *_: None).inputs), {"input": "native"}, "train"),
-        "grid": (grid, point, {}, own, "measure"),
-        "training_speed": (training_speed, speed, {}, {"model": "lenet", "batch_size": 4}, "measure"),
+        "captioning": (captioning.STUDY, decoder, dict(captions.prepare(decoder, lambda *_: None).inputs), {}, "train"),
+        "classification": (
+            lenet.STUDY,
+            network,
+            dict(pictures.prepare(network, lambda *_: None).inputs),
+            {"input": "native"},
+            "train",
+        ),
+        "grid": (grid.STUDY, point, {}, own, "measure"),
+        "training_speed": (training_speed.STUDY, speed, {}, {"model": "lenet", "batch_size": 4}, "measure"),
     }
     for name in (*FREELY, "grid, free"):
         study, settings, inputs, more, stage = asked[name.partition(",")[0]]
         asked[name] = (study, settings, inputs, {**more, "timing": name.rpartition(" ")[2], "window_steps": 3}, stage)
     return {
         name: CellSpec(
-            *(name, study.WORKLOAD, stage, "toy", "cpu", 1, 0, {**devices.values_of_cell(settings), **more}, inputs),
+            *(name, study.workload, stage, "toy", "cpu", 1, 0, {**devices.values_of_cell(settings), **more}, inputs),
             *(str(folder / name), "cell", str(folder / name / "checkpoint")),
         )
         for name, (study, settings, inputs, more, stage) in asked.items()

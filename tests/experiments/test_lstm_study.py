@@ -12,22 +12,18 @@ import pytest
 from experiments.comparison import compare
 from experiments.comparison.analyses import ablations
 from experiments.comparison.runs.query import table
-from experiments.config.console import Display
 from experiments.config.settings import parse
-from experiments.run import preparation
-from experiments.studies import lstm
+from experiments.studies import lstm, training_speed
 from models.caption_decoder import spec as decoder
-from models.contract import ModelError
 from models.parity import Side
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tracking.errors import WrongCall
 
 QUICK = {"size": "tiny", "models": "caption_decoder", "batch_size": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
 
 
 def test_every_network_has_the_implementations_of_each_framework_beside_the_loop_of_cells() -> None:
-    settings = parse(lstm.Settings, lstm.PRESETS, {"models": "gnmt,tacotron2", "implementations": "block-v2,scan+compiled"})
+    settings = parse(lstm.Settings, lstm.STUDY.presets, {"models": "gnmt,tacotron2", "implementations": "block-v2,scan+compiled"})
     found = lstm.treatments(settings)
     assert [(one.framework, one.settings["implementation"]) for one in found if one.settings["model"] == "gnmt"] == [
         *(("pytorch", "cells"), ("pytorch+compile", "scan+compiled")),
@@ -79,31 +75,19 @@ def test_what_the_gate_refuses_is_listed_and_not_measured(place: Place) -> None:
 
 def test_ratios_stand_beside_the_published_figures() -> None:
     """Eight blocks of steps that take a quarter of the time: the ratio is 4, within the noise of 1 %."""
-    settings = parse(lstm.Settings, lstm.PRESETS, {"models": "deepspeech2", "frameworks": "pytorch", "implementations": "layer"})
+    settings = parse(
+        lstm.Settings, lstm.STUDY.presets, {"models": "deepspeech2", "frameworks": "pytorch", "implementations": "layer"}
+    )
     params = {"library": "pytorch", "model": "deepspeech2"}
     found = table(list(runs(("cells", "layer"), factors={"layer": 0.25}, spread=0.01, params=params)))
     asked = {"factor": "framework", "baseline": "cells", "strata": ("params.library", "params.model")}
     comparison = compare(found, **asked, outcomes=[ablations.THROUGHPUT])
-    section = ablations.lstm(comparison, lstm.treatments(settings), ("cells", "layer"), lstm.TABLE, lstm.SOURCE, size="tiny")
+    section = ablations.lstm(
+        comparison, lstm.treatments(settings), ("cells", "layer"), lstm.TABLE, training_speed.SOURCE, size="tiny"
+    )
     (cells, layer) = section.rows
     assert cells[:5] == ("deepspeech2", "pytorch", "cells", "pytorch", "1")
     assert float(str(layer[4]).rstrip("×")) == pytest.approx(4, rel=0.03)
     low, high = map(float, str(layer[5]).split("–"))
     assert low < float(str(layer[4]).rstrip("×")) < high
     assert layer[6:] == ("8", "4.14×")
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"models": "resnet18"}, "models=resnet18: it has no LSTM; have deepspeech2, gnmt"),
-        ({"models": "gnmtt"}, "no model 'gnmtt'"),
-        ({"implementations": "cudnn"}, "implementations: there is no 'cudnn'; have block, block-v2, layer"),
-        ({"precision": "bfloat16"}, "precision=bfloat16: TensorFlow's block and block-v2 take float32 alone; leave them out"),
-        ({"frameworks": "keras-torch"}, "frameworks=keras-torch: its LSTMs are not compared here; have pytorch, tensorflow"),
-    ],
-)
-def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
-    places = {"cache": str(place.cache), "journal": str(place.journal)}
-    with pytest.raises((WrongCall, ModelError), match=re.escape(told)):
-        preparation.prepare_data("lstm", parse(lstm.Settings, lstm.PRESETS, {**QUICK, **places, **given}), Display())

@@ -21,8 +21,8 @@ from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.comparison.statistics import outliers
 from experiments.config.settings import CampaignSettings
+from experiments.contract import Treatment
 from experiments.planning.design import Cell
-from experiments.planning.treatments import Treatment
 from experiments.run import repeats
 from experiments.run.plan import Plan
 from experiments.run.previous import cell_results

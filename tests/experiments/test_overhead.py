@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import mlflow
 import numpy as np
@@ -20,16 +19,12 @@ from scipy import stats
 from experiments.comparison import compare
 from experiments.comparison.analyses import costs
 from experiments.comparison.runs.query import table
-from experiments.config.console import Display
 from experiments.config.settings import parse
-from experiments.planning.treatments import Treatment
-from experiments.run import preparation
+from experiments.contract import Treatment
 from experiments.run.plan import of_study
 from experiments.studies import overhead
-from models.contract import ModelError
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
-from tracking.errors import WrongCall
 
 QUICK = {
     "threads": "1",
@@ -47,8 +42,8 @@ def run(place: Place, **given: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_point_has_a_plain_loop_beside_the_harness() -> None:
-    settings = parse(overhead.Settings, overhead.PRESETS, {"preset": "proof", "frameworks": "pytorch,tensorflow"})
-    plan = of_study(overhead, settings)
+    settings = parse(overhead.Settings, overhead.STUDY.presets, {"preset": "proof", "frameworks": "pytorch,tensorflow"})
+    plan = of_study(overhead.STUDY, settings)
     assert (plan.baseline, plan.factor) == ("plain", "harness")
     assert len(plan.treatments) == 2 * 3 * 2 * 2  # frameworks, networks, batch sizes, plain and evenhand
     points: dict[str, list[Treatment]] = {}
@@ -65,7 +60,7 @@ def test_every_point_has_a_plain_loop_beside_the_harness() -> None:
 
 def test_harnesses_stand_beside_the_frameworks_that_they_are_for() -> None:
     asked = {"frameworks": "tensorflow,keras-torch", "models": "lenet", "batch_sizes": "1", "harnesses": "evenhand,fit+autolog"}
-    found = overhead.treatments(parse(overhead.Settings, overhead.PRESETS, asked))
+    found = overhead.treatments(parse(overhead.Settings, overhead.STUDY.presets, asked))
     assert [(one.framework, one.settings["harness"]) for one in found] == [
         *(("tensorflow", name) for name in ("plain", "evenhand")),
         *(("keras-torch", name) for name in ("plain", "evenhand", "fit+autolog")),
@@ -140,27 +135,3 @@ def test_a_block_or_two_have_no_ratio(blocks: int) -> None:
     assert {(one.ratio, one.answer, one.blocks) for one in found} == {(None, costs.Answer.NOT_SHOWN, blocks)}
     assert costs.sentences(found) == ["Cost at most the bound: 0 shown, 2 not shown, 0 refuted."]
     assert {row[3:5] for row in costs.section(found, 0.02).rows} == {("—", "—")}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"harnesses": "bare"}, "harnesses: there is no 'bare'; have evenhand, evenhand+sensors"),
-        ({"frameworks": "tensorflow+xla"}, "frameworks=tensorflow+xla: it has no plain loop to compare with; have "),
-        (
-            {"models": "resnet18", "image_side": "32"},
-            "batch_sizes=1: resnet18 trains on batches of 2 or more of images of 32 × 32",
-        ),
-        ({"models": "inception_v3"}, "image_side=40: inception_v3 needs images of at least 75 × 75"),
-        ({"models": "caption_decoder"}, "caption_decoder"),
-    ],
-)
-def test_wrong_calls(tmp_path: Path, given: dict[str, str], said: str) -> None:
-    folders = {"cache": str(tmp_path / "cache"), "journal": str(tmp_path / "journal")}
-
-    def call() -> None:
-        asked = {"frameworks": "pytorch", **QUICK, **folders, **given}
-        preparation.prepare_data("overhead", parse(overhead.Settings, overhead.PRESETS, asked), Display())
-
-    with pytest.raises((WrongCall, ModelError), match=re.escape(said)):
-        call()

@@ -13,7 +13,7 @@ import mlflow
 import pytest
 
 from experiments.config.console import Display
-from experiments.planning.treatments import Treatment
+from experiments.contract import Treatment
 from experiments.run import parity_cache, preflight
 from experiments.studies import captioning, classification
 from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.config.settings import CampaignSettings
-from experiments.planning.treatments import Treatment
+from experiments.contract import Treatment
 from experiments.run.plan import Plan
 from experiments.run.scheduler import CellResult, Schedule
 from tracking.records import RunOutcome

@@ -17,11 +17,11 @@ import numpy as np  # isort: skip
 
 
 def parse(**given: str) -> captioning.Settings:
-    return settings_.parse(captioning.Settings, captioning.PRESETS, given)
+    return settings_.parse(captioning.Settings, captioning.STUDY.presets, given)
 
 
 def test_what_is_given_wins_over_the_preset_and_the_preset_over_the_default() -> None:
-    assert parse().epochs == captioning.PRESETS["demo"]["epochs"]
+    assert parse().epochs == captioning.STUDY.presets["demo"]["epochs"]
     assert parse(epochs="5").epochs == 5
     assert parse(preset="coco-paper").epochs == 11
     assert parse(frameworks="pytorch, tensorflow+xla").frameworks == ("pytorch", "tensorflow+xla")
@@ -60,7 +60,7 @@ def test_every_setting_becomes_text_and_comes_back() -> None:
     settings = parse(frameworks="pytorch,tensorflow", inference_batch_sizes="1,8,64")
     text = settings_.as_text(settings)
     assert text["inference_batch_sizes"] == "1,8,64"
-    assert settings_.parse(captioning.Settings, captioning.PRESETS, text) == settings
+    assert settings_.parse(captioning.Settings, captioning.STUDY.presets, text) == settings
 
 
 def orders(groups: list[list[str]], count: int, seed: int = 3) -> list[str]:

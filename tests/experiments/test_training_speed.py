@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +18,9 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import training_speed as report
 from experiments.comparison.runs.pairing import incomparable
 from experiments.comparison.runs.query import table
-from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.contract import Prepared
 from experiments.datasets.sequences.data import Sequences
-from experiments.run import preparation
 from experiments.studies import training_speed
 from experiments.workloads.training_speed import inputs, prepare
 from models.contract import Batch
@@ -31,7 +28,7 @@ from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
 from tests.experiments.datasets.recordings import ljspeech
 from tracking import tables
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError
 
 QUICK = {
     "size": "tiny",
@@ -117,7 +114,7 @@ def test_every_network_gets_the_batch_that_the_paper_gives_it() -> None:
 
 def test_networks_of_images_take_the_papers_batches_and_pictures() -> None:
     settings = training_speed.Settings()
-    assert [training_speed.rows(settings, name) for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]
+    assert [settings.rows(name)[0] for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]
     for name, shape in (("resnet50", (1, 224, 224, 3)), ("lenet", (1, 28, 28, 1))):
         module = models.spec(name)
         (batch, _) = inputs.batches(
@@ -132,30 +129,12 @@ def test_a_model_of_somebody_without_random_inputs_is_refused(monkeypatch: pytes
         prepare.prepare(training_speed.Settings(models=("gnmt",)), lambda *_: None)
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"models": "deepspeech3"}, "no model 'deepspeech3'"),
-        ({"frameworks": "pytorch,keras-torch"}, "ctc=sparse: keras-torch cannot use TensorFlow's losses; take ctc=scan"),
-        ({"models": "mobilenet_v2", "batch_size": "1"}, "batch_size=1: mobilenet_v2 cannot train on fewer than 2 images"),
-        ({"ctc": "warp"}, "ctc"),
-        ({"steps": "1"}, "steps"),
-    ],
-)
-def test_calls_that_cannot_be_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
-    places = {"cache": str(place.cache), "journal": str(place.journal)}
-    with pytest.raises((EvenhandError, models.ModelError), match=told):
-        preparation.prepare_data(
-            "training_speed", parse(training_speed.Settings, training_speed.PRESETS, {**QUICK, **places, **given}), Display()
-        )
-
-
 # ---- sequences from files
 
 
 def read(tmp_path: Path, models_: str, folder: Path, **given: str) -> Prepared:
     settings = {**QUICK, "models": models_, "data": str(folder), "cache": str(tmp_path), **given}
-    return prepare.prepare(parse(training_speed.Settings, training_speed.PRESETS, settings), lambda *_: None)
+    return prepare.prepare(parse(training_speed.Settings, training_speed.STUDY.presets, settings), lambda *_: None)
 
 
 def made(name: str, prepared: Prepared, *, varying: bool, rows: int = 3) -> list[Batch]:
@@ -236,31 +215,6 @@ def test_other_content_is_another_data_set_wherever_it_lies(tmp_path: Path) -> N
     told = {"examples of bert": 4, "examples of bert in the files": 4}
     told |= {"shortest of bert": 3, "median of bert": 3, "longest of bert": 4, "batch of bert": 4}
     assert other.counts == told
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"models": "resnet50,bert"}, "resnet50 trains on random inputs alone; name others, such as models=bert"),
-        ({"models": "bert", "data": "/nowhere/at/all"}, "data=/nowhere/at/all: there is no such file or folder"),
-        (
-            {"models": "bert", "lengths": "varying"},
-            "lines.txt, line 1: has 21 tokens with its marks; the network takes at most 20",
-        ),
-        ({"models": "gnmt"}, "no such data there; looked for a text file of sentence, tab, translation"),
-        ({"models": "deepspeech2"}, "looked for a folder with metadata.csv and wavs/"),
-        ({"models": "bert"}, "3 examples for bert; at least 4"),
-    ],
-)
-def test_data_that_cannot_serve_are_refused_in_one_line(given: dict[str, str], told: str, place: Place) -> None:
-    folder = place.folder / "data"
-    folder.mkdir()
-    (folder / "lines.txt").write_text("word " * 19 + "\nanother\nthird\n")
-    called = {**QUICK, "cache": str(place.cache), "journal": str(place.journal), "data": str(folder), **given}
-    with pytest.raises(EvenhandError, match=re.escape(told)) as caught:
-        preparation.prepare_data("training_speed", parse(training_speed.Settings, training_speed.PRESETS, called), Display())
-    assert str(caught.value).isprintable()
-    assert isinstance(caught.value, WrongCall)  # exit code 2
 
 
 @pytest.mark.parametrize(("other", "ctc"), [("keras-torch", "scan"), pytest.param("tensorflow", "", marks=pytest.mark.slow)])

@@ -213,7 +213,7 @@ def test_error_that_is_spent_is_not_spent_again(tmp_path: Path) -> None:
 
 
 def test_only_what_a_campaign_leaves_open_may_be_given_when_it_is_resumed() -> None:
-    begun = studies.load("captioning").Settings()
+    begun = studies.load("captioning").settings()
     settings = asdict(replace(begun, until="settled", max_blocks=18, budget="1h"))
     resumed = resume.same_settings("captioning", settings, {"max_blocks": "40", "budget": "2h"})
     assert (resumed.max_blocks, resumed.budget, resumed.until) == (40, "2h", "settled")

@@ -57,7 +57,7 @@ def vary(place: Place, what: str, given: Mapping[str, str], *codes: int) -> str:
 
 def settings(study: str = "captioning", **given: str) -> Any:
     module = studies.load(study)
-    return settings_.parse(module.Settings, module.PRESETS, given)
+    return settings_.parse(module.settings, module.presets, given)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_every_study_can_vary_a_setting(study: str) -> None:
 
 
 def has(study: str) -> bool:
-    choices = {field.name: field.metadata["choices"] for field in fields(studies.load(study).Settings)}
+    choices = {field.name: field.metadata["choices"] for field in fields(studies.load(study).settings)}
     return "bfloat16" in choices["precision"] and study != "lstm"
 
 

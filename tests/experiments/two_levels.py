@@ -17,7 +17,7 @@ from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.planning.treatments import Treatment
+from experiments.contract import Treatment
 from experiments.run import pipeline
 from experiments.run.plan import Plan
 from experiments.sweep import space, winners
@@ -26,8 +26,8 @@ from experiments.sweep import space, winners
 def own(study: str, first: Mapping[str, str], second: Mapping[str, str]) -> tuple[CampaignSettings, Plan]:
     """The second level's settings are its treatment's alone."""
     module = studies.load(study)
-    base = settings_.parse(module.Settings, module.PRESETS, first)
-    other = settings_.parse(module.Settings, module.PRESETS, {**first, **second})
+    base = settings_.parse(module.settings, module.presets, first)
+    other = settings_.parse(module.settings, module.presets, {**first, **second})
     values = {name: getattr(other, name) for name in second if name != "frameworks"}
     compared = (
         Treatment("first", base.frameworks[0]),
@@ -41,8 +41,8 @@ def own(study: str, first: Mapping[str, str], second: Mapping[str, str]) -> tupl
 def searched(study: str, first: Mapping[str, str], second: Mapping[str, str]) -> tuple[CampaignSettings, Plan]:
     """The first is the default, the second what a search has found: the campaign that confirms it."""
     module = studies.load(study)
-    base = settings_.parse(module.Settings, module.PRESETS, first)
-    dimensions = space.parse(",".join(_dimension(base, name, text) for name, text in second.items()), module.Settings)
+    base = settings_.parse(module.settings, module.presets, first)
+    dimensions = space.parse(",".join(_dimension(base, name, text) for name, text in second.items()), module.settings)
     best = {one.name: one.choices[1] for one in dimensions}
     kinds = {one.name: CategoricalDistribution(one.choices) for one in dimensions}
     trial = create_trial(params=best, distributions=kinds, value=1.0)

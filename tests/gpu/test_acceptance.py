@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config.commands import Selftest
+from experiments.cli.commands.selftest import Selftest
 from experiments.selftest import running
 from experiments.selftest.catalogue import CHECKS
 from experiments.selftest.checks import FAILED, SKIPPED, Check, Context

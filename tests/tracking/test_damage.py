@@ -300,7 +300,7 @@ def test_a_pipe_among_journals_is_named_and_not_waited_for(
 def test_missing_records_are_one_line_and_no_new_ones_are_begun(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = studies.load("lenet").Settings(frameworks=("pytorch",))
+    settings = studies.load("lenet").settings(frameworks=("pytorch",))
     described = {**ASKED, "study": "lenet", "settings": dataclasses.asdict(settings)}
     journal.write_campaign(Journal(tmp_path / "c").folder, json.loads(json.dumps(described)))
     (tmp_path / "c" / journal.RECORDS).unlink()

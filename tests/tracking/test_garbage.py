@@ -6,8 +6,7 @@ import gc
 
 import pytest
 
-from experiments.cli import actions
-from experiments.config.commands import Compare
+from experiments.cli.commands import compare
 from tracking import garbage
 from tracking.errors import WrongCall
 
@@ -32,5 +31,5 @@ def test_a_comparison_leaves_the_collector_to_whoever_called_it(monkeypatch: pyt
 
     monkeypatch.setattr("experiments.cli.compare.compare", refuse)
     with pytest.raises(WrongCall):
-        actions._compare(Compare())
+        compare.run(compare.Compare())
     assert gc.isenabled()

@@ -16,7 +16,7 @@ from experiments.comparison.runs.environment import medians
 from experiments.comparison.runs.pairing import Cause
 from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.verdicts.findings import Comparison, Finding
-from experiments.planning.treatments import Treatment
+from experiments.contract import Treatment
 
 THROUGHPUT = "train/examples_per_second"
 NOT_EQUAL = "not equal"

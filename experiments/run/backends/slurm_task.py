@@ -116,7 +116,7 @@ def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
         names = ",".join(node.name for node in recorder.nodes)
         recorder.place_tags |= {"slurm.nodes": names, "machine": machine()}
     recorder.called = f"job {job}"
-    recorder.machine = MachineProbe(devices.of(settings)[0], devices.most_workers(settings)).idle()
+    recorder.machine = MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell).idle()
     troubles = recorder.machine.troubles
     if settings.require_idle_machine and troubles:
         raise WrongCall(f"require_idle_machine=true: {troubles[0]} (node {node}); try again, or with false")

@@ -23,6 +23,9 @@ from models.contract import Array, Framework
 from models.densenet201.spec import Spec
 from tracking import clock
 
+# Pictures of a call.
+BATCH_SIZE = 32
+
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     """Continues where an earlier extraction stopped; every batch is on disk before the next begins."""
@@ -50,7 +53,7 @@ def _extract(
     examples: list[int] = []
     output.begin()
     began = clock.now()
-    size = spec.settings["extraction_batch_size"]
+    size = BATCH_SIZE
     for first, pixels, unreadable in images.batches(
         Path(data.source), data.images, size=spec.inputs["image_size"], batch=size, start=start
     ):

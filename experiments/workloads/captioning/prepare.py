@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from experiments.contract import DatasetInfo, Job, Prepared, Progress
+from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
 from experiments.datasets import captions, synthetic
 from experiments.datasets.captions import CaptionData
 from experiments.studies.captioning import Settings
@@ -126,3 +126,6 @@ def _files(data: CaptionData) -> dict[str, str]:
 
 def _broken(data: CaptionData) -> tuple[str, ...]:
     return (f"{len(data.broken)} pictures cannot be read and are left out (broken_images.json)",) if data.broken else ()
+
+
+WORKLOAD = Workload(prepare=prepare, after_extraction=after_extraction)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.datasets.labelled.data import Labelled, of_numerals
 from experiments.datasets.labelled.data import prepare as prepared_data
 from experiments.studies.classification import Settings
@@ -28,8 +28,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     if not settings.data:
         raise WrongCall(f"preset={settings.preset} needs its data: data=FOLDER, or data=digits, which is embedded")
     side = module.Spec.only_side or settings.image_size
-    if reason := module.Spec().refuses(side):
-        raise WrongCall(f"image_size={side}: {settings.model} {reason}")
+    networks.check_images(settings.model, module.Spec(), ("image_size", side))
     data = prepared_data(
         settings.data, side=side, channels=module.Spec.channels, cache=Path(settings.cache).resolve(), progress=progress
     )
@@ -68,9 +67,9 @@ def _check_input(settings: Settings) -> None:
 
 def _check_data(settings: Settings, data: Labelled, spec: ImageSpec) -> None:
     steps.check(settings, len(data.training), "training images", data.name)
-    if settings.batch_size < spec.least_rows(data.side):
-        raise WrongCall(
-            f"batch_size={settings.batch_size}: {settings.model} needs {spec.least_rows(data.side)}, for its BatchNorm"
-        )
+    networks.check_images(settings.model, spec, ("image_size", data.side), ("batch_size", settings.batch_size))
     if settings.augmentation == "crop+mirror" and data.name in of_numerals():
         raise WrongCall(f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; take augmentation=crop")
+
+
+WORKLOAD = Workload(prepare=prepare)

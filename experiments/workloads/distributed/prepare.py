@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 
-from experiments.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.distributed import Settings, rows
 from experiments.workloads import networks
 from tracking.errors import WrongCall
@@ -42,3 +42,6 @@ def after_checks(prepared: Prepared, found: Sequence[Mapping[str, str]]) -> Prep
         tags={**prepared.tags, PROOFS: "within what compression may lose" if lossy else "equal"},
         files={**prepared.files, f"{PROOFS}.json": json.dumps(proofs, indent=1)},
     )
+
+
+WORKLOAD = Workload(prepare=prepare, after_checks=after_checks)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,10 @@ from tracking.errors import EvenhandError
 
 # Some cells of a block have one of them alone.
 PLACES = {"inference": 1, "train": 2}
+# Steps or requests of a phase at most.
+MOST_STEPS = 1_000
+# Values of a phase, and their summary.
+Measured = tuple[Sequence[PhaseValues], dict[str, float]]
 
 
 @dataclass
@@ -88,34 +93,41 @@ class Budget:
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
-    spec.path.mkdir(parents=True, exist_ok=True)
+    module, sizes, rng = open_point(spec)
     settings = spec.settings
-    model, rows = settings["model"], settings["batch_size"]
-    module, rng = models.spec(model), np.random.default_rng(settings["seed"])
-    sizes = module.Spec(classes=settings["classes"])
     output.progress("build", 0, None)
-    network = framework.build(model, sizes)
-    output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
+    network = framework.build(settings["model"], sizes)
+    output.metrics(check_parameters(settings["model"], module.parameters(sizes), framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
-    batch = framework.place(drawn_batch(sizes, settings["image_size"], rows, rng))
+    batch = framework.place(drawn_batch(sizes, settings["image_size"], settings["batch_size"], rng))
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _infer, "train": _train}
     peaks = DevicePeaks(framework)
-    found = [phases[phase](framework, network, batch, spec, peaks, output) for phase in settings["phases"]]
-    output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
-    summary = {name: value for _, one in found for name, value in one.items()}
-    write_run_files(spec, framework, [values for several, _ in found for values in several], summary, output)
+    measured = [phases[phase](framework, network, batch, spec, peaks, output) for phase in settings["phases"]]
+    finish(spec, framework, measured, peaks, output)
+
+
+def open_point(spec: CellSpec) -> tuple[ModuleType, Any, np.random.Generator]:
+    """Make a cell's folder; return its network's module and sizes, and what draws weights, then a batch."""
+    spec.path.mkdir(parents=True, exist_ok=True)
+    module = models.spec(spec.settings["model"])
+    return module, module.Spec(classes=spec.settings["classes"]), np.random.default_rng(spec.settings["seed"])
 
 
 def drawn_batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
-    """Random images, the same for everybody who has used `rng` alike."""
+    """Draw random images, the same for everybody who has used `rng` alike."""
     images = rng.standard_normal((rows, side, side, sizes.channels)).astype(np.float32)
     return Batch((images,), rng.integers(0, sizes.classes, rows, dtype=np.int32), np.ones(rows, np.float32))
 
 
-def _infer(
-    framework: Framework, network: Any, batch: Batch, spec: CellSpec, peaks: DevicePeaks, output: Output
-) -> tuple[list[PhaseValues], dict[str, float]]:
+def finish(spec: CellSpec, framework: Framework, phases: Sequence[Measured], peaks: DevicePeaks, output: Output) -> None:
+    """Record the memory, and keep the values of all phases."""
+    output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
+    summary = {name: value for _, found in phases for name, value in found.items()}
+    write_run_files(spec, framework, [values for several, _ in phases for values in several], summary, output)
+
+
+def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, peaks: DevicePeaks, output: Output) -> Measured:
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
     output.begin(PLACES["inference"])
@@ -131,19 +143,14 @@ def _infer(
         output.turn()
     if logits.shape != (rows, settings["classes"]):  # the work that is timed is the work that was asked for
         raise EvenhandError(f"inference answered {logits.shape}, should be {(rows, settings['classes'])}")
-    values = values_of(f"inference_batch_{rows}", seconds, rows, budget)
-    budget.record(spec, "inference")
-    counted = rows * (len(seconds) - budget.warm_up_steps)
-    output.window("inference", budget.began, clock.now(), counted, "inference/", budget.pauses)
+    values = close_phase(spec, "inference", seconds, budget, output)
     checks = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
     summary = timing.summarise_requests(values) | checks
     output.metrics(summary)
     return [values], summary
 
 
-def _train(
-    framework: Framework, network: Any, batch: Batch, spec: CellSpec, peaks: DevicePeaks, output: Output
-) -> tuple[list[PhaseValues], dict[str, float]]:
+def _train(framework: Framework, network: Any, batch: Batch, spec: CellSpec, peaks: DevicePeaks, output: Output) -> Measured:
     """Optimizer steps on one batch, which stays where the framework put it."""
     rows = spec.settings["batch_size"]
     peaks.begin_warmup()
@@ -166,18 +173,14 @@ def _train(
     check_losses(watch.losses)
     compiling.tell(spec, spec.settings["model"], output)
     steps = len(watch.losses)
-    examples = rows * (steps - budget.warm_up_steps)
-    output.window("train", budget.began, clock.now(), examples, pauses=budget.pauses)
-    budget.record(spec, "train")
-    values = replace(values_of("train", watch.seconds, rows, budget), ended=tuple(watch.ended))
+    values = close_phase(spec, "train", watch.seconds, budget, output, steps)
+    values = replace(values, ended=tuple(watch.ended))
     windows = _windows(watch, rows)
     left_out = sum(window.steps for window in watch.windows[: windows.warmup])
     # the device's clock has no time of a window's first step
     on_device = timing.of_device(watch.on_device_seconds, rows, left_out - windows.warmup)
-    summary = timing.summarise_training(values, sum(watch.seconds))
-    del summary["train/total_seconds"]  # a budget, not a result
+    summary = summarise(spec, values, watch.losses)
     summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up)
-    summary |= first_losses(watch.losses, spec.settings)
     summary |= {"check/train_steps": steps, "check/train_warmup": values.warmup + left_out}
     output.metrics(summary, step=steps)
     record_implementation(spec, framework, network, optimizer, output)
@@ -194,7 +197,7 @@ def _windows(watch: Stopwatch, rows: int) -> PhaseValues:
 
 def budget_of(spec: CellSpec, framework: Framework, output: Output) -> Budget:
     """How long a phase of this cell goes on."""
-    limits = (spec.settings["seconds"], spec.settings["least_steps"], spec.settings["most_steps"])
+    limits = (spec.settings["seconds"], spec.settings["least_steps"], MOST_STEPS)
     return Budget(output, *limits, warm_up=of_gpu(framework, output, least=1))
 
 
@@ -203,13 +206,39 @@ def _again(batch: Batch, budget: Budget) -> Iterator[Batch]:
         yield batch
 
 
-def first_losses(losses: list[float], settings: Mapping[str, Any]) -> dict[str, float]:
-    """The mean loss of the steps that every cell makes: equal where the same training was timed."""
-    return {"train/loss": float(np.mean(losses[: settings["least_steps"] + 1]))}
+def summarise(spec: CellSpec, values: PhaseValues, losses: Sequence[float]) -> dict[str, float]:
+    """Summarise a training to a budget, with the mean loss of the steps that every cell makes.
+
+    That loss is equal where the same training was timed. The total time is a budget, not a result.
+    """
+    summary = timing.summarise_training(values, sum(values.seconds))
+    del summary["train/total_seconds"]
+    return summary | {"train/loss": float(np.mean(losses[: spec.settings["least_steps"] + 1]))}
 
 
-def values_of(phase: str, seconds: list[float], rows: int, budget: Budget) -> PhaseValues:
-    """Steps or requests of a phase, its warm-up found, on a GPU after the one that was made."""
+def close_phase(
+    spec: CellSpec, phase: str, seconds: Sequence[float], budget: Budget, output: Output, steps: int | None = None
+) -> PhaseValues:
+    """End what the sensors read, and return the phase's times with their warm-up.
+
+    Args:
+        spec: of the cell.
+        phase: `train` or `inference`.
+        seconds: of its steps or requests.
+        budget: how long it went on; on a GPU, its warm-up comes first.
+        output: of the cell.
+        steps: how many there were, where some were not timed one by one.
+    """
+    rows = spec.settings["batch_size"]
+    examples = rows * ((len(seconds) if steps is None else steps) - budget.warm_up_steps)
+    prefix = "" if phase == "train" else "inference/"
+    output.window(phase, budget.began, clock.now(), examples, prefix, budget.pauses)
+    budget.record(spec, phase)
+    return values_of("train" if phase == "train" else f"inference_batch_{rows}", seconds, rows, budget)
+
+
+def values_of(phase: str, seconds: Sequence[float], rows: int, budget: Budget) -> PhaseValues:
+    """Return the times of a phase, its warm-up found; on a GPU after the one that was made."""
     made = budget.warm_up_steps
     warmup = made + timing.found_warmup(seconds[made:]) if made < len(seconds) else made
     return PhaseValues(phase, tuple(seconds), (rows,) * len(seconds), warmup)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.overhead import Settings, side_of
 from experiments.workloads import networks
 from models import frameworks
@@ -17,14 +17,11 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
             raise WrongCall(f"frameworks={name}: it has no plain loop to compare with; have {', '.join(have)}")
     for name in settings.models:
         spec = networks.of_images(name, settings.frameworks, "models").Spec(classes=settings.classes)
-        side = side_of(name, settings)
-        if reason := spec.refuses(side):
-            raise WrongCall(f"image_side={side}: {name} {reason}")
-        if "train" in settings.phases and min(settings.batch_sizes) < spec.least_rows(side):
-            raise WrongCall(
-                f"batch_sizes={min(settings.batch_sizes)}: {name} trains on batches of {spec.least_rows(side)} or more of images "
-                f"of {side} × {side}, for its BatchNorm; take larger ones, a larger image_side, or phases=inference"
-            )
+        rows = ("batch_sizes", min(settings.batch_sizes)) if "train" in settings.phases else None
+        networks.check_images(name, spec, ("image_side", side_of(name, settings)), rows)
     counts = {f"batch of {rows}": rows for rows in settings.batch_sizes}
     info = DatasetInfo("random-images", f"{settings.seed:08x}", "standard normal, drawn from the seed", counts, {})
     return Prepared(info, {})
+
+
+WORKLOAD = Workload(prepare=prepare)

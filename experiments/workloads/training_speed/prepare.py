@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 
 import models
-from experiments.contract import DatasetInfo, Prepared, Progress
+from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.datasets.sequences import data
 from experiments.datasets.sequences.data import Sequences
-from experiments.studies import training_speed
 from experiments.studies.training_speed import SYNTHETIC, Settings
 from experiments.workloads import networks, steps
 from experiments.workloads.training_speed import inputs
@@ -25,10 +24,15 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         _check_model(name, settings)
     if settings.ctc in ("sparse", "dense") and (others := _off_tensorflow(settings)) and "deepspeech2" in settings.models:
         raise WrongCall(f"ctc={settings.ctc}: {', '.join(others)} cannot use TensorFlow's losses; take ctc=scan")
-    counts = {f"batch of {name}": training_speed.rows(settings, name) for name in settings.models}
+    counts = {
+        f"batch of {name}" + (f", {rows}" if len(settings.rows(name)) > 1 else ""): rows
+        for name in settings.models
+        for rows in settings.rows(name)
+    }
     if settings.data != SYNTHETIC:
         return _of_files(settings, counts, progress)
-    text = f"random inputs of {settings.size} size, {settings.lengths} lengths, drawn from the seed"
+    lengths = " and ".join(settings.length_kinds)
+    text = f"random inputs of {settings.size} size, {lengths} lengths, drawn from the seed"
     return Prepared(DatasetInfo("random-inputs", f"{settings.seed:08x}", text, counts, {}), {})
 
 
@@ -64,9 +68,7 @@ def _read(name: str, settings: Settings, progress: Progress) -> Sequences:
 def _warnings(settings: Settings, found: dict[str, Sequences]) -> tuple[str, ...]:
     """Of networks whose batches are larger than what there is to choose from."""
     parts = 1 if settings.lengths == "fixed" else inputs.BUCKETS
-    few = {
-        name: least for name, one in found.items() if (least := len(one.lengths) // parts) < training_speed.rows(settings, name)
-    }
+    few = {name: least for name, one in found.items() if (least := len(one.lengths) // parts) < max(settings.rows(name))}
     return tuple(f"{name}: a batch has some of its {least} examples more than once" for name, least in few.items())
 
 
@@ -75,14 +77,16 @@ def _check_model(name: str, settings: Settings) -> None:
     if not hasattr(module, "sized") and not networks.takes_images(module):
         raise WrongCall(f"models={name}: there are no random inputs for it")
     networks.check_siblings(name, settings.frameworks, "models")
-    rows = training_speed.rows(settings, name)
     if networks.takes_images(module):
         spec = inputs.sizes(module, settings.size, settings.ctc)
-        if rows < (least := spec.least_rows(inputs.side(spec, settings.size))):
-            raise WrongCall(f"batch_size={rows}: {name} cannot train on fewer than {least} images of this size")
+        side = ("side", inputs.side(spec, settings.size))
+        networks.check_images(name, spec, side, ("batch_size", min(settings.rows(name))))
 
 
 def _off_tensorflow(settings: Settings) -> list[str]:
     """Frameworks of Keras' layers that cannot take TensorFlow's losses; XLA compiles neither."""
     others = ("tensorflow+xla", "keras-torch", "keras-jax")
     return [name for name in settings.frameworks if name in others]
+
+
+WORKLOAD = Workload(prepare=prepare)

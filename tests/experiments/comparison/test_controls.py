@@ -72,7 +72,7 @@ def test_a_calibration_counts_only_what_was_tested(blocks: int, said: str) -> No
     found["framework"] = found["framework"].replace({"a": "toy", "b": "toy A/A"})
     comparison = compare(found.assign(**{RATE: found[STEP] + 1}), baseline="toy")
     (told,) = calibrate.also(
-        settings_.parse(calibrate.Settings, calibrate.PRESETS, {"campaigns": "0"}), comparison, print
+        settings_.parse(calibrate.Settings, calibrate.STUDY.presets, {"campaigns": "0"}), comparison, print
     ).sentences
     assert said in told
 
@@ -96,7 +96,7 @@ def test_a_single_framework_is_compared_with_its_controls() -> None:
 def test_every_study_has_the_controls_that_are_asked_for_or_refuses(study: str, given: dict[str, str]) -> None:
     """A study that did neither would slow what it compares, or claim a control that it has not."""
     module = studies.load(study)
-    wanted = settings_.parse(module.Settings, module.PRESETS, {"aa": "false", "inject_delay": "0", **given})
+    wanted = settings_.parse(module.settings, module.presets, {"aa": "false", "inject_delay": "0", **given})
     try:
         found = treatments.of(module, wanted)
     except WrongCall as refused:

@@ -152,12 +152,12 @@ def test_the_head_speaks_of_primary_outcomes_only(tmp_path):
 @pytest.mark.parametrize("name", studies.available())
 def test_every_study_declares_one_to_three_of_its_outcomes(name):
     study = studies.load(name)
-    settings = settings_.parse(study.Settings, study.PRESETS, {})
+    settings = settings_.parse(study.settings, study.presets, {})
     assert 1 <= len(studies.primary(study, settings)) <= 3
-    asked = settings_.parse(study.Settings, study.PRESETS, {"primary": study.OUTCOMES[-1].metric})
-    assert studies.primary(study, asked) == (study.OUTCOMES[-1].metric,)
+    asked = settings_.parse(study.settings, study.presets, {"primary": study.outcomes[-1].metric})
+    assert studies.primary(study, asked) == (study.outcomes[-1].metric,)
     with pytest.raises(WrongCall, match="primary=train/speed is no outcome here"):
-        studies.primary(study, settings_.parse(study.Settings, study.PRESETS, {"primary": "train/speed"}))
+        studies.primary(study, settings_.parse(study.settings, study.presets, {"primary": "train/speed"}))
 
 
 @pytest.mark.parametrize("asked", ["throughput", "latency", "accuracy", "energy", "train/step_secnds", "val/acuracy", "val/bleu"])

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from experiments.config import settings as settings_
-from experiments.config.commands import Sweep
 from experiments.config.settings import CampaignSettings
 from experiments.planning import length
 from experiments.planning.length import Length
 from experiments.studies import captioning, classification, grid
 from experiments.sweep import batches, space, worker
+from experiments.sweep.settings import Sweep
 from experiments.sweep.worker import SweepRequest
 from experiments.workloads import steps
 from tracking.errors import WrongCall
@@ -24,11 +24,11 @@ SHORT = {"epochs": "2", "steps_per_epoch": "30"}  # too few steps for the larges
 
 
 def demo(**given: str) -> captioning.Settings:
-    return settings_.parse(captioning.Settings, captioning.PRESETS, given)
+    return settings_.parse(captioning.Settings, captioning.STUDY.presets, given)
 
 
 def of(settings: CampaignSettings, kept: frozenset[str] = frozenset(), counts: dict[str, int] = CAPTIONS) -> Length:
-    found = length.of(captioning, settings, counts, kept)
+    found = length.of(captioning.STUDY, settings, counts, kept)
     assert found is not None
     return found
 
@@ -52,9 +52,9 @@ def test_every_batch_size_of_the_documented_search_runs_on_the_defaults() -> Non
         seen = settings.steps_per_epoch * size
         assert 1_280 - size < seen <= 1_280, "the examples of 40 steps of 32, whole batches of them"
         measured = settings.epochs * settings.steps_per_epoch - settings.warmup_steps
-        assert measured >= captioning.SCALING.measured_steps
+        assert measured >= captioning.STUDY.scaling.measured_steps
         fewer = (settings.epochs - 1) * settings.steps_per_epoch - settings.warmup_steps
-        assert settings.epochs == 8 or fewer < captioning.SCALING.measured_steps, "no epoch more than that takes"
+        assert settings.epochs == 8 or fewer < captioning.STUDY.scaling.measured_steps, "no epoch more than that takes"
 
 
 def test_the_default_batch_size_trains_as_ever() -> None:
@@ -78,8 +78,8 @@ def test_what_is_searched_itself_is_never_changed() -> None:
 
 
 def test_a_study_without_epochs_says_nothing_of_them() -> None:
-    assert length.of(grid, grid.Settings(), {}) is None
-    images = length.of(classification, classification.Settings(), {"training images": 1_438})
+    assert length.of(grid.STUDY, grid.Settings(), {}) is None
+    images = length.of(classification.STUDY, classification.Settings(), {"training images": 1_438})
     assert images is not None
     assert images.settings(256) == {"steps_per_epoch": 5, "epochs": 10}
 

@@ -19,7 +19,7 @@ from tracking.records import RunOutcome
 
 
 def goal(text: str = "batch_size=1..64:log", objectives: str = "throughput:max", constraints: str = "") -> Goal:
-    known = captioning.OUTCOMES
+    known = captioning.STUDY.outcomes
     return Goal(
         space.parse(text, captioning.Settings), goals.objectives(objectives, known), goals.constraints(constraints, known)
     )

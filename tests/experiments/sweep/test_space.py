@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from experiments.config.commands import Sweep
 from experiments.studies import captioning, grid
 from experiments.sweep import batches, goals, search, space, worker
+from experiments.sweep.settings import Sweep
 from tracking.errors import WrongCall
 
 
@@ -113,7 +113,7 @@ def test_a_wrong_wish_is_refused_in_one_line(asked: dict[str, str], said: str) -
 
 
 def test_objectives_and_constraints_have_the_experiments_direction_and_units() -> None:
-    known = captioning.OUTCOMES
+    known = captioning.STUDY.outcomes
     found = goals.objectives("throughput,peak_memory,val/loss:max", known)
     assert [(one.metric, one.direction) for one in found] == [
         ("train/examples_per_second", "max"),

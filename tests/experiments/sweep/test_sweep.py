@@ -111,7 +111,9 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
     best = place.folder / "mlruns" / "1" / sweep.run_id / "artifacts"
     names = {path.name for path in best.rglob("*") if path.is_file()}
     assert {"sweep.html", "trials.csv", "best-settings.json"} <= names
-    found = settings_.parse(captioning.Settings, captioning.PRESETS, {"settings": str(next(best.rglob("best-settings.json")))})
+    found = settings_.parse(
+        captioning.Settings, captioning.STUDY.presets, {"settings": str(next(best.rglob("best-settings.json")))}
+    )
     assert found.learning_rate == study.best_params["learning_rate"]
 
     again = place.call(*resume(place))
@@ -254,7 +256,7 @@ def test_settings_of_a_file_are_taken_and_a_wrong_file_is_told(tmp_path: Path) -
 
     def parse(text: str, **given: str) -> captioning.Settings:
         path.write_text(text)
-        return settings_.parse(captioning.Settings, captioning.PRESETS, {"settings": str(path), **given})
+        return settings_.parse(captioning.Settings, captioning.STUDY.presets, {"settings": str(path), **given})
 
     found = parse('{"batch_size": 64, "frameworks": ["tensorflow"], "aa": true, "dropout": 0.25}', dropout="0.1")
     assert (found.batch_size, found.frameworks, found.aa, found.dropout) == (64, ("tensorflow",), True, 0.1)

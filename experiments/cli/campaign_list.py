@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from experiments.config import shell
-from experiments.config.commands import Campaigns
 from experiments.config.console import Table, box
 from tracking import plain
 from tracking.records import RunKind, StoredRun
@@ -16,15 +15,18 @@ from tracking.store import Store
 ANSWER_CHARACTERS = 160
 
 
-def campaigns(settings: Campaigns) -> list[StoredRun]:
-    """Campaign runs, the newest first, at most `limit`. Raises WrongCall for an experiment that is not there."""
+def campaigns(experiments: Sequence[str], limit: int) -> list[StoredRun]:
+    """Return campaign runs, the newest first, at most `limit`.
+
+    Raises:
+        WrongCall: for an experiment that the server does not have.
+    """
     store = Store(to_read=True)
     store.check()
-    wanted = settings.experiment
-    if wanted:
-        store.experiment_ids(wanted)
-    found = store.runs(wanted or list(store.experiment_names().values()), f"tags.kind = '{RunKind.CAMPAIGN}'")
-    return sorted(found, key=lambda run: run.start_ms, reverse=True)[: settings.limit]
+    if experiments:
+        store.experiment_ids(experiments)
+    found = store.runs(experiments or list(store.experiment_names().values()), f"tags.kind = '{RunKind.CAMPAIGN}'")
+    return sorted(found, key=lambda run: run.start_ms, reverse=True)[:limit]
 
 
 def as_table(runs: Iterable[StoredRun]) -> Table:

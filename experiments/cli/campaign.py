@@ -1,0 +1,109 @@
+"""Campaigns on the command line: started, resumed or extended, and their result in the terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments import studies
+from experiments.cli.codes import DONE, FAILED, NO_VERDICT
+from experiments.config import settings as settings_
+from experiments.config import variation
+from experiments.config.stopping import STOP
+
+if TYPE_CHECKING:
+    from experiments.config.console import Display
+    from experiments.run.campaign import Campaign
+    from experiments.run.pipeline import Conclusion
+    from experiments.run.recorder import Recorder
+
+
+def run_study(name: str, given: Mapping[str, str]) -> int:
+    """Run a campaign of an experiment, new or resumed, and return the exit code.
+
+    Raises:
+        WrongCall: for a call that cannot be.
+        Interrupted: where a signal ended it.
+    """
+    from experiments.config.console import Display
+
+    study = studies.load(name)
+    settings = variation.based(settings_.parse(study.settings, study.presets, given), given)
+    with Display() as display:
+        if settings.dry_run:
+            from experiments.cli import dry_run
+            from experiments.run.forecast import forecast
+
+            for line in dry_run.lines(forecast(name, settings, display)):
+                display.say(line)
+            return DONE
+        end_in_order()
+        from experiments.run import pipeline
+
+        if settings.resume:
+            campaign = pipeline.restart(name, settings.resume, given, Path(settings.journal).resolve(), display)
+        else:
+            campaign = pipeline.start(name, settings, display)
+        return conclude(campaign, display)
+
+
+def end_in_order() -> None:
+    """From here on a signal that ends this process ends its run with a reason."""
+    from experiments.cell.lifetime import die_with_parent
+
+    if is_by_mlflow():
+        die_with_parent(signal.SIGTERM)  # a killed `mlflow run` must not leave a campaign behind
+    STOP.watch()
+
+
+def is_by_mlflow() -> bool:
+    """Return whether `mlflow run` started this process; it takes every exit code but 0 for a failure."""
+    return "MLFLOW_RUN_ID" in os.environ
+
+
+def conclude(campaign: Campaign, display: Display, last_block: int = 0) -> int:
+    """Measure a campaign, print its result and return the exit code."""
+    from experiments.run.pipeline import run
+
+    conclusion = run(campaign, display.step, last_block)
+    display.rest()
+    print_tables(conclusion, display)
+    print_findings(conclusion.sentences, campaign.recorder.warnings, display)
+    if conclusion.answer and conclusion.answer.card.advice:
+        display.say(str(conclusion.answer.card.advice))
+    path = conclusion.answer.report if conclusion.answer else None
+    display.say("")
+    display.say(f"report     {path or 'none: nothing to compare'}")
+    if not conclusion.all_ok:
+        display.say(f"continue   {campaign.recorder.resume_command}")
+    print_page(campaign.recorder, display, delivered=conclusion.delivered)
+    return exit_code(conclusion)
+
+
+def exit_code(conclusion: Conclusion | None) -> int:
+    if conclusion and not conclusion.all_ok:
+        return FAILED
+    return DONE if (conclusion and conclusion.has_verdict) or is_by_mlflow() else NO_VERDICT
+
+
+def print_tables(conclusion: Conclusion, display: Display) -> None:
+    from experiments.comparison.report import rendering, writing
+
+    if conclusion.answer:
+        display.console.print(rendering.terminal_card(conclusion.answer.card), "")
+        display.console.print(writing.terminal(conclusion.answer.comparison), *conclusion.answer.extra.tables)
+
+
+def print_page(recorder: Recorder, display: Display, *, delivered: bool) -> None:
+    if delivered:  # if not, the recorder has said so
+        display.say(f"MLflow UI  {recorder.store.page(recorder.experiment, recorder.run_id)}")
+
+
+def print_findings(sentences: Sequence[str], warnings: Sequence[str], display: Display) -> None:
+    for line in warnings:
+        display.say(f"! {line}", style="bold yellow")
+    for line in sentences:
+        display.say(line)

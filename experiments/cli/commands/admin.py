@@ -1,0 +1,23 @@
+"""`evenhand admin`: teams, users and permissions of a shared server."""
+
+from __future__ import annotations
+
+from experiments.cli.campaign import print_findings
+from experiments.cli.codes import DONE
+from experiments.cli.commands import Command
+from experiments.server.settings import Admin
+
+
+def run(settings: Admin) -> int:
+    from experiments.config.console import Display
+    from experiments.server.admin import administer
+
+    told, table = administer(settings)
+    with Display() as display:
+        if table:
+            display.console.print(table)
+        print_findings(told, [], display)
+    return DONE
+
+
+COMMAND = Command("Teams, users and permissions of a shared tracking server", Admin, run)

@@ -1,0 +1,39 @@
+"""`evenhand extend`: more blocks of a campaign that has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.cli.campaign import conclude, end_in_order
+from experiments.cli.commands import Command
+from experiments.config.settings import MAX_BLOCKS, CampaignSettings, setting
+
+
+@dataclass(frozen=True)
+class Extend:
+    """Which campaign goes on, and how far."""
+
+    run: str = setting("last", "the campaign: its run id, or last", group="campaign")
+    blocks: int = setting(6, "how many more blocks are measured", minimum=1, maximum=MAX_BLOCKS, group="campaign")
+    budget: str = setting(
+        "none",
+        "of a campaign with until=settled, how long it may take, such as 90s, 30m or 2h; none: as long as it takes",
+        group="campaign",
+    )
+    journal: str = setting(CampaignSettings.journal, "folder that has the campaign's journal", path=True, group="records")
+
+
+def run(settings: Extend) -> int:
+    end_in_order()
+    from experiments.config.console import Display
+    from experiments.run import extension, pipeline
+
+    root = Path(settings.journal).resolve()
+    with Display() as display:
+        more = extension.request(settings.run, settings.blocks, settings.budget, root)
+        campaign = pipeline.restart(more.study, more.run_id, more.given, root, display)
+        return conclude(campaign, display, more.last_block)
+
+
+COMMAND = Command("Measure more blocks of a campaign that has ended", Extend, run, bare=("run",))

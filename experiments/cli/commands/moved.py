@@ -1,0 +1,33 @@
+"""`evenhand moved`: a local store whose folder was moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.cli.codes import DONE
+from experiments.cli.commands import Command
+from experiments.config.settings import setting
+from tracking import plain
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Which local store was moved with its folder."""
+
+    database: str = setting("mlflow.db", "the store's file, in its new place beside mlruns", path=True, group="store")
+
+
+def run(settings: Moved) -> int:
+    from tracking import moved
+
+    former = moved.rebase(Path(settings.database))
+    for folder in former:
+        where = plain.visible(str(folder))
+        print(f"paths below {where} lead here now; the database as it was: {settings.database}{moved.KEPT}")
+    if not former:
+        print("all artifacts are where the store says; nothing to change")
+    return DONE
+
+
+COMMAND = Command("Let a local store find its artifacts again after its folder was moved", Moved, run)

@@ -1,0 +1,54 @@
+"""`evenhand parity`: every model in every framework, and the errors between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.cli.campaign import print_findings
+from experiments.cli.codes import DONE, FAILED
+from experiments.cli.commands import Command
+from experiments.config.settings import MAX_SEED, setting
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Which networks are proven equal, in which frameworks."""
+
+    models: tuple[str, ...] = setting((), "models by folder name, several with commas; none, or all: every one", group="networks")
+    frameworks: tuple[str, ...] = setting(
+        ("pytorch", "tensorflow"), "the reference first, then those judged against it", group="networks"
+    )
+    optimizer: tuple[str, ...] = setting(
+        ("adam", "sgd"),
+        "adam, sgd (plain, and with momentum and decay): PyTorch's semantics; adam-stock: each framework's own",
+        choices=("adam", "sgd", "adam-stock"),
+        group="training",
+    )
+    full: bool = setting(
+        False, "whole networks instead of small versions with every kind of layer: minutes and gigabytes", group="networks"
+    )
+    pythons: tuple[str, ...] = setting(
+        (),
+        "interpreters of frameworks that are installed in environments of their own: tensorflow=/PATH/bin/python,…",
+        group="networks",
+    )
+    seed: int = setting(0, "of weights and batches", minimum=0, maximum=MAX_SEED, group="training")
+    device: str = setting(
+        "auto", "where both sides compute; auto: the GPU if there is one", choices=("auto", "cpu", "cuda"), group="networks"
+    )
+
+
+def run(settings: Parity) -> int:
+    from experiments.cli import parity
+    from experiments.config.console import Display
+
+    with Display() as display:
+        judged, page = parity.parity(settings, display.step)
+        display.rest()
+        display.console.print(parity.table(judged))
+        print_findings([], judged.troubles, display)
+        display.say(f"MLflow UI  {page}")
+    return DONE if judged.equal else FAILED
+
+
+COMMAND = Command("Prove that a model computes the same in every framework, and show the errors", Parity, run)

@@ -1,0 +1,26 @@
+"""`evenhand replay`: the local journal, uploaded to a tracking server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.cli.codes import DONE, FAILED
+from experiments.cli.commands import Command
+from experiments.config.settings import setting
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Settings of `replay` and `import`: which records a tracking server gets."""
+
+    journal: str = setting(".evenhand/journal", "one campaign's folder, or a folder of several", path=True, group="records")
+
+
+def run(settings: Replay) -> int:
+    from experiments.server.replay import replay
+
+    return DONE if replay(Path(settings.journal)) else FAILED
+
+
+COMMAND = Command("Upload the local journal to a tracking server, exactly once", Replay, run)

@@ -1,0 +1,43 @@
+"""Settings of the commands that administer a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.config.settings import setting
+
+
+@dataclass(frozen=True)
+class Admin:
+    """What is done to the accounts of a shared server."""
+
+    action: str = setting(
+        "list",
+        "what is done",
+        choices=("list", "add_team", "remove_team", "add_user", "remove_user", "new_password", "join", "leave", "grant", "prune"),
+        group="action",
+    )
+    team: str = setting("", "name of the team", group="action")
+    user: str = setting("", "name of the user", group="action")
+    experiment: str = setting("", "grant: the experiment, by name; prune: only this experiment, none: all", group="action")
+    permission: str = setting("EDIT", "grant: the permission", choices=("READ", "EDIT", "MANAGE"), group="action")
+    days: int = setting(
+        90,
+        "prune: files of runs that ended at least this many days ago and are part of a report",
+        minimum=1,
+        maximum=36_500,
+        group="prune",
+    )
+    confirm: bool = setting(False, "prune: delete what was listed", group="prune")
+    output: str = setting(
+        ".evenhand/accounts", "folder for the files with names and passwords of new users", path=True, group="output"
+    )
+
+
+@dataclass(frozen=True)
+class Export:
+    """Which runs are written down for another server."""
+
+    experiment: tuple[str, ...] = setting(("captioning",), "experiments by name, several with commas", group="runs")
+    filter: str = setting("", "which runs, in MLflow's filter language; none: all", group="runs")
+    output: str = setting(".evenhand/export", "a new folder, which becomes a journal for import", path=True, group="output")

@@ -1,1 +1,0 @@
-"""Networks trained as in training_speed, with batches of several sizes."""
