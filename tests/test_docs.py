@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import os
 import re
@@ -34,20 +33,6 @@ COMPOSE = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())
 # Names and data that the pages' examples have, and readers do not.
 INVENTED = {"settings": "best-settings.json"}
 MAX_CHARACTERS = 120
-# What readers stumbled over, as regular expressions.
-OF_THE_HOUSE = (
-    r"or that it cannot be said",
-    r"the rest, once",
-    r"\bloudly\b",
-    r"six blocks there is none\b",
-    r"is said, never",
-    r"\bearned\b",
-    r"come to rest",
-    r"could tell\b",
-    r"(?<!caption )without a word",
-    r"not to be had",
-    r"\btells? (a|the) (tracking )?server",
-)
 
 
 def named(command: Command) -> str:
@@ -73,34 +58,6 @@ def test_lines_fit_a_screen(page: Path) -> None:
     """120 characters, but for rows of tables, which Markdown cannot break."""
     lines = enumerate(page.read_text().splitlines(), start=1)
     assert [number for number, line in lines if len(line) > MAX_CHARACTERS and not line.startswith("|")] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_readers_need_not_know_the_house(page: Path) -> None:
-    text = re.sub(r"\s+", " ", page.read_text())
-    assert [phrase for phrase in OF_THE_HOUSE if re.search(phrase, text, re.IGNORECASE)] == []
-
-
-def test_reports_messages_and_help_do_so_as_well() -> None:
-    """Every text in the code but docstrings, and the templates."""
-    found = []
-    for file in [*(ROOT / "experiments").rglob("*.py"), *(ROOT / "models").rglob("*.py"), *(ROOT / "tracking").rglob("*.py")]:
-        tree = ast.parse(file.read_text())
-        documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documented]
-        found += [(file.name, node.lineno) for node in texts if any(re.search(one, str(node.value)) for one in OF_THE_HOUSE)]
-    found += [
-        (file.name, 0) for file in (ROOT / "experiments").rglob("*.j2") if re.search("|".join(OF_THE_HOUSE), file.read_text())
-    ]
-    assert found == []
-
-
-def test_a_newcomer_meets_words_of_our_own_with_their_meaning() -> None:
-    """README explains them before it uses them in its tables of experiments; the glossary has them all."""
-    readme, glossary = ((ROOT / name).read_text() for name in ("README.md", "docs/glossary.md"))
-    for word in ("campaign", "cell", "block", "level", "stratum", "margin"):
-        assert f"\n| {word} | " in readme[: readme.index("## Experiments")]
-        assert f"\n| {word} | " in glossary
 
 
 def test_readme_names_the_debian_packages_without_which_tests_are_skipped() -> None:
@@ -286,7 +243,7 @@ def each_once(*, quick: bool) -> list[Command]:
 
 
 def run(command: Command, checkout: Path) -> None:
-    """help and dry runs of ours are forks: that the programs themselves start is tests/experiments/test_command_line.py's."""
+    """Run it; tests/experiments/test_command_line.py shows that the programs themselves start."""
     words = [sys.executable if command.words[0] == "python" else command.words[0], *command.words[1:]]
     if words[:2] == ["mlflow", "run"]:
         words[:1] = [sys.executable, "-m", "mlflow"]

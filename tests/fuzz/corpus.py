@@ -158,15 +158,16 @@ def outcome(read: Callable[[Case], object], cases: Iterable[Case], refusals: tup
 
 
 def bounded(work: Callable[..., Any], *arguments: Any, data_bytes: int = 1 << 30) -> Any:
-    """`work(*arguments)` in a process that cannot allocate more than `data_bytes`, a fork of one that imported these tests."""
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([f"{__package__}.{path.stem}" for path in Path(__file__).parent.glob("test_*.py")])
+    """Return `work(*arguments)` of a fork that cannot allocate more than `data_bytes`."""
+    forks = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=forks, initializer=_limit, initargs=(data_bytes,)) as pool:
         return pool.submit(work, *arguments).result()
 
 
 def _limit(data_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    lines = Path("/proc/self/status").read_text().splitlines()
+    inherited = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData"))
+    resource.setrlimit(resource.RLIMIT_DATA, (inherited + data_bytes,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
