@@ -19,15 +19,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import psutil
 import pytest
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
 
 from models import frameworks
 from tests import debian, warm
@@ -77,33 +74,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", type=Path, metavar="FOLDER", help="where tests/ui leaves pictures of what it saw")
 
 
-# Files of many quick tests: they come last, so that no worker waits for a long one.
-LAST = (
-    *(f"tests/experiments/comparison/test_{name}.py" for name in ("calibration", "figures", "stopping")),
-    *("tests/experiments/test_hostile_settings.py", "tests/tracking/test_damage.py", "tests/test_docs.py"),
-)
-
-
+@pytest.hookimpl(tryfirst=True)  # xdist's workers read the marks afterwards
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     debian.mark(items)
-    items.sort(key=lambda item: item.nodeid.startswith(LAST))
-
-
-class ByServer(LoadFileScheduling):
-    """The tests of a file run in one process, and all that ask the group's server in the same one: starting it takes a minute."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file: str = super()._split_scope(nodeid)
-        return "group" if asks_the_group(file) else file
-
-
-@cache
-def asks_the_group(file: str) -> bool:
-    return file.startswith("tests/ui/") or "group: Group" in (ROOT / file).read_text()
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServer:
-    return ByServer(config, log)
+    asks_the_group = {item.path for item in items if "group" in getattr(item, "fixturenames", ())}
+    for item in items:  # the tests of a file share its fixtures, and several files a server that takes a minute to start
+        name = "group" if item.path in asks_the_group else str(item.path.relative_to(ROOT))
+        item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.fixture(scope="session")
@@ -122,15 +99,11 @@ def of_the_run(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """A folder with a tracking store and a journal of its own.
-
-    forks: whether cells and proofs of commands that run to their end are forks of a process that has imported their framework.
-    """
+    """A folder with a tracking store and a journal of its own."""
 
     folder: Path
     cache: Path
     uri: str
-    forks: bool = True
 
     @property
     def journal(self) -> Path:
@@ -158,17 +131,17 @@ class Place:
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A module of ours or MLflow's own, in a process that need not import everything first."""
         if command[:2] == (sys.executable, "-m"):
-            return warm.run(command, self.environment, self.folder, share=self.forks)
+            return warm.run(command, self.environment, self.folder)
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
 
     def start(self, **given: str) -> warm.Process:
         """The same, at work."""
         return self.begin(*self.command("captioning", **given))
 
-    def begin(self, *command: str, share: bool = False) -> warm.Process:
-        """Any command of ours, at work. share: its cells, proofs and their workers are forks."""
+    def begin(self, *command: str) -> warm.Process:
+        """Any command of ours, at work."""
         said = self.folder / f"said-{uuid.uuid4().hex[:8]}.txt"
-        return warm.Process(command, self.environment, self.folder, said, share=share)
+        return warm.Process(command, self.environment, self.folder, said)
 
 
 def toy_costs(**seconds: float) -> dict[str, str]:

@@ -235,7 +235,7 @@ def each_once(*, quick: bool) -> list[Command]:
 
 
 def run(command: Command, checkout: Path) -> None:
-    """help and dry runs of ours are forks: that the programs themselves start is tests/experiments/test_command_line.py's."""
+    """Run it; tests/experiments/test_command_line.py shows that the programs themselves start."""
     words = [sys.executable if command.words[0] == "python" else command.words[0], *command.words[1:]]
     if words[:2] == ["mlflow", "run"]:
         words[:1] = [sys.executable, "-m", "mlflow"]

@@ -1,15 +1,15 @@
-"""What commands import (tests/forks.py imports it once, in a process of its own), and what that sets in the environment."""
+"""Imports of commands, made once by the fork server of tests/warm.py, and the variables that they set."""
 
 from __future__ import annotations
 
+import gc
 import os
 from importlib import import_module
 
-from sqlalchemy.orm import configure_mappers
+from models import frameworks
 
-_BEFORE = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
-os.environ.clear()
-os.environ.update(_BEFORE)
+_BEFORE = dict(os.environ)
+gc.disable()
 for _name in (
     "experiments.cli.main",
     "experiments.cli.campaign",
@@ -32,5 +32,8 @@ for _name in (
     "experiments.workloads.captioning.prepare",
 ):
     import_module(_name)
-configure_mappers()  # MLflow's tables, which its store would work out anew in every process
+import_module("sqlalchemy.orm").configure_mappers()  # of MLflow's tables
+frameworks._variants.cache_clear()  # a command may have another path
+gc.freeze()  # a fork that collected these objects would copy them
+gc.enable()
 SET_BY_IMPORTS = {name: text for name, text in os.environ.items() if name not in _BEFORE}

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 300.0
 END_SECONDS = 20.0
 LINES_OF_AN_ERROR = 3
-NULL = Path(os.devnull)
 
 
 class ProbeError(EvenhandError):
@@ -31,21 +30,9 @@ def probe(name: str, environment: Mapping[str, str] | None = None, **options: An
     Raises:
         ProbeError: with its last words.
     """
-    try:
-        done = subprocess.run(
-            _command(name, options),
-            env=_environment(options.get("device", "cuda")) | dict(environment or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LIMIT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise ProbeError(f"{name} {options}: no result after {LIMIT_SECONDS:.0f} s") from None
-    if done.returncode:
-        raise ProbeError(f"{name}: exit code {done.returncode}: {_last_words(done.stderr)}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    variables = _environment(options.get("device", "cuda")) | dict(environment or {})
+    stdout = _run(_command(name, options), variables, f"{name} {options}")
+    result: dict[str, Any] = json.loads(stdout.strip().splitlines()[-1])
     return result
 
 
@@ -80,23 +67,32 @@ def running(name: str, **options: Any) -> Iterator[int]:
         process.stdout.close()
 
 
-def run_module(*arguments: str, device: str, seconds: float = LIMIT_SECONDS) -> None:
+def run_module(*arguments: str, device: str) -> None:
     """Run `python -m …` with the environment of a cell on this device.
 
     Raises:
         ProbeError: with its last words.
     """
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", *arguments],
-        env=_environment(device),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=seconds,
-    )
+    _run([sys.executable, "-P", "-m", *arguments], _environment(device), arguments[0])
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], label: str) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ProbeError(f"{label}: no result after {LIMIT_SECONDS:.0f} s") from None
     if done.returncode:
-        raise ProbeError(f"{arguments[0]}: exit code {done.returncode}: {_last_words(done.stderr)}")
+        last_lines = done.stderr.strip().splitlines()[-LINES_OF_AN_ERROR:]
+        raise ProbeError(f"{label}: exit code {done.returncode}: {' | '.join(last_lines) or 'no message'}")
+    return done.stdout
 
 
 def _command(name: str, options: Mapping[str, Any]) -> list[str]:
@@ -106,7 +102,3 @@ def _command(name: str, options: Mapping[str, Any]) -> list[str]:
 def _environment(device: str) -> dict[str, str]:
     paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
     return devices.environment_on(device, os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _last_words(text: str) -> str:
-    return " | ".join(text.strip().splitlines()[-LINES_OF_AN_ERROR:]) or "no message"

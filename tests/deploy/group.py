@@ -81,7 +81,7 @@ class Group:
 
     def call(self, user: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "experiments", *arguments]
-        return warm.run(command, self.environment(user), cwd or self.accounts, share=True)
+        return warm.run(command, self.environment(user), cwd or self.accounts)
 
     def admin(self, **given: str) -> subprocess.CompletedProcess[str]:
         return self.call("admin", "admin", f"--output={self.accounts}", *(f"--{name}={text}" for name, text in given.items()))

@@ -470,7 +470,7 @@ def test_of_two_campaigns_side_by_side_one_extracts(place: Place, tmp_path: Path
         monkeypatch.setenv(name, text)
     both = [replace(place, cache=tmp_path / "cache") for _ in range(2)]
     given = {"blocks": "1", "frameworks": "toy", "data": "scenes", "epochs": "1", "inference_requests": "2"}
-    started = [one.begin(*one.command("captioning", **given), share=True) for one in both]
+    started = [one.begin(*one.command("captioning", **given)) for one in both]
     outputs = [process.communicate(timeout=240)[0] for process in started]
     assert [process.returncode for process in started] == [3, 3], outputs
     extractions = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "extraction"]

@@ -14,7 +14,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import mlflow
 import numpy as np
@@ -22,12 +21,11 @@ import psutil
 import pytest
 from mlflow.entities import Run
 
-from experiments.cell import child
 from experiments.contract import CellSpec, Node
 from experiments.run.cell_process import CellProcess
 from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, proof, training
-from tests import forks, warm
+from tests import warm
 from tests.conftest import Place
 from tests.models.children import run_in
 from tracking import provenance, tables
@@ -59,13 +57,6 @@ def framework() -> str:
     return "pytorch"
 
 
-@pytest.fixture
-def forked(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers that prove themselves do not import their framework anew."""
-    monkeypatch.setattr(child, "subprocess", forks.Subprocess(forks.server(), framework))
-
-
-@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 @pytest.mark.parametrize("scaling", ["strong", pytest.param("weak", marks=pytest.mark.slow)])
 def test_two_workers_train_as_one_with_all_images(tmp_path: Path, framework: str, scaling: str) -> None:
@@ -90,7 +81,6 @@ sys.exit(rank.main())
 """
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("hook", LOSSY)
 def test_compression_loses_something_and_no_more_than_it_may(tmp_path: Path, hook: str) -> None:
     found = check.proven(proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook))
@@ -101,11 +91,11 @@ def test_compression_loses_something_and_no_more_than_it_may(tmp_path: Path, hoo
 
 @pytest.mark.parametrize("hook", LOSSY)
 def test_a_hook_that_forgets_to_divide_is_refused(tmp_path: Path, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = forks.Subprocess(forks.server(), "pytorch").Popen
-    forgetful = [sys.executable, "-P", "-c", FORGETFUL]
-    monkeypatch.setattr(
-        child, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": lambda _, **given: start(forgetful, **given)})
-    )
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P "{tmp_path}/forgetful.py"\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
     found = proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook)
     assert found.error == pytest.approx(1, rel=0.01), "twice the steps: off by as much as one worker has moved"
     with pytest.raises(EvenhandError, match=f"compression={hook} do not train as one does"):
@@ -336,8 +326,8 @@ class Hit:
         return next(self.place.journal.glob(f"*/report/{name}")).read_text()
 
 
-def hit(place: Place, framework: str, blow: signal.Signals, *, share: bool = False, **given: str) -> Hit:
-    begun = place.begin(*command(place, frameworks=framework, blocks="2", steps=str(STEPS), **given), share=share)
+def hit(place: Place, framework: str, blow: signal.Signals, **given: str) -> Hit:
+    begun = place.begin(*command(place, frameworks=framework, blocks="2", steps=str(STEPS), **given))
     worker = _worker_that_trains(place.journal, begun)
     worker.send_signal(blow)
     return Hit(place, begun.wait(900), begun.said, worker)
@@ -345,12 +335,12 @@ def hit(place: Place, framework: str, blow: signal.Signals, *, share: bool = Fal
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path) -> Hit:
-    """In PyTorch, by SIGKILL, which is noticed at once whatever the patience. Nobody imports the framework anew."""
+    """In PyTorch, by SIGKILL, which is noticed at once whatever the patience."""
     folder = tmp_path_factory.mktemp("killed")
     shutil.copy(empty_store, folder / "mlflow.db")
     place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
     given = {"compression": "none,fp16", "sensor_seconds": "0.1", "patience_seconds": "300"}
-    return hit(place, "pytorch", signal.SIGKILL, share=True, **given)
+    return hit(place, "pytorch", signal.SIGKILL, **given)
 
 
 @two_cpus

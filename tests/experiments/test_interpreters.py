@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -51,8 +50,7 @@ def other(tmp_path: Path) -> Path:
 
 
 def test_one_framework_of_a_campaign_runs_there(place: Place, other: Path, tmp_path: Path) -> None:
-    here = dataclasses.replace(place, forks=False)
-    done = here.run(**TOYS, blocks="2", pythons=f"toy+twin={other}", timing="step")
+    done = place.run(**TOYS, blocks="2", pythons=f"toy+twin={other}", timing="step")
     assert done.returncode in (0, 3), done.stdout + done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
     assert sum("-m experiments.cell" in call for call in calls) == 3, "the check of the device and two cells"

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -24,12 +23,6 @@ from tracking.store import Store
 # Two frameworks that sleep: whatever else the CPUs do is others' work. A cell's timed windows take 0.4 s or more.
 TOYS = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "inference_requests": "2"}
 BUSY = "this machine was busy ("
-
-
-@pytest.fixture
-def place(place: Place) -> Place:
-    """Cells are processes of the campaign's own: forks of another process would be neighbours."""
-    return replace(place, forks=False)
 
 
 @pytest.fixture

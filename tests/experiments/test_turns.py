@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from experiments.cell import child
 from experiments.cell import turns as childs
 from experiments.contract import CellSpec
 from experiments.run.backends import interleaved as parents
@@ -27,7 +26,6 @@ from experiments.run.cell_process import CellProcess
 from experiments.studies import overhead
 from experiments.workloads.grid.measure import Budget
 from models import frameworks
-from tests import forks
 from tests.conftest import PYTHONPATH, Place
 from tests.experiments import test_known_costs as known_costs
 from tracking.errors import EvenhandError
@@ -342,7 +340,6 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PYTHONPATH)
         patch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": known_costs.COSTS}))
-        patch.setattr(child, "subprocess", forks.Subprocess(forks.server(), "toy"))
         for entry in PYTHONPATH.split(os.pathsep):
             patch.syspath_prepend(entry)
         frameworks._variants.cache_clear()

@@ -241,7 +241,9 @@ def _fuzz(form: Format, count: int, seed: int) -> Outcome:
 
 
 def _limit(data_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    lines = Path("/proc/self/status").read_text().splitlines()
+    inherited = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData"))
+    resource.setrlimit(resource.RLIMIT_DATA, (inherited + data_bytes,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

@@ -1,26 +1,38 @@
-"""One framework a process: tests that need one start a child and read what it wrote."""
+"""Processes of a framework: tests that need one start a child and read what it wrote."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from tests import forks
+from models import frameworks
 
 ROOT = Path(__file__).parents[2]
 
 
-def run_python(*arguments: str, timeout: int = 500) -> subprocess.CompletedProcess[str]:
-    """`python …` from the project's root; fails with the child's own words."""
-    return _checked(subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout))
+def run_python(*arguments: str, timeout: int = 500, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `python …` in the project's root; fail with its own words."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
 
 
 def run_in(framework: str, *arguments: str, timeout: int = 500) -> subprocess.CompletedProcess[str]:
-    """The same in a process in which nothing has happened but the import of the framework's packages."""
-    return _checked(forks.run(forks.server(), framework, arguments, ROOT, timeout))
-
-
-def _checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+    """Run `python …` with the variables that a framework of the CPU reads when it is imported."""
+    packages = frameworks.described(framework).packages
+    return run_python(
+        *arguments,
+        timeout=timeout,
+        KERAS_BACKEND=packages[-1],
+        KERAS_TORCH_DEVICE="cpu",
+        TF_CPP_MIN_LOG_LEVEL="3",
+    )

@@ -101,7 +101,6 @@ def probed() -> tuple[bert.Spec, Batch, dict[str, Array]]:
     return spec, batch, parity._perturbed(bert.initial_weights(spec, rng), rng)
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_every_number_is_that_of_the_formulas(framework: str, probed: tuple[bert.Spec, Batch, dict[str, Array]]) -> None:
     """Outputs, loss, slopes, and what is given to each layer that drops, and at which rate it does."""
@@ -126,7 +125,6 @@ def test_every_number_is_that_of_the_formulas(framework: str, probed: tuple[bert
         assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-8), name
 
 
-@pytest.mark.usefixtures("forked")
 def test_both_frameworks_are_equal_and_the_bias_of_keys_has_no_slope() -> None:
     sides = [(name, contract_run(name, ("bert",)).parity("bert")) for name in ("pytorch", "tensorflow")]
     rows = {row.quantity: row for row in parity.judge("bert", *sides)}

@@ -42,13 +42,10 @@ def every_framework(request: pytest.FixtureRequest) -> str:
 
 class TestFramework(FrameworkContract):
     @pytest.fixture(autouse=True)
-    def _named(self, every_framework: str, request: pytest.FixtureRequest) -> None:
+    def _named(self, every_framework: str) -> None:
         self.framework = every_framework
-        if every_framework != "pytorch":  # one in a process of its own, as others have it
-            request.getfixturevalue("forked")
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("model", ZOO)
 def test_parity_of_the_zoo(model: str) -> None:
     """On PyTorch's own kernels, where nothing is traced; test_zoo.py has all frameworks."""

@@ -8,7 +8,6 @@ import pytest
 
 from experiments.studies import graph
 from models.frameworks import GRAPH_OPTIMIZERS
-from tests import forks
 from tests.models.children import run_in, run_python
 
 COUNTED = """
@@ -104,11 +103,7 @@ def test_convolutions_are_onednns_or_the_frameworks_own(framework: str, sign: st
     """As its profiler, or its rewritten graph, names them; with the same outputs."""
     found = {}
     for algorithm in ("onednn", "plain"):
-        arguments = "-c", ONEDNN, framework, algorithm
-        if forks.possible(framework, "cpu", {"conv_algorithm": algorithm}):
-            done = run_in(framework, *arguments)
-        else:
-            done = run_python(*arguments)  # TensorFlow looks once, when it is imported
+        done = run_python("-c", ONEDNN, framework, algorithm)
         names, outputs = json.loads(done.stdout.splitlines()[-1])
         assert any(sign in name for name in names) == (algorithm == "onednn"), sorted(set(names))
         found[algorithm] = outputs

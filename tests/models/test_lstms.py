@@ -141,7 +141,6 @@ def test_the_second_block_operator_of_tensorflow_has_wrong_slopes(tmp_path: Path
 WRONG_SLOPES = {("tensorflow, lstm=block-v2, float32", quantity) for quantity in ("gradient", "step", "statistics")}
 
 
-@pytest.mark.usefixtures("forked")
 def test_the_gate_refuses_wrong_slopes() -> None:
     sides = [Side("pytorch", (("lstm", "cells"),)), Side("tensorflow", (("lstm", "block-v2"),), "float32")]
     rows = parity.gate(ParityRequest("deepspeech2"), sides)
@@ -149,7 +148,6 @@ def test_the_gate_refuses_wrong_slopes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_the_gate_calls_every_implementation_equal_and_refuses_wrong_slopes() -> None:
     sides = [Side("pytorch", (("lstm", "cells"),)), Side("tensorflow", (("lstm", "scan"),))]
     blocks = [Side("tensorflow", (("lstm", name),), "float32") for name in ("block", "block-v2")]

@@ -29,7 +29,6 @@ def _unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(own.FOLDERS, "")
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_it_keeps_the_contract_of_models(name: str) -> None:
     assert own.add(FOLDERS / name) == name
@@ -38,7 +37,6 @@ def test_it_keeps_the_contract_of_models(name: str) -> None:
     check_equality(name, ("pytorch", "tensorflow", "keras-torch"))
 
 
-@pytest.mark.usefixtures("forked")
 def test_dropout_within_attention_is_seen() -> None:
     own.add(FOLDERS / "vision_transformer")
     rows = gate(ParityRequest("vision_transformer"), ["pytorch", "keras-torch"])
@@ -55,7 +53,6 @@ def faulty(folder: Path, right: str, wrong: str) -> ParityRequest:
     return ParityRequest(own.add(folder))
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("framework", "right", "wrong", "layer", "behind"),
     [
@@ -81,7 +78,6 @@ def test_the_layer_is_named(
     assert "gradient" not in parity_cache.difference(rows)
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("right", "wrong", "told"),
     [

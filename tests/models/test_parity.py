@@ -193,7 +193,6 @@ np.save(sys.argv[2], framework.infer(network, (rng.standard_normal((2, 96, 96, 3
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
-@pytest.mark.usefixtures("forked")
 def test_the_device_reaches_the_processes_that_compute() -> None:
     with pytest.raises(ModelError, match="torch sees no GPU"):
         parity.gate(ParityRequest("lenet", device="cuda"), ["pytorch", "keras-torch"])

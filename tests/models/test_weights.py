@@ -15,17 +15,10 @@ import pytest
 
 from models import spec, weights
 from models.contract import ModelError
-from tests import forks
 from tests.models.children import run_in
 
 decoder = spec("caption_decoder")
 SIZES = decoder.CaptionDecoderSpec(vocabulary=11, length=4, features=6, width=5, hidden=3)
-
-
-@pytest.fixture(autouse=True)
-def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reads files of torch need not import it anew; tests/fuzz/test_labelled.py starts it as it is."""
-    monkeypatch.setattr(weights, "subprocess", forks.Subprocess(forks.server(), "pytorch"))
 
 
 def test_random_follows_its_seed() -> None:

@@ -225,7 +225,7 @@ def test_one_sided_noise_is_promised_no_power_and_no_intervals():
 
 
 def test_the_simulation_can_be_run_alone(capsys):
-    from experiments.calibration.__main__ import main
+    from tests.benchmarks.calibration import main
 
     code = main(["--campaigns", "2", "--scenario", "1 unrelated metric"])
     told = capsys.readouterr().out

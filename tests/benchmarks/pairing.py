@@ -111,9 +111,7 @@ def calibrate(
 @contextmanager
 def _busy(seed: int, cpu: int) -> Iterator[int]:
     """A neighbour at work, by its number."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.calibration.neighbour", str(seed), str(cpu)], start_new_session=True
-    )
+    process = subprocess.Popen([sys.executable, "-m", "tests.benchmarks.neighbour", str(seed), str(cpu)], start_new_session=True)
     try:
         yield process.pid
     finally:

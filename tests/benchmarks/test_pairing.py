@@ -1,4 +1,4 @@
-"""What cells in turns are worth on a machine: the arithmetic of `experiments.calibration --pairing`, and the real thing."""
+"""What cells in turns are worth on a machine: the arithmetic of `tests.benchmarks.calibration --pairing`, and the real thing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from experiments.calibration import __main__ as command
-from experiments.calibration import pairing
-from experiments.calibration.pairing import METRIC, Found
+from tests.benchmarks import calibration as command
+from tests.benchmarks import pairing
+from tests.benchmarks.pairing import METRIC, Found
 from tests.conftest import PYTHONPATH, wait_for
 from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened

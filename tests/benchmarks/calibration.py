@@ -1,4 +1,4 @@
-"""`python -m experiments.calibration`: the simulated campaigns alone, without a cell of this machine; prints Markdown.
+"""`python -m tests.benchmarks.calibration`: the simulated campaigns alone, without a cell of this machine; prints Markdown.
 
 With --pairing: real campaigns of `calibrate` on this machine, cells in turns against cells one after the other.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from experiments.calibration import pairing, simulation, stopping
+from experiments.calibration import simulation
+from tests.benchmarks import pairing, stopping
 
 
 def main(words: list[str] | None = None) -> int:
     """The rates on standard output; 1 where a promise does not hold."""
     names = [noise.name for noise in simulation.SCENARIOS]
-    parser = argparse.ArgumentParser(prog="python -m experiments.calibration", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.calibration", description=__doc__)
     parser.add_argument("--campaigns", type=int, default=300, help="campaigns a scenario; one takes a third of a second")
     parser.add_argument("--scenario", choices=names, action="append", help="only this one; may be given several times")
     parser.add_argument("--until-settled", action="store_true", help="campaigns that stop when they know; half a second each")

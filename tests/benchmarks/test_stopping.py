@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.calibration import stopping
 from experiments.calibration.simulation import MAIN, MARGIN, Share
-from experiments.calibration.stopping import TRUTHS, Stops, Truth, calibrate, meets
+from tests.benchmarks import stopping
+from tests.benchmarks.stopping import TRUTHS, Stops, Truth, calibrate, meets
 
 
 def few(truth: Truth) -> Truth:

@@ -1,4 +1,4 @@
-"""`python -m experiments.calibration.neighbour SEED CPU`: a program that burns a CPU at random seconds, until it is ended."""
+"""`python -m tests.benchmarks.neighbour SEED CPU`: a program that burns a CPU at random seconds, until it is ended."""
 
 from __future__ import annotations
 
