@@ -10,8 +10,8 @@ from experiments import studies
 from experiments.comparison.report.remarks import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
+from experiments.run import journal_runs, resume
 from experiments.run import plan as plan_
-from experiments.run import previous, resume
 from experiments.run.campaign import Campaign
 from experiments.run.recorder import journal_option
 from tracking import journal
@@ -59,7 +59,7 @@ def request(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
 
 def _blocks_run(folder: Path) -> int:
     """Return the last block that any cell has ended well in."""
-    results = previous.cell_results(folder).items()
+    results = journal_runs.cell_results(folder).items()
     return max((int(key.split("-")[1]) for key, result in results if result.ok and key.startswith("block-")), default=0)
 
 

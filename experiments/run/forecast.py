@@ -29,7 +29,7 @@ from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.planning.design import Cell
-from experiments.run import finished, preflight, preparation, repeats
+from experiments.run import journal_runs, preflight, preparation, repeats
 from experiments.run import plan as plan_
 from experiments.run.cell_run import logged_settings, settings_hash
 from experiments.run.plan import Plan
@@ -155,7 +155,7 @@ def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> 
         if kept["study"] != study or len(found) == MAX_CAMPAIGNS:
             continue
         try:
-            runs = [run for run in finished.from_journal(folder) if _serves(run, wanted, here)]
+            runs = [run for run in journal_runs.stored(folder) if _serves(run, wanted, here)]
         except WrongCall:  # its records are missing: nothing is known by them
             continue
         if runs:

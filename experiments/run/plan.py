@@ -109,6 +109,5 @@ def from_values(values: Mapping[str, Any]) -> Plan:
         Treatment(**{**one, "settings": {k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()}})
         for one in values["treatments"]
     )
-    values = {"allowed_to_differ" if name == "spans" else name: value for name, value in values.items()}  # its former name
     lists = {name: tuple(values[name]) for name in ("strata", "allowed_to_differ")}
     return Plan(**{**values, **lists, "treatments": found})

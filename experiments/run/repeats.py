@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +11,9 @@ from experiments.comparison.statistics import outliers
 from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.config.settings import CampaignSettings
-from experiments.run.finished import from_journal
-from experiments.run.previous import ODD_BLOCK, REASON, RULE
-from tracking import journal
+from experiments.run import journal_runs
+from experiments.run.journal_runs import ODD_BLOCK, REASON, RULE
 from tracking.errors import WrongCall
-from tracking.records import RunOpened, Tags
 
 
 def rule_tags(settings: CampaignSettings) -> dict[str, str]:
@@ -50,10 +47,11 @@ def find_odd_block(folder: Path, campaign: str, spec: ComparisonSpec) -> OddBloc
         campaign: The run that has the campaign's tags.
         spec: What the campaign is asked.
     """
-    if not _is_due(_tags(folder, campaign)):
+    tags = journal_runs.tags(folder, campaign)
+    if RULE not in tags or ODD_BLOCK in tags:
         return None
     try:
-        findings = judged(spec, table(list(from_journal(folder)))).findings
+        findings = judged(spec, table(list(journal_runs.stored(folder)))).findings
     except WrongCall:  # nothing to compare: no block is unlike others
         return None
     primary = [one for one in findings if one.primary] or findings
@@ -64,17 +62,3 @@ def find_odd_block(folder: Path, campaign: str, spec: ComparisonSpec) -> OddBloc
     ((block, (row, distance)),) = odd.items()
     label = rows[row].outcome.label
     return OddBlock(int(block), f"odd block: {label} lies {distance:.0f} SDs from that of the other blocks")
-
-
-def _tags(folder: Path, campaign: str) -> dict[str, str]:
-    tags: dict[str, str] = {}
-    for record in journal.read_all(folder):
-        if isinstance(record, RunOpened) and record.run == campaign:
-            tags |= record.tags
-        elif isinstance(record, Tags) and record.run == campaign:
-            tags |= record.values
-    return tags
-
-
-def _is_due(tags: Mapping[str, str]) -> bool:
-    return RULE in tags and ODD_BLOCK not in tags

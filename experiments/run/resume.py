@@ -10,11 +10,10 @@ from typing import Any
 from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
-from experiments.run import previous
+from experiments.run import journal_runs
 from experiments.run.cell_run import environment_digest
 from tracking import journal, provenance
 from tracking.errors import WrongCall
-from tracking.records import RunOpened
 
 # No campaigns, though their folders lie among the campaigns' journals.
 OTHERS = ("sweep", "export")
@@ -84,7 +83,7 @@ def require_extendable(settings: CampaignSettings, before: Mapping[str, Any], fo
     """
     name = "max_blocks" if settings.until_settled else "blocks"
     now, was = settings.most_blocks, before.get(name, settings.most_blocks)
-    looks = previous.looks(folder, run)
+    looks = journal_runs.looks(folder, run)
     if now == was:
         return
     if settings.until_settled and looks and looks[-1] >= was:
@@ -101,14 +100,14 @@ def require_extendable(settings: CampaignSettings, before: Mapping[str, Any], fo
 
 def _require_same_origin(folder: Path, run: str, settings: CampaignSettings) -> None:
     """Raise WrongCall where machine, packages or code are not those of the first blocks, as far as the journal has them."""
-    first = next((record for record in journal.read_all(folder) if isinstance(record, RunOpened) and record.run == run), None)
+    first = journal_runs.tags(folder, run)
     here = {
         "machine": (provenance.fingerprint(), "measure them there"),
         "environment": (environment_digest(settings), "install its packages and set its variables"),
         "commit": (provenance.commit(), "check it out"),
     }
     for name, (now, remedy) in here.items():
-        was = first.tags.get(name, "") if first else ""
+        was = first.get(name, "")
         if was and was != now:
             raise WrongCall(
                 f"more blocks need the {name} of the first, {was}; here it is {now or 'unknown'}: {remedy}, or start anew"
@@ -120,8 +119,6 @@ def reported_looks(folder: Path, run: str, blocks: int) -> tuple[int, ...]:
 
     blocks: their number until now, which its last report was about if there was one since the last look.
     """
-    tags, looks = previous.tags_of(folder, run), previous.looks(folder, run)
-    reported, looked = (
-        max((number for number, values in enumerate(tags) if name in values), default=-1) for name in ("verdict", "looks")
-    )
+    tagged_at, looks = journal_runs.read(folder)[run].tagged_at, journal_runs.looks(folder, run)
+    reported, looked = (tagged_at.get(name, journal_runs.NEVER) for name in ("verdict", "looks"))
     return tuple(sorted({*looks, blocks})) if reported > looked else looks

@@ -18,7 +18,7 @@ from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.config import durations
 from experiments.run.campaign import Campaign
-from experiments.run.finished import from_journal
+from experiments.run.journal_runs import stored
 from experiments.run.scheduler import planned_looks
 from tracking.errors import WrongCall
 
@@ -66,7 +66,7 @@ class StoppingRule:
         settings, say = self.campaign.settings, self.campaign.recorder.display.say
         first_time = block not in self.campaign.looks
         self.campaign.note_look(block)
-        runs = table(list(from_journal(self.campaign.recorder.folder)))
+        runs = table(list(stored(self.campaign.recorder.folder)))
         try:
             found = judged(self.question, runs[pd.to_numeric(runs["block"]) <= block])
         except WrongCall as error:

@@ -68,12 +68,6 @@ def test_what_a_report_advises_can_be_done_and_the_next_report_says_so(place: Pl
     assert "was extended" not in (folder / "report" / "report.html").read_text(), "two blocks are no look: nothing was tested"
 
 
-def test_a_resumption_with_more_blocks_is_the_same() -> None:
-    settings = asdict(replace(studies.load("captioning").Settings(), blocks=6))
-    assert resume.same_settings("captioning", settings, {"blocks": "12"}).blocks == 12
-    assert resume.same_settings("captioning", settings, {"cache": "x"}).blocks == 6
-
-
 def recorded_without(name: str, root: Path, **given: object) -> Path:
     """The journal of a campaign that ran before there was a setting."""
     folder = campaign_folder(root, **given)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.run.previous import cell_results
+from experiments.run.journal_runs import cell_results
 from tests import neighbours
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records

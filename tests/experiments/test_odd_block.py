@@ -21,13 +21,9 @@ from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.comparison.statistics import outliers
 from experiments.config.settings import CampaignSettings
-from experiments.planning.design import Cell
-from experiments.planning.treatments import Treatment
 from experiments.run import repeats
-from experiments.run.plan import Plan
-from experiments.run.previous import cell_results
+from experiments.run.journal_runs import cell_results
 from experiments.run.repeats import OddBlock, find_odd_block
-from experiments.run.scheduler import CellResult, Schedule
 from tests.conftest import Place, wait_for
 from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.comparison.campaigns import frame as campaign_frame
@@ -153,17 +149,6 @@ def test_an_odd_block_is_owed_until_all_its_cells_are_repeated(tmp_path: Path) -
     assert owed() == set()
     kept.close()
     assert find_odd_block(tmp_path, "c", SPEC) is None, "once"
-
-
-def test_a_block_that_is_owed_a_repeat_is_not_done() -> None:
-    """A cluster is sent it again, as what is missing."""
-    cells = [Cell(level, 4, order) for order, level in enumerate("ab")]
-    ended = CellResult(RunOutcome.OK, disturbed="odd block: 12 SDs", cause=RepeatCause.ODD_BLOCK)
-    for last, is_done in ((ended, False), (replace(ended, repeat=True), True)):
-        plan = Plan("t", "framework", "a", tuple(Treatment(level, level) for level in "ab"))
-        schedule = Schedule(plan, CampaignSettings(blocks=4), {})
-        schedule.recall({cells[0].key: CellResult(RunOutcome.OK), cells[1].key: last})
-        assert schedule.is_done(cells) is is_done
 
 
 def test_the_repeat_is_used_and_the_first_runs_are_listed_with_a_code() -> None:

@@ -20,7 +20,7 @@ from experiments.config import durations
 from experiments.config.settings import CampaignSettings
 from experiments.run import resume, scheduler
 from experiments.run.campaign import Campaign
-from experiments.run.previous import looks as looks_so_far
+from experiments.run.journal_runs import looks as looks_so_far
 from experiments.run.stopping_rule import StoppingRule
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP
@@ -130,12 +130,12 @@ class KnownCampaign:
         self.said: list[str] = []
         self.looks: tuple[int, ...] = ()
         display = SimpleNamespace(say=self.said.append)
-        self.recorder = SimpleNamespace(folder=folder, run="c", display=display, write=self.write, keep_metrics=lambda *_: None)
+        self.recorder = SimpleNamespace(folder=folder, run="c", display=display, tag=self.tag, keep_metrics=lambda *_: None)
         self.folder = folder
 
-    def write(self, record: Tags) -> None:
+    def tag(self, **tags: str) -> None:
         with (self.folder / journal.RECORDS).open("ab") as file:
-            file.write(journal._line(record))
+            file.write(journal._line(Tags("c", tags)))
 
     note_look = Campaign.note_look
 
