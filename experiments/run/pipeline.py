@@ -17,12 +17,12 @@ from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
-from experiments.run import backends, cell_run, journal_runs, mlflow_run, opening, preparation, repeats, reporting, resume
+from experiments.run import backends, cell_run, journal_runs, mlflow_run, opening, preparation, reporting, resume, rules
 from experiments.run import plan as plan_
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
-from experiments.run.stopping_rule import StoppingRule
+from experiments.run.rules import StoppingRule
 from models import own as own_models
 from tracking import journal
 from tracking.errors import EvenhandError, WrongCall
@@ -64,7 +64,7 @@ def start(study: str, settings: CampaignSettings, display: Display, plan: Plan |
         display.say(f"! {warning}", style="bold yellow")
     prepared = preparation.prepare(study, settings, display, plan)
     description = {"plan": plan_.to_values(plan)} if plan else {}
-    tags = {**prepared.plan.tags, "kind": RunKind.CAMPAIGN, **repeats.rule_tags(settings)}
+    tags = {**prepared.plan.tags, "kind": RunKind.CAMPAIGN, **rules.rule_tags(settings)}
     name = _name(study, settings, plan)
     records = opening.open_journal(prepared, name, tags, description, parent_run=parent_run)
     campaign = Campaign(prepared, records, display)
@@ -164,7 +164,7 @@ def measure(campaign: Campaign, rule: StoppingRule) -> bool:
                 results.append(block.ok)
                 if rule(block.block, ran_now=block.ran_now):
                     break
-        if odd := repeats.find_odd_block(recorder.folder, recorder.run, rule.question):
+        if odd := rules.find_odd_block(recorder.folder, recorder.run, rule.question):
             recorder.tag(**odd.tags)  # one record: from here on it is owed, after a kill too
             campaign.recall()
             again = [block for block in schedule.blocks if block[0].block == odd.number]

@@ -13,7 +13,7 @@ from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.planning.length import is_rate
-from experiments.run import extension, journal_runs
+from experiments.run import journal_runs, resume
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
@@ -56,7 +56,7 @@ def judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
         study.SOURCE if is_own_design else "",
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
         figures=settings.figures,
-        more_blocks=partial(extension.advice, campaign),
+        more_blocks=partial(resume.advice, campaign),
         link=recorder.store.address if online else None,
     )
     steps = (

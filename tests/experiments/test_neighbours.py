@@ -114,7 +114,7 @@ def test_cells_that_take_turns_are_repeated_together(place: Place) -> None:
 
 GPU = """
 import json, os, time
-from experiments.run.background_load import BackgroundLoad
+from experiments.run.sensing import BackgroundLoad
 from experiments.run.sensing import Sensing
 from tracking.records import OTHERS_GPU, Metrics, Tags
 from tracking.sensors import Sensors, Window

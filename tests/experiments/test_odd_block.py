@@ -21,9 +21,9 @@ from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.comparison.statistics import outliers
 from experiments.config.settings import CampaignSettings
-from experiments.run import repeats
+from experiments.run import rules
 from experiments.run.journal_runs import cell_results
-from experiments.run.repeats import OddBlock, find_odd_block
+from experiments.run.rules import OddBlock, find_odd_block
 from tests.conftest import Place, wait_for
 from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.comparison.campaigns import frame as campaign_frame
@@ -107,14 +107,14 @@ def measure(kept: Journal, block: int, level: str, seconds: float, began: int, *
     kept.append(RunClosed(run, began + 900, "ok"))
 
 
-RULE = repeats.rule_tags(CampaignSettings())
+RULE = rules.rule_tags(CampaignSettings())
 ODD = (0.10, 0.12, 0.09, 0.79, 0.10, 0.08)
 
 
 def test_the_rule_is_recorded_by_campaigns_that_have_it() -> None:
     assert set(RULE) == {"odd_block.rule"}
-    assert repeats.rule_tags(replace(CampaignSettings(), repeat_odd_block=False)) == {}
-    assert repeats.rule_tags(replace(CampaignSettings(), until="settled")) == {}
+    assert rules.rule_tags(replace(CampaignSettings(), repeat_odd_block=False)) == {}
+    assert rules.rule_tags(replace(CampaignSettings(), until="settled")) == {}
 
 
 def test_the_odd_block_of_a_campaign(tmp_path: Path) -> None:

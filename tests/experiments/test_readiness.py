@@ -98,10 +98,6 @@ def test_a_cell_waits_until_the_gpu_is_as_cool_as_at_the_start(driver: Driver) -
     assert text.startswith("still gpu_0 58 °C (started at 40) after 1 s")
 
 
-def test_nothing_is_waited_for_without_a_sensor() -> None:
-    assert machine_state.cool_down({}, Sensors(), 60, lambda *_: pytest.fail("asked")) == ""
-
-
 def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
     with neighbours.busy(2):
         toy = {"frameworks": "toy", "blocks": "1", "data": "synthetic", "vocabulary": "60", "length": "8"}

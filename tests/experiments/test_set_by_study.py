@@ -17,7 +17,7 @@ from experiments.cli.main import main
 from experiments.config import settings as settings_
 from experiments.config.settings import SET_BY_STUDY
 from experiments.planning import treatments
-from experiments.run import extension, resume
+from experiments.run import resume
 from tests.conftest import ROOT
 from tracking.errors import WrongCall
 
@@ -113,5 +113,5 @@ def test_a_campaign_that_began_with_one_is_resumed(study: str, field: dataclasse
     assert getattr(resume.same_settings(study, before, {"blocks": "9"}), field.name) == given
     with pytest.raises(WrongCall, match=f"{field.name} is set by the study"):
         resume.same_settings(study, before, {field.name: value_of(field)})
-    words = extension.options(settings_.as_text(settings_.from_values(module.Settings, before)), study)
+    words = resume.options(settings_.as_text(settings_.from_values(module.Settings, before)), study)
     assert not [word for word in words if word.startswith(f"--{field.name}=")]
