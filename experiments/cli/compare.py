@@ -106,7 +106,7 @@ def _judged(
     from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
-    from experiments.run import extension
+    from experiments.run import resume
 
     spec = ComparisonSpec(
         factor=settings.factor,
@@ -132,7 +132,7 @@ def _judged(
         figures=settings.figures,
         notes=notes,
         also=lambda _: Extra([], sections=_of_campaigns(campaigns, store.address)),
-        more_blocks=partial(extension.advice_of_ended, campaigns, journals),
+        more_blocks=partial(resume.advice_of_ended, campaigns, journals),
         link=store.address,
     )
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
@@ -188,7 +188,7 @@ def _title(settings: Compare) -> str:
 
 def _import_tools() -> None:
     comparison = ("judgement", "analyses.steadiness")
-    for name in (*(f"comparison.{room}" for room in comparison), "run.extension"):
+    for name in (*(f"comparison.{room}" for room in comparison), "run.resume"):
         importlib.import_module(f"experiments.{name}")
 
 

@@ -9,7 +9,7 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import Treatment
 from experiments.planning.design import Cell
-from experiments.run import previous
+from experiments.run import journal_runs
 from experiments.run.cell_run import CellTask
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
@@ -43,15 +43,15 @@ class Campaign:
     def recall(self) -> None:
         """Take in what the journal has of this and of earlier launches."""
         folder = self.recorder.folder
-        self.looks = previous.looks(folder, self.recorder.run)
-        self.results = previous.cell_results(folder)
+        self.looks = journal_runs.looks(folder, self.recorder.run)
+        self.results = journal_runs.cell_results(folder)
         self.schedule.recall(self.results)
 
     def note_look(self, block: int) -> None:
         """Record that the runs up to this block have been judged, before anything is known of it."""
         if block not in self.looks:
             self.looks = tuple(sorted({*self.looks, block}))
-            self.recorder.write(previous.looks_tag(self.recorder.run, self.looks))
+            self.recorder.tag(looks=journal_runs.as_text(self.looks))
 
     def task(self, cell: Cell, treatment: Treatment, repeats: CellResult | None = None) -> CellTask:
         """Return what runs a cell. repeats: the result because of which it runs once more."""
@@ -66,7 +66,7 @@ class Campaign:
             **machine.tags,
             "cell": cell.key,
             **({"control": treatment.control} if treatment.control else {}),
-            **({"looks": previous.as_text(self.looks)} if self.looks else {}),
+            **({"looks": journal_runs.as_text(self.looks)} if self.looks else {}),
             **({"repeats": repeats.disturbed, "repeats.cause": repeats.cause} if repeats else {}),
         }
         inputs = self.prepared.data_for(treatment).inputs

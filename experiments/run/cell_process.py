@@ -17,8 +17,7 @@ from typing import Any
 from experiments.cell.child import Child
 from experiments.config import devices, interpreters, memory
 from experiments.contract import NO_DEVICE, CellSpec, Progress
-from experiments.run.background_load import BackgroundLoad
-from experiments.run.sensing import Sensing
+from experiments.run.sensing import BackgroundLoad, Sensing
 from tracking import clock
 from tracking.records import Metrics, Record, RunClosed, RunOutcome, Tags, from_line
 from tracking.sensors import Sensors, Window

@@ -29,7 +29,7 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DatasetInfo
 from experiments.planning.design import Cell
-from experiments.run import finished, preflight, preparation, repeats
+from experiments.run import journal_runs, preflight, preparation, rules
 from experiments.run import plan as plan_
 from experiments.run.cell_run import logged_settings, settings_hash
 from experiments.run.plan import Plan
@@ -155,7 +155,7 @@ def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> 
         if kept["study"] != study or len(found) == MAX_CAMPAIGNS:
             continue
         try:
-            runs = [run for run in finished.from_journal(folder) if _serves(run, wanted, here)]
+            runs = [run for run in journal_runs.stored(folder) if _serves(run, wanted, here)]
         except WrongCall:  # its records are missing: nothing is known by them
             continue
         if runs:
@@ -194,7 +194,7 @@ def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
     found.append(f"who else uses the machine{refused}")
     if settings.others_limit_percent < 100:
         found.append(f"others' use of the CPU while a cell is timed: above {settings.others_limit_percent:g} % it runs once more")
-    if repeats.rule_tags(settings):
+    if rules.rule_tags(settings):
         found.append("after the last block: a single one that is unlike the others is measured once more")
     controls = [one.name for one in plan.treatments if one.control]
     return [*found, *([f"controls: {', '.join(controls)}"] if controls else [])]

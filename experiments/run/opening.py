@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.config import settings as settings_
 from experiments.config.stopping import STOP
 from experiments.planning import treatments
-from experiments.run import cell_run, mlflow_run, previous
+from experiments.run import cell_run, journal_runs, mlflow_run
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from models import own as own_models
@@ -22,36 +22,35 @@ from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
 from tracking.store import Store
 
 
-@dataclass(frozen=True)
-class RunSpec:
-    """The run that cells will belong to.
-
-    parent_run: id of the run whose part it is, empty for a launch. params: in addition to the settings.
-    """
-
-    name: str
-    tags: Mapping[str, str]
-    parent_run: str = ""
-    params: Mapping[str, str] = field(default_factory=dict)
-
-
-def open_journal(prepared: PreparedCampaign, spec: RunSpec, description: Mapping[str, Any]) -> Journal:
+def open_journal(
+    prepared: PreparedCampaign,
+    name: str,
+    tags: Mapping[str, str],
+    description: Mapping[str, Any],
+    *,
+    parent_run: str = "",
+    params: Mapping[str, str] | None = None,
+) -> Journal:
     """Open the run and its journal.
 
     From here on signals are held: the recorder, whose run it becomes, ends it in order.
 
     Args:
         prepared: Whose cells the run will have.
-        spec: The run.
+        name: Of the run.
+        tags: Of the run, in addition to those of every campaign.
         description: What a resumption needs in addition to the settings.
+        parent_run: Id of the run whose part it is; empty for a launch.
+        params: Of the run, in addition to the settings.
 
     Raises:
         WrongCall: If no journal can be kept.
     """
     STOP.hold()
     run, store, settings = uuid.uuid4().hex, Store(), prepared.settings
-    opened, run_id = _open(store, prepared, spec, run)
-    if not spec.parent_run:
+    wanted = _run_opened(store, prepared, RunOpened(run, 0, "", name, dict(tags), dict(params or {})))
+    opened, run_id = mlflow_run.open_run(store, wanted, adopt=not parent_run)
+    if not parent_run:
         mlflow_run.link_launch(store, opened.experiment, run_id)
     own = {name: [str(folder), own_models.digest(name)] for name, folder in own_models.folders().items()}
     description = {
@@ -78,7 +77,8 @@ def open_journal(prepared: PreparedCampaign, spec: RunSpec, description: Mapping
     return records
 
 
-def _open(store: Store, prepared: PreparedCampaign, spec: RunSpec, run: str) -> tuple[RunOpened, str]:
+def _run_opened(store: Store, prepared: PreparedCampaign, own: RunOpened) -> RunOpened:
+    """Return the run as it is opened, in an experiment that is described. own: its name, tags and params."""
     experiment = mlflow_run.chosen_experiment(store, prepared.experiment)
     store.experiment_id(experiment)
     mlflow_run.describe(store, experiment, prepared.module)
@@ -93,12 +93,11 @@ def _open(store: Store, prepared: PreparedCampaign, spec: RunSpec, run: str) -> 
         **machine.tags,
         **{f"not_available.machine_{name}": why for name, why in machine.untold.items()},
         **whereabouts.here(),
-        **spec.tags,
+        **own.tags,
     }
     silent = settings_.silent(settings)
     params = {name: text for name, text in settings_.as_text(settings).items() if name not in silent and text}
-    wanted = RunOpened(run, clock.now_ms(), experiment, spec.name, tags, {**params, **spec.params})
-    return mlflow_run.open_run(store, wanted, adopt=not spec.parent_run)
+    return replace(own, time_ms=clock.now_ms(), experiment=experiment, tags=tags, params={**params, **own.params})
 
 
 def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
@@ -124,7 +123,7 @@ def _close_unfinished(records: Journal, store: Store) -> None:
     for record in journal.read_all(records.folder):
         if isinstance(record, RunOpened | RunClosed):
             clock.CLOCK.not_before(record.time_ms / 1_000)
-    for run, opened in previous.open_runs(records.folder).items():
+    for run, opened in journal_runs.open_runs(records.folder).items():
         kind = opened.tags.get("kind", RunKind.CELL)
         if kind in (RunKind.CAMPAIGN, RunKind.SWEEP):
             continue

@@ -9,25 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments import workloads
+from experiments import studies, workloads
 from experiments.comparison.judgement import ComparisonResult
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.contract import Progress
-from experiments.run import backends, cell_run, mlflow_run, opening, preparation, previous, repeats, reporting, resume
+from experiments.run import backends, cell_run, journal_runs, mlflow_run, opening, preparation, reporting, resume, rules
 from experiments.run import plan as plan_
 from experiments.run.campaign import Campaign
-from experiments.run.opening import RunSpec
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
-from experiments.run.stopping_rule import StoppingRule
+from experiments.run.rules import StoppingRule
 from models import own as own_models
 from tracking import journal
 from tracking.errors import EvenhandError, WrongCall
 from tracking.journal import Journal
-from tracking.records import RunKind, RunOutcome
+from tracking.records import RunKind, RunOutcome, Tags
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,13 @@ def start(study: str, settings: CampaignSettings, display: Display, plan: Plan |
     Raises:
         WrongCall: For what is wrong, before any minute of compute.
     """
-    if warning := preparation.nothing_to_compare(study, settings, plan):
+    if warning := (plan or plan_.of_study(studies.load(study), settings)).nothing_to_compare:
         display.say(f"! {warning}", style="bold yellow")
     prepared = preparation.prepare(study, settings, display, plan)
     description = {"plan": plan_.to_values(plan)} if plan else {}
-    tags = {**prepared.plan.tags, "kind": RunKind.CAMPAIGN, **repeats.rule_tags(settings)}
-    records = opening.open_journal(prepared, RunSpec(_name(study, settings, plan), tags, parent_run), description)
+    tags = {**prepared.plan.tags, "kind": RunKind.CAMPAIGN, **rules.rule_tags(settings)}
+    name = _name(study, settings, plan)
+    records = opening.open_journal(prepared, name, tags, description, parent_run=parent_run)
     campaign = Campaign(prepared, records, display)
     opening.record_preparation(campaign.recorder, prepared)
     return campaign
@@ -112,7 +112,7 @@ def _restarted(
     if {**before, **now} != before:
         lengthened = not settings.until_settled and settings.blocks != before["blocks"]
         if lengthened and (looks := resume.reported_looks(folder, run, before["blocks"])):
-            records.append(previous.looks_tag(run, looks))
+            records.append(Tags(run, {"looks": journal_runs.as_text(looks)}))
         journal.write_campaign(folder, {**description, "settings": {**before, **now}})
     return Campaign(prepared, records, display)
 
@@ -163,7 +163,7 @@ def measure(campaign: Campaign, rule: StoppingRule) -> bool:
                 results.append(block.ok)
                 if rule(block.block, ran_now=block.ran_now):
                     break
-        if odd := repeats.find_odd_block(recorder.folder, recorder.run, rule.question):
+        if odd := rules.find_odd_block(recorder.folder, recorder.run, rule.question):
             recorder.tag(**odd.tags)  # one record: from here on it is owed, after a kill too
             campaign.recall()
             again = [block for block in schedule.blocks if block[0].block == odd.number]

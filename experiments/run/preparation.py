@@ -18,7 +18,7 @@ from experiments.contract import Prepared, Study, Treatment
 from experiments.planning import treatments
 from experiments.run import backends, preflight, scheduler
 from experiments.run.machine_state import MachineProbe, MachineState
-from experiments.run.plan import Plan, of_study
+from experiments.run.plan import Plan
 from models import frameworks
 from models import own as own_models
 from tracking import accounts
@@ -139,11 +139,6 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
             devices.placement(own)  # raises where no CPU is left to the cells
     backends.check(settings)
     studies.primary(module, settings)  # raises for what it does not judge
-
-
-def nothing_to_compare(study: str, settings: CampaignSettings, plan: Plan | None) -> str:
-    """Return a warning that a single treatment is measured without a verdict; empty where there are several."""
-    return (plan or of_study(studies.load(study), settings)).nothing_to_compare
 
 
 def _by_machine(plan: Plan, settings: CampaignSettings) -> Plan:

@@ -68,9 +68,9 @@ class Recorder:
         """Record tags of the campaign's own run."""
         self.write(Tags(self.run, tags))
 
-    def keep_file(self, path: Path, folder: str = "") -> None:
+    def keep_file(self, path: Path) -> None:
         """Record a file or folder below the journal's as an artifact of the run."""
-        self.write(Artifact(self.run, str(path.relative_to(self.folder)), folder))
+        self.write(Artifact(self.run, str(path.relative_to(self.folder))))
 
     def keep_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Record metrics of the campaign's own run."""

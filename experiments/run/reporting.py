@@ -13,7 +13,7 @@ from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.contract import Progress
 from experiments.planning.length import is_rate
-from experiments.run import extension, finished
+from experiments.run import journal_runs, resume
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
@@ -47,7 +47,7 @@ def judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
     prepared, recorder = campaign.prepared, campaign.recorder
     settings, plan, study = prepared.settings, prepared.plan, prepared.module
     online = recorder.deliver()
-    runs = recorder.store.children(recorder.run_id, recorder.experiment) if online else finished.from_journal(recorder.folder)
+    runs = recorder.store.children(recorder.run_id, recorder.experiment) if online else journal_runs.stored(recorder.folder)
     is_own_design = plan.factor == study.factor  # what a study adds is about what it compares
     also = study.also if is_own_design else None
     options = ReportOptions(
@@ -56,10 +56,12 @@ def judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
         study.source if is_own_design else "",
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
         figures=settings.figures,
-        more_blocks=partial(extension.advice, campaign),
+        more_blocks=partial(resume.advice, campaign),
         link=recorder.store.address if online else None,
     )
-    steps = partial(raw.fetch, recorder.store) if online else partial(raw.from_files, paths=finished.values(recorder.folder))
+    steps = (
+        partial(raw.fetch, recorder.store) if online else partial(raw.from_files, paths=journal_runs.step_files(recorder.folder))
+    )
     return answer(question(prepared), table(list(runs)), recorder.folder / "report", options, steps)
 
 

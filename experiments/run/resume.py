@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments import studies
+from experiments.comparison.report.remarks import Advice
 from experiments.config import settings as settings_
-from experiments.config.settings import CampaignSettings
-from experiments.run import previous
+from experiments.config.settings import MAX_BLOCKS, CampaignSettings
+from experiments.run import journal_runs
+from experiments.run import plan as plan_
+from experiments.run.campaign import Campaign
 from experiments.run.cell_run import environment_digest
+from experiments.run.recorder import journal_option
 from tracking import journal, provenance
 from tracking.errors import WrongCall
-from tracking.records import RunOpened
+from tracking.journal import Journal
 
 # No campaigns, though their folders lie among the campaigns' journals.
 OTHERS = ("sweep", "export")
@@ -84,7 +89,7 @@ def require_extendable(settings: CampaignSettings, before: Mapping[str, Any], fo
     """
     name = "max_blocks" if settings.until_settled else "blocks"
     now, was = settings.most_blocks, before.get(name, settings.most_blocks)
-    looks = previous.looks(folder, run)
+    looks = journal_runs.looks(folder, run)
     if now == was:
         return
     if settings.until_settled and looks and looks[-1] >= was:
@@ -101,14 +106,14 @@ def require_extendable(settings: CampaignSettings, before: Mapping[str, Any], fo
 
 def _require_same_origin(folder: Path, run: str, settings: CampaignSettings) -> None:
     """Raise WrongCall where machine, packages or code are not those of the first blocks, as far as the journal has them."""
-    first = next((record for record in journal.read_all(folder) if isinstance(record, RunOpened) and record.run == run), None)
+    first = journal_runs.tags(folder, run)
     here = {
         "machine": (provenance.fingerprint(), "measure them there"),
         "environment": (environment_digest(settings), "install its packages and set its variables"),
         "commit": (provenance.commit(), "check it out"),
     }
     for name, (now, remedy) in here.items():
-        was = first.tags.get(name, "") if first else ""
+        was = first.get(name, "")
         if was and was != now:
             raise WrongCall(
                 f"more blocks need the {name} of the first, {was}; here it is {now or 'unknown'}: {remedy}, or start anew"
@@ -120,8 +125,104 @@ def reported_looks(folder: Path, run: str, blocks: int) -> tuple[int, ...]:
 
     blocks: their number until now, which its last report was about if there was one since the last look.
     """
-    tags, looks = previous.tags_of(folder, run), previous.looks(folder, run)
-    reported, looked = (
-        max((number for number, values in enumerate(tags) if name in values), default=-1) for name in ("verdict", "looks")
-    )
+    tagged_at, looks = journal_runs.read(folder)[run].tagged_at, journal_runs.looks(folder, run)
+    reported, looked = (tagged_at.get(name, journal_runs.NEVER) for name in ("verdict", "looks"))
     return tuple(sorted({*looks, blocks})) if reported > looked else looks
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What `pipeline.restart` is called with, and the last block that it runs."""
+
+    study: str
+    run_id: str
+    given: Mapping[str, str]
+    last_block: int
+
+
+def request(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
+    """Ask for so many more blocks of a campaign.
+
+    A campaign of a fixed number gets that many on top of its number; one that goes on until it is
+    settled, on top of those that it has run.
+
+    Args:
+        wanted: Its run id, or `last`.
+        blocks: How many.
+        budget: How long the launch may take.
+        root: The folder of the journals.
+
+    Raises:
+        WrongCall: If there is no such campaign, or it is still running.
+    """
+    folder = find(f"run={wanted}", wanted, root)
+    description = journal.read_campaign(folder)
+    Journal(folder).close()  # raises while another process writes it
+    settings: CampaignSettings = settings_.from_values(studies.load(description["study"]).settings, description["settings"])
+    last = (_blocks_run(folder) if settings.until_settled else settings.blocks) + blocks
+    if last > MAX_BLOCKS:
+        raise WrongCall(f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}")
+    given = {"max_blocks": str(max(last, settings.max_blocks))} if settings.until_settled else {"blocks": str(last)}
+    if settings.until_settled or budget != CampaignSettings.budget:
+        given["budget"] = budget
+    return Extension(description["study"], folder.name, {**given, "journal": str(root)}, last)
+
+
+def _blocks_run(folder: Path) -> int:
+    """Return the last block that any cell has ended well in."""
+    results = journal_runs.cell_results(folder).items()
+    return max((int(key.split("-")[1]) for key, result in results if result.ok and key.startswith("block-")), default=0)
+
+
+def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:
+    """Return how so many more blocks are measured: by this campaign or, where looks have spent the error rate, a new one."""
+    settings, study, root = campaign.settings, campaign.prepared.study, campaign.recorder.folder.parent
+    spent = settings.until_settled and campaign.looks[-1:] == (settings.max_blocks,)
+    if not spent:
+        return _extended(campaign.recorder.run_id, blocks, root) if blocks <= MAX_BLOCKS else None
+    most = settings.max_blocks + blocks
+    if most <= MAX_BLOCKS and campaign.prepared.plan == plan_.of_study(campaign.prepared.module, settings):
+        return Advice(
+            f"A new campaign of at most {most:,} blocks, since the looks at this one have spent the error rate",
+            (study, *options({**settings_.as_text(settings), "max_blocks": str(most)}, study)),
+        )
+    return None
+
+
+def _extended(run_id: str, blocks: int, root: Path) -> Advice:
+    more = f"{blocks:,} more block{'s' * (blocks > 1)}"
+    return Advice(more, ("extend", run_id, f"--blocks={blocks}"), tuple(journal_option(root)))
+
+
+def advice_of_ended(campaigns: Mapping[str, str], root: Path, blocks: int, stratum: str) -> Advice | None:
+    """Return how so many more blocks are measured by one of several campaigns that have ended: that of the stratum.
+
+    campaigns: run id → its name in the report. None where it is not known which, or where `extend` would
+    refuse: its journal is not here, its looks have spent the error rate, or machine, packages or code changed.
+    """
+    name = next((part.partition("=")[2] for part in stratum.split(", ") if part.startswith("campaign=")), "")
+    meant = [run_id for run_id, title in campaigns.items() if title == name]
+    meant = meant or [run_id for run_id in campaigns if run_id.startswith(name)]
+    if len(meant) != 1 or not (root / meant[0]).is_dir():
+        return None
+    try:
+        extension = request(meant[0], blocks, CampaignSettings.budget, root)
+        description = journal.read_campaign(root / extension.run_id)
+        before = description["settings"]
+        settings = settings_.from_values(studies.load(extension.study).settings, before)
+        lengths: dict[str, Any] = {name: int(text) for name, text in extension.given.items() if name in ("blocks", "max_blocks")}
+        settings = dataclasses.replace(settings, **lengths)
+        require_extendable(settings, before, root / extension.run_id, description["run"])
+    except WrongCall:
+        return None
+    return _extended(meant[0], blocks, root)
+
+
+def options(wanted: Mapping[str, str], study: str) -> list[str]:
+    """Return the options that make these settings, where the preset does not."""
+    module = studies.load(study)
+    preset = {"preset": wanted["preset"]}
+    otherwise = settings_.as_text(settings_.parse(module.settings, module.presets, preset))
+    names = {field.name for field in settings_.for_users(module.settings)} - {"settings", "resume"}
+    differ = {name: text for name, text in wanted.items() if text != otherwise[name] and name in names}
+    return [f"--{name}={text}" for name, text in {**preset, **differ}.items()]

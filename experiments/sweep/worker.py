@@ -27,7 +27,6 @@ from experiments.planning import length
 from experiments.run import opening, pipeline, preparation
 from experiments.run import resume as resume_
 from experiments.run.campaign import Campaign
-from experiments.run.opening import RunSpec
 from experiments.run.pipeline import Conclusion
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
@@ -327,9 +326,9 @@ def start(asked: SweepRequest, display: Display) -> Worker:
     params = {
         name: text for name, text in settings_.as_text(sweep).items() if text and name not in ("storage", "heartbeat_seconds")
     }
-    spec = RunSpec(f"sweep of {asked.study}: {sweep.search}"[:200], {"kind": RunKind.SWEEP}, params=params)
+    name = f"sweep of {asked.study}: {sweep.search}"[:200]
     own = {"study": "sweep", "settings": dataclasses.asdict(asked.base), "sweep": dataclasses.asdict(sweep)}
-    records = opening.open_journal(prepared, spec, own)
+    records = opening.open_journal(prepared, name, {"kind": RunKind.SWEEP}, own, params=params)
     kept = journal.read_campaign(records.folder)
     storage = storage or search.open_storage(search.sqlite(records.folder / DATABASE), sweep.heartbeat_seconds)
     study = search.create(storage, kept["run_id"], asked.goal, {ATTRIBUTE: json.dumps(kept)})

@@ -25,8 +25,8 @@ from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
 from experiments.metrics import KNOWN
 from experiments.planning import design
-from experiments.run import finished
-from experiments.run.previous import cell_results
+from experiments.run import journal_runs
+from experiments.run.journal_runs import cell_results
 from experiments.studies.captioning import Settings
 from tracking import journal, mlflow_defaults
 from tracking.journal import Journal
@@ -91,7 +91,7 @@ def costs(cells: int, *, on_store: bool, samples: int = SAMPLES, seed: int = 0) 
             store.experiment_id(EXPERIMENT)
             _, found["store"] = _timed(lambda: _deliver(store, place))
             _, found["fetch"] = _timed(lambda: sum(1 for _ in store.runs(EXPERIMENT, "tags.kind = 'cell'")))
-        runs = table(list(finished.from_journal(place)))
+        runs = table(list(journal_runs.stored(place)))
         _, found["compare"] = _timed(lambda: judged(ComparisonSpec(), runs))
         jobs = _journals_of_jobs(place, cells)
         _, found["look"] = _timed(lambda: [journal.read(one) for one in jobs])

@@ -278,13 +278,6 @@ def test_groups_that_cannot_be(given: dict[str, object], said: str) -> None:
         distributed.treatments(distributed.Settings(**given))  # type: ignore[arg-type]
 
 
-def test_more_workers_than_cpus_is_one_line(place: Place) -> None:
-    done = place.call(sys.executable, "-m", "experiments", "distributed", "--workers=1,1024", f"--journal={place.journal}")
-    assert done.returncode == 2
-    assert done.stderr.strip().count("\n") == 0
-    assert "workers=1024 of threads=1 are more than the" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("given", "said"), [("--strategy=one_process", "strategy=one_process"), ("--device=cuda", "device=cuda")]
 )

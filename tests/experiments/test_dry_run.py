@@ -219,14 +219,6 @@ def test_a_part_is_a_bound_and_never_more() -> None:
     assert "at least 3.0 MB for 3 blocks" in told
 
 
-def test_metrics_of_steps_stay_named() -> None:
-    """The line of an outcome that is a ratio, in words."""
-    first, _ = earlier(0.03, 8, 1)
-    (one,) = forecast._of_outcome([first], 1, replace(CampaignSettings(), blocks=12))
-    assert one.finding.row.metric == STEP
-    assert dry_run._difference(one).startswith("median training step, b against a: ")
-
-
 def test_what_never_varied_asks_for_no_blocks() -> None:
     """BLEU of synthetic captions is 0 in every run: it has no spread, and shares no error rate."""
     runs = list(campaigns.runs(blocks=5))

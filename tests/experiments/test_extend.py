@@ -26,7 +26,7 @@ from experiments.comparison.verdicts import extended
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.run import extension, pipeline, preparation, resume
+from experiments.run import pipeline, preparation, resume
 from experiments.run import plan as plan_
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import LATENCY, frame, paired
@@ -81,7 +81,7 @@ def test_a_campaign_that_did_not_record_a_setting_is_not_extended(tmp_path: Path
     assert main(["extend", "last", f"--journal={tmp_path}"]) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert "did not record conv_algorithm" in line
-    assert extension.advice_of_ended({"f00d": "night"}, tmp_path, 4, "") is None, "nor advised"
+    assert resume.advice_of_ended({"f00d": "night"}, tmp_path, 4, "") is None, "nor advised"
 
 
 # ---- what cannot be
@@ -120,12 +120,12 @@ def campaign_folder(root: Path, name: str = "f00d", study: str = "captioning", *
 
 def test_blocks_are_counted_from_the_number_asked_for_or_from_those_that_ran(tmp_path: Path) -> None:
     campaign_folder(tmp_path, "fixed", blocks=6)
-    assert dict(extension.request("fixed", 20, "none", tmp_path).given) == {"blocks": "26", "journal": str(tmp_path)}
+    assert dict(resume.request("fixed", 20, "none", tmp_path).given) == {"blocks": "26", "journal": str(tmp_path)}
     campaign_folder(tmp_path, "open", until="settled", max_blocks=18)
-    found = extension.request("last", 20, "none", tmp_path)
+    found = resume.request("last", 20, "none", tmp_path)
     assert (found.run_id, found.last_block, found.given["max_blocks"]) == ("open", 22, "22")
-    assert extension.request("open", 4, "2h", tmp_path).given["max_blocks"] == "18", "the plan stays where it is enough"
-    assert extension.request("open", 4, "2h", tmp_path).given["budget"] == "2h"
+    assert resume.request("open", 4, "2h", tmp_path).given["max_blocks"] == "18", "the plan stays where it is enough"
+    assert resume.request("open", 4, "2h", tmp_path).given["budget"] == "2h"
 
 
 def test_what_cannot_be_extended_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +268,7 @@ def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Pa
 
     def printed(campaigns: list[str], stratum: str = "", blocks: int = 20) -> list[str]:
         called = {one: f"night of {one}" for one in campaigns}
-        found = extension.advice_of_ended(called, tmp_path, blocks, stratum)
+        found = resume.advice_of_ended(called, tmp_path, blocks, stratum)
         words = shlex.split(found.pasted.partition("&& ")[2]) if found else []
         return words[words.index("extend") :] if found else []
 
@@ -311,7 +311,7 @@ def advised(tmp_path: Path, blocks: int, looks: tuple[int, ...] = (), **given: o
         looks=looks,
         recorder=SimpleNamespace(folder=tmp_path / "f00d", run_id="f00d"),
     )
-    return settings, extension.advice(campaign, blocks)  # type: ignore[arg-type]
+    return settings, resume.advice(campaign, blocks)  # type: ignore[arg-type]
 
 
 def test_a_campaign_that_can_go_on_is_extended(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts.findings import Edge
 from experiments.config import memory
 from experiments.contract import Treatment
-from experiments.run.previous import cell_results
-from experiments.run.scheduler import MemoryFrontier, Skip
+from experiments.run.journal_runs import cell_results
 from experiments.studies import grid
 from tests.conftest import Place, toy_costs
 from tracking import tables
@@ -151,37 +150,6 @@ def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
 def treatment(size: int, framework: str = "pytorch", model: str = "m") -> Treatment:
     settings = {"model": model, "batch_size": size, "phases": ("inference", "train")}
     return Treatment(f"{framework} {size}", framework, settings=settings)
-
-
-def test_the_frontier_is_a_series_own() -> None:
-    frontier = MemoryFrontier("batch_size")
-    for size in (64, 16, 32):
-        frontier.note(treatment(size), "train")
-    tags = {"phase": "train", "implied": "true"}
-    implied = Skip(RunOutcome.OUT_OF_MEMORY, "implied: batch_size 16 did not fit", tags)
-    assert frontier.skip(treatment(16)) == frontier.skip(treatment(128)) == implied
-    assert frontier.skip(treatment(8)) is None
-    assert frontier.skip(treatment(64, "tensorflow")) is None
-    assert frontier.skip(treatment(64, model="other")) is None
-    assert MemoryFrontier("").skip(treatment(64)) is None
-
-
-def test_what_comes_before_the_phase_that_did_not_fit_is_still_measured() -> None:
-    frontier = MemoryFrontier("batch_size")
-    assert frontier.fitting_part(treatment(16)) is None
-    frontier.note(treatment(16), "train")
-    alone = frontier.fitting_part(treatment(64))
-    assert alone is not None
-    assert (alone.name, alone.settings["phases"]) == ("pytorch 64 · inference alone", ("inference",))
-    assert frontier.skip(alone) is None
-    frontier.note(alone, "inference")  # it has a frontier of its own
-    implied = frontier.skip(alone)
-    assert implied is not None
-    assert implied.tags["phase"] == "inference"
-    assert frontier.fitting_part(alone) is None
-    assert frontier.fitting_part(treatment(8)) is None
-    frontier.note(treatment(8), "inference")  # nothing comes before it
-    assert frontier.fitting_part(treatment(16)) is None
 
 
 @pytest.mark.parametrize(

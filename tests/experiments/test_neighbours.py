@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.run.previous import cell_results
+from experiments.run.journal_runs import cell_results
 from tests import neighbours
 from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
@@ -107,7 +107,7 @@ def test_cells_that_take_turns_are_repeated_together(place: Place) -> None:
 
 GPU = """
 import json, os, time
-from experiments.run.background_load import BackgroundLoad
+from experiments.run.sensing import BackgroundLoad
 from experiments.run.sensing import Sensing
 from tracking.records import OTHERS_GPU, Metrics, Tags
 from tracking.sensors import Sensors, Window

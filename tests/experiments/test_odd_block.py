@@ -21,13 +21,9 @@ from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
 from experiments.comparison.statistics import outliers
 from experiments.config.settings import CampaignSettings
-from experiments.contract import Treatment
-from experiments.planning.design import Cell
-from experiments.run import repeats
-from experiments.run.plan import Plan
-from experiments.run.previous import cell_results
-from experiments.run.repeats import OddBlock, find_odd_block
-from experiments.run.scheduler import CellResult, Schedule
+from experiments.run import rules
+from experiments.run.journal_runs import cell_results
+from experiments.run.rules import OddBlock, find_odd_block
 from tests.conftest import Place, wait_for
 from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.comparison.campaigns import frame as campaign_frame
@@ -111,14 +107,14 @@ def measure(kept: Journal, block: int, level: str, seconds: float, began: int, *
     kept.append(RunClosed(run, began + 900, "ok"))
 
 
-RULE = repeats.rule_tags(CampaignSettings())
+RULE = rules.rule_tags(CampaignSettings())
 ODD = (0.10, 0.12, 0.09, 0.79, 0.10, 0.08)
 
 
 def test_the_rule_is_recorded_by_campaigns_that_have_it() -> None:
     assert set(RULE) == {"odd_block.rule"}
-    assert repeats.rule_tags(replace(CampaignSettings(), repeat_odd_block=False)) == {}
-    assert repeats.rule_tags(replace(CampaignSettings(), until="settled")) == {}
+    assert rules.rule_tags(replace(CampaignSettings(), repeat_odd_block=False)) == {}
+    assert rules.rule_tags(replace(CampaignSettings(), until="settled")) == {}
 
 
 def test_the_odd_block_of_a_campaign(tmp_path: Path) -> None:
@@ -153,17 +149,6 @@ def test_an_odd_block_is_owed_until_all_its_cells_are_repeated(tmp_path: Path) -
     assert owed() == set()
     kept.close()
     assert find_odd_block(tmp_path, "c", SPEC) is None, "once"
-
-
-def test_a_block_that_is_owed_a_repeat_is_not_done() -> None:
-    """A cluster is sent it again, as what is missing."""
-    cells = [Cell(level, 4, order) for order, level in enumerate("ab")]
-    ended = CellResult(RunOutcome.OK, disturbed="odd block: 12 SDs", cause=RepeatCause.ODD_BLOCK)
-    for last, is_done in ((ended, False), (replace(ended, repeat=True), True)):
-        plan = Plan("t", "framework", "a", tuple(Treatment(level, level) for level in "ab"))
-        schedule = Schedule(plan, CampaignSettings(blocks=4), {})
-        schedule.recall({cells[0].key: CellResult(RunOutcome.OK), cells[1].key: last})
-        assert schedule.is_done(cells) is is_done
 
 
 def test_the_repeat_is_used_and_the_first_runs_are_listed_with_a_code() -> None:

@@ -17,7 +17,6 @@ from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 from tracking.records import RunOpened
-from tracking.sensors import Sensors
 from tracking.store import Store
 
 LOOK = """
@@ -96,10 +95,6 @@ def test_a_cell_waits_until_the_gpu_is_as_cool_as_at_the_start(driver: Driver) -
     driver.answers(celsius=58)
     text, _ = json.loads(driver.python(WAIT.replace("LIMIT", "1")))
     assert text.startswith("still gpu_0 58 °C (started at 40) after 1 s")
-
-
-def test_nothing_is_waited_for_without_a_sensor() -> None:
-    assert machine_state.cool_down({}, Sensors(), 60, lambda *_: pytest.fail("asked")) == ""
 
 
 def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:

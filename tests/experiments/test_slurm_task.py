@@ -15,7 +15,7 @@ from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened, RunOutcome
 
 pytest.importorskip("submitit", reason="extra slurm")
-from experiments.run import previous
+from experiments.run import journal_runs
 from experiments.run.backends.slurm_task import MAX_FRUITLESS, SlurmTask
 
 CELLS = [Cell(treatment, block, 0) for block in (1, 2) for treatment in ("a", "b")]
@@ -83,8 +83,8 @@ def test_a_cell_that_was_open_ends_with_the_reason(tmp_path: Path) -> None:
     work = a_task(tmp_path)
     write(work, CELLS[0], "elsewhere", None)
     records = Journal(work.own)
-    previous.close_open_runs(records, "its node failed")
-    previous.close_open_runs(records, "again")
+    journal_runs.close_open_runs(records, "its node failed")
+    journal_runs.close_open_runs(records, "again")
     records.close()
     closed = [one for one in journal.read_all(work.own) if isinstance(one, RunClosed)]
     assert [(one.run, one.outcome, one.reason) for one in closed] == [(CELLS[0].key, "interrupted", "its node failed")]

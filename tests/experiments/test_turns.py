@@ -85,14 +85,6 @@ def test_a_process_that_gets_no_further_turn_ends(monkeypatch: pytest.MonkeyPatc
         turns.begin(1)
 
 
-def test_a_cell_alone_says_nothing_of_turns_and_never_waits() -> None:
-    said: list[Any] = []
-    turns = childs.Turns(said.append, io.StringIO(), enabled=False)
-    turns.begin(1)
-    turns.step(1_000)
-    assert (said, turns.waited_seconds) == ([], 0.0)
-
-
 def test_a_budget_of_time_does_not_pass_while_others_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second of steps of 0.1 s, with ten seconds of waiting after each: eleven, the first not counted."""
     from experiments.workloads.grid import measure
@@ -253,17 +245,6 @@ def test_cells_keep_step_with_each_other(campaign: Campaign) -> None:
         apart = np.abs(np.cumsum(one[:-1][: len(other) - 1]) - np.cumsum(other[:-1][: len(one) - 1]))
         assert len(apart) >= 2
         assert apart.max() <= max(*one, *other)
-
-
-def test_the_order_of_every_round_is_the_seeds(campaign: Campaign) -> None:
-    for block in (1, 2):
-        cells = sorted(campaign.block(block), key=lambda cell: int(cell.run.tags["order_in_block"]))
-        rng = np.random.default_rng([0, 2, block, 0])
-        last = max(one["round"] for cell in cells for one in cell.turns)
-        for number in range(1, last + 1):
-            places = [next((one["place"] for one in cell.turns if one["round"] == number), None) for cell in cells]
-            there = [place for place in places if place is not None]
-            assert there == np.argsort(rng.permutation(len(there))).tolist()
 
 
 def test_waiting_is_no_part_of_what_is_timed(campaign: Campaign) -> None:

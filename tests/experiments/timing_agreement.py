@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.comparison.statistics.estimates import Estimate, exponential, log_ratios, mean
-from experiments.run.finished import from_journal
+from experiments.run.journal_runs import stored
 
 FREELY, ALONE = "train/examples_per_second", "train/stepped_examples_per_second"
 
@@ -20,7 +20,7 @@ FREELY, ALONE = "train/examples_per_second", "train/stepped_examples_per_second"
 def agreement(campaign: Path) -> dict[str, tuple[Estimate, int]]:
     """Treatment -> throughput of windows over that of single steps, and the number of cells that have both."""
     found: dict[str, list[tuple[float, float]]] = {}
-    for run in from_journal(campaign):
+    for run in stored(campaign):
         if FREELY in run.metrics and ALONE in run.metrics:
             found.setdefault(run.tags["treatment"], []).append((run.metrics[ALONE], run.metrics[FREELY]))
     return {name: (exponential(mean(log_ratios(*np.transpose(pairs)))), len(pairs)) for name, pairs in sorted(found.items())}

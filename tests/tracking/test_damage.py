@@ -19,8 +19,7 @@ import pytest
 
 from experiments import studies
 from experiments.cli import main as command_line
-from experiments.run.finished import from_journal
-from experiments.run.previous import cell_results
+from experiments.run.journal_runs import cell_results, stored
 from tests.conftest import ROOT, wait_for
 from tracking import journal
 from tracking.errors import WrongCall
@@ -256,7 +255,7 @@ def test_a_campaign_goes_on_with_what_is_intact(name: str, tmp_path: Path) -> No
     assert list(journal.read_all(tmp_path)) == [*before, RunClosed("r9", 1, "failed")]
     ended = {one.outcome for one in cell_results(tmp_path).values()}
     assert ended == ({RunOutcome.OK} if {"cell", "cell ended"} <= ALL - case.lost else set())
-    assert [run.name for run in from_journal(tmp_path)] == (["cell"] if "cell" not in case.lost else [])
+    assert [run.name for run in stored(tmp_path)] == (["cell"] if "cell" not in case.lost else [])
     kept.close()
 
 

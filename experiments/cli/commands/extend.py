@@ -27,11 +27,11 @@ class Extend:
 def run(settings: Extend) -> int:
     end_in_order()
     from experiments.config.console import Display
-    from experiments.run import extension, pipeline
+    from experiments.run import pipeline, resume
 
     root = Path(settings.journal).resolve()
     with Display() as display:
-        more = extension.request(settings.run, settings.blocks, settings.budget, root)
+        more = resume.request(settings.run, settings.blocks, settings.budget, root)
         campaign = pipeline.restart(more.study, more.run_id, more.given, root, display)
         return conclude(campaign, display, more.last_block)
 

@@ -15,7 +15,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
 from experiments.contract import Job
 from experiments.planning.design import Cell
-from experiments.run import backends, previous
+from experiments.run import backends, journal_runs
 from experiments.run.backends import cluster
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import checkpoint_of
@@ -26,7 +26,7 @@ from experiments.run.scheduler import CellResult
 from tracking import journal, provenance
 from tracking.errors import EvenhandError, WrongCall
 from tracking.journal import Journal
-from tracking.records import RunClosed, RunOpened, RunOutcome
+from tracking.records import RunClosed, RunOutcome
 
 # A job that was requeued so often without an end of a cell, or a checkpoint, would go on for ever.
 MAX_FRUITLESS = 3
@@ -56,7 +56,7 @@ class SlurmTask:
         STOP.watch()
         records = Journal(self.own)
         self._progress_before = self._progress()
-        previous.close_open_runs(records, self.interruption)
+        journal_runs.close_open_runs(records, self.interruption)
         with Display() as display:
             campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
             try:
@@ -96,11 +96,11 @@ class SlurmTask:
 
     def _results(self, cells: Sequence[Cell]) -> dict[str, CellResult]:
         """Return how cells ended, without blocks that another machine began: they begin anew."""
-        results = {**self.results, **previous.cell_results(self.own)}
+        results = {**self.results, **journal_runs.cell_results(self.own)}
         here = machine()
-        opened = (record.tags for record in journal.read_all(self.own) if isinstance(record, RunOpened))
+        begun = [run.tags for run in journal_runs.read(self.own).values() if "cell" in run.tags]
         elsewhere = {key for key, result in results.items() if result.machine not in ("", here)}
-        elsewhere |= {tags["cell"] for tags in opened if "cell" in tags and tags.get("machine", here) != here}
+        elsewhere |= {tags["cell"] for tags in begun if tags.get("machine", here) != here}
         blocks = {int(key.split("-")[1]) for key in elsewhere}
         for cell in cells:
             if cell.block in blocks:

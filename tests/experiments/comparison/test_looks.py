@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,9 @@ from mlflow.utils.validation import _validate_metric_name
 from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence, looks
 from experiments.comparison.report import canvas
-from experiments.run.stopping_rule import metrics_of_look
+from experiments.run.rules import metrics_of_look
 from tests.experiments.comparison.campaigns import RATE, STEP, frame
 from tests.experiments.test_until_settled import KnownCampaign, kept, noise
-from tracking.records import Metrics, Record
 
 SETTLED = {"until": "settled", "blocks": "6", "max_blocks": "18"}
 
@@ -48,22 +48,18 @@ def test_a_fan_is_drawn_where_the_number_of_blocks_was_not_fixed() -> None:
 
 def test_every_look_is_a_step_of_the_runs_metrics(tmp_path: Path) -> None:
     """Once: a resumption looks again at what it has, and adds nothing."""
-    campaign, written = KnownCampaign(tmp_path), list[Record]()
-    campaign.recorder.write = lambda record: (written.append(record), campaign.write(record))
+    campaign, points = KnownCampaign(tmp_path), dict[str, dict[int, float]]()
+
+    def keep(values: Mapping[str, float], step: int) -> None:
+        for key, value in values.items():
+            assert step not in points.setdefault(key, {}), "recorded twice"
+            points[key][step] = value
+
+    campaign.recorder.keep_metrics = keep
     look = campaign.looking()
     for block in kept(tmp_path, noise(0.2)):
         look(block, ran_now=True)
-
-    def points() -> dict[str, dict[int, float]]:
-        found: dict[str, dict[int, float]] = {}
-        for record in written:
-            if isinstance(record, Metrics):
-                for point in record.points:
-                    assert point.step not in found.setdefault(point.key, {}), "told twice"
-                    found[point.key][point.step] = point.value
-        return found
-
-    first = points()
+    first = {key: dict(values) for key, values in points.items()}
     assert first.keys() == {f"look/{STEP}/b/{name}" for name in ("estimate", "low", "high")}
     assert all(list(values) == list(range(6, 19)) for values in first.values())
     widths = [first[f"look/{STEP}/b/high"][at] / first[f"look/{STEP}/b/low"][at] for at in (6, 18)]
@@ -71,7 +67,7 @@ def test_every_look_is_a_step_of_the_runs_metrics(tmp_path: Path) -> None:
     again = campaign.looking()
     for block in range(1, 19):
         again(block, ran_now=False)
-    assert points() == first
+    assert points == first
 
 
 def test_names_are_those_that_mlflow_takes() -> None:

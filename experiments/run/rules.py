@@ -1,4 +1,4 @@
-"""When a campaign that goes on until it is settled stops: looks are planned, judged as the report is, and kept."""
+"""When a campaign stops, and which block is measured once more: by rules that are fixed before its first block."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pandas as pd
 
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
-from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.statistics import outliers
+from experiments.comparison.verdicts import busy
+from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.config import durations
+from experiments.config.settings import CampaignSettings
+from experiments.run import journal_runs
 from experiments.run.campaign import Campaign
-from experiments.run.finished import from_journal
+from experiments.run.journal_runs import ODD_BLOCK, REASON, RULE
 from experiments.run.scheduler import planned_looks
 from tracking.errors import WrongCall
 
@@ -66,7 +71,7 @@ class StoppingRule:
         settings, say = self.campaign.settings, self.campaign.recorder.display.say
         first_time = block not in self.campaign.looks
         self.campaign.note_look(block)
-        runs = table(list(from_journal(self.campaign.recorder.folder)))
+        runs = table(list(journal_runs.stored(self.campaign.recorder.folder)))
         try:
             found = judged(self.question, runs[pd.to_numeric(runs["block"]) <= block])
         except WrongCall as error:
@@ -114,3 +119,51 @@ def metrics_of_look(finding: Finding) -> dict[str, float]:
 def _asked(comparison: Comparison) -> list[Finding]:
     """The findings that are to be settled: of the primary outcomes, or, where none were declared, all."""
     return [one for one in comparison.findings if one.primary] or list(comparison.findings)
+
+
+def rule_tags(settings: CampaignSettings) -> dict[str, str]:
+    """Return the record of the rule, for a campaign that begins; empty where no block is to be repeated."""
+    if settings.until_settled or not settings.repeat_odd_block:
+        return {}
+    return {RULE: f"after the last block: one odd block, Grubbs {100 * outliers.LEVEL:g} %, is measured again once"}
+
+
+@dataclass(frozen=True)
+class OddBlock:
+    """The only block of a campaign that is unlike the others, and how."""
+
+    number: int
+    reason: str
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return {ODD_BLOCK: str(self.number), REASON: self.reason}
+
+
+def find_odd_block(folder: Path, campaign: str, spec: ComparisonSpec) -> OddBlock | None:
+    """Return the block that the campaign's rule asks to be measured again, once in its life.
+
+    None where the campaign recorded no rule, has repeated a block before, has fewer than six
+    blocks, or where no block or more than one is odd. The rows are those of the primary outcomes
+    that a busy machine can change; without primary outcomes all such.
+
+    Args:
+        folder: Of the campaign's journal.
+        campaign: The run that has the campaign's tags.
+        spec: What the campaign is asked.
+    """
+    tags = journal_runs.tags(folder, campaign)
+    if RULE not in tags or ODD_BLOCK in tags:
+        return None
+    try:
+        findings = judged(spec, table(list(journal_runs.stored(folder)))).findings
+    except WrongCall:  # nothing to compare: no block is unlike others
+        return None
+    primary = [one for one in findings if one.primary] or findings
+    rows = [one for one in primary if len(one.pairs) >= MINIMUM_BLOCKS and busy.depends(one.outcome) and one.row.p is not None]
+    odd = outliers.odd_blocks([([pair.block for pair in one.pairs], one.shifts) for one in rows])
+    if len(odd) != 1:
+        return None
+    ((block, (row, distance)),) = odd.items()
+    label = rows[row].outcome.label
+    return OddBlock(int(block), f"odd block: {label} lies {distance:.0f} SDs from that of the other blocks")

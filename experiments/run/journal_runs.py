@@ -1,0 +1,139 @@
+"""Runs of a campaign as its journal has them: those that have ended, results of cells, looks, what was left open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.comparison.runs import raw
+from experiments.run.scheduler import CellResult
+from tracking import clock, journal
+from tracking.journal import Journal
+from tracking.records import (
+    Artifact,
+    Metrics,
+    RepeatCause,
+    RunClosed,
+    RunKind,
+    RunOpened,
+    RunOutcome,
+    StoredRun,
+    Tags,
+)
+
+# Of a campaign's own run: the block that is measured once more, why, and by which rule.
+ODD_BLOCK, RULE, REASON = "odd_block", "odd_block.rule", "odd_block.reason"
+NEVER = -1
+
+
+@dataclass
+class JournalRun:
+    """A run by its records.
+
+    closed_at, tagged_at: the number of the record that closed it, or that set a tag last.
+    metrics: key -> the greatest step, and the value there.
+    """
+
+    opened: RunOpened | None = None
+    closed: RunClosed | None = None
+    closed_at: int = NEVER
+    tags: dict[str, str] = field(default_factory=dict)
+    tagged_at: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def take(self, number: int, record: object) -> None:
+        """Take in a record, which is the journal's with this number."""
+        if isinstance(record, RunOpened):
+            self.opened, self.tags = record, {**record.tags, **self.tags}
+        elif isinstance(record, RunClosed):
+            self.closed, self.closed_at = record, number
+        elif isinstance(record, Tags):
+            self.tags |= record.values
+            self.tagged_at |= dict.fromkeys(record.values, number)
+        elif isinstance(record, Metrics):
+            for point in record.points:
+                if point.key not in self.metrics or point.step >= self.metrics[point.key][0]:
+                    self.metrics[point.key] = (point.step, point.value)
+
+
+def read(folder: Path) -> dict[str, JournalRun]:
+    """Return all runs of a journal by name, in their order."""
+    runs: dict[str, JournalRun] = {}
+    for number, record in enumerate(journal.read_all(folder)):
+        if record.run not in runs:
+            runs[record.run] = JournalRun()
+        runs[record.run].take(number, record)
+    return runs
+
+
+def stored(folder: Path) -> Iterator[StoredRun]:
+    """Yield the runs below the campaign, for when the server is away."""
+    for run in read(folder).values():
+        first, end = run.opened, run.closed
+        if first and first.tags.get("kind") != RunKind.CAMPAIGN:
+            status = (end.status or RunOutcome(end.outcome).status) if end else "RUNNING"
+            tags = run.tags | ({"outcome": end.outcome, "outcome_reason": end.reason} if end else {})
+            metrics = {key: value for key, (_, value) in run.metrics.items()}
+            end_ms = end.time_ms if end else None
+            yield StoredRun(first.run, first.name, status, first.time_ms, end_ms, first.params, metrics, tags)
+
+
+def step_files(folder: Path) -> dict[str, Path]:
+    """Return the file of the steps of every run, in the journal's own folder."""
+    files = (record for record in journal.read_all(folder) if isinstance(record, Artifact))
+    return {file.run: folder / file.path for file in files if file.path.endswith(f"/{raw.VALUES}")}
+
+
+def cell_results(folder: Path) -> dict[str, CellResult]:
+    """Return, by the key of every cell that has a closed run, how the last ended, or the last that ended well.
+
+    A cell of the odd block that ended before that was known asks for a repetition.
+    """
+    runs = read(folder)
+    odd = next((run for run in runs.values() if ODD_BLOCK in run.tags), JournalRun())
+    results: list[tuple[str, CellResult]] = []
+    for run in sorted(runs.values(), key=lambda run: run.closed_at):
+        if not run.closed or run.closed.outcome not in set(RunOutcome) or not (key := run.tags.get("cell", "")):
+            continue
+        disturbed, is_repeat = run.tags.get("disturbed", ""), "repeats" in run.tags
+        cause = RepeatCause.BUSY_MACHINE
+        if odd.tags and run.closed_at < odd.tagged_at[ODD_BLOCK] and key.startswith(f"block-{int(odd.tags[ODD_BLOCK]):03d}-"):
+            disturbed, is_repeat, cause = odd.tags[REASON], False, RepeatCause.ODD_BLOCK
+        result = CellResult(
+            RunOutcome(run.closed.outcome),
+            run.tags.get("phase", ""),
+            disturbed=disturbed,
+            repeat=is_repeat,
+            machine=run.tags.get("machine", ""),
+            cause=cause,
+        )
+        results.append((key, result))
+    return dict(results) | {key: result for key, result in results if result.ok}
+
+
+def tags(folder: Path, run: str) -> dict[str, str]:
+    """Return the tags of a run."""
+    return read(folder).get(run, JournalRun()).tags
+
+
+def looks(folder: Path, campaign: str) -> tuple[int, ...]:
+    """Return the blocks after which a campaign has been judged, though more were or may be to come."""
+    text = tags(folder, campaign).get("looks", "")
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def as_text(blocks: Iterable[int]) -> str:
+    """Return looks as a tag has them."""
+    return ",".join(map(str, blocks))
+
+
+def open_runs(folder: Path) -> dict[str, RunOpened]:
+    """Return the runs that a journal has not closed, by name."""
+    return {name: run.opened for name, run in read(folder).items() if run.opened and not run.closed}
+
+
+def close_open_runs(records: Journal, reason: str) -> None:
+    """End runs that an earlier process of this journal has left open as interrupted."""
+    for run in open_runs(records.folder):
+        records.append(RunClosed(run, clock.now_ms(), RunOutcome.INTERRUPTED, reason))
