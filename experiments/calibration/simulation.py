@@ -172,24 +172,6 @@ class _Run:
     metrics: dict[str, float]
 
 
-@dataclass(frozen=True)
-class _Told:
-    """What one simulated campaign of each kind made the tool say; `rows`: a share of a report's rows."""
-
-    false_alarm_rows: float
-    false_verdict: bool
-    wrong_equivalent_rows: float
-    wrong_beyond_rows: float
-    covered: float
-    power: bool
-    power_in_report: bool
-    primary_false_alarm: bool
-    exploratory_false_alarm: bool
-    primary_power: bool
-    steps_false_alarm: bool
-    ordered_false_alarm: bool
-
-
 def simulate(
     noise: Noise,
     *,
@@ -335,34 +317,38 @@ def calibrate(
     tasks = [
         (noise, seeds) for noise in scenarios for seeds in np.random.SeedSequence([seed, *noise.name.encode()]).spawn(campaigns)
     ]
-    one = partial(_judge, blocks=blocks, metrics=metrics, steps=steps)
-    told = []
-    for found in _in_order(one, tasks, workers):
-        told.append(found)
+    judge = partial(_judge, blocks=blocks, metrics=metrics, steps=steps)
+    results = []
+    for result in _in_order(judge, tasks, workers):
+        results.append(result)
         if progress:
-            progress(len(told), len(tasks))
-    groups = [told[at : at + campaigns] for at in range(0, len(told), campaigns)]
-    return [
-        _rates(noise, group, noise.blocks or blocks, noise.metrics or metrics)
-        for noise, group in zip(scenarios, groups, strict=True)
-    ]
+            progress(len(results), len(tasks))
+    rates = []
+    for at, noise in enumerate(scenarios):
+        group = results[at * campaigns : (at + 1) * campaigns]
+        shares = {name: share([result[name] for result in group]) for name in COLUMNS}
+        rates.append(Rates(noise, campaigns, noise.blocks or blocks, noise.metrics or metrics, **shares))
+    return rates
 
 
 def _in_order(
-    one: Callable[[tuple[Noise, np.random.SeedSequence]], _Told],
+    judge: Callable[[tuple[Noise, np.random.SeedSequence]], dict[str, float]],
     tasks: Sequence[tuple[Noise, np.random.SeedSequence]],
     workers: int,
-) -> Iterator[_Told]:
+) -> Iterator[dict[str, float]]:
     if workers < 2:
-        yield from map(one, tasks)
+        yield from map(judge, tasks)
         return
     # spawned, not forked: whoever asks may have threads (MLflow does)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(one, tasks, chunksize=10)
+        yield from pool.map(judge, tasks, chunksize=10)
 
 
-def _judge(task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: int, steps: int) -> _Told:
-    """Four campaigns: A/A, a true difference, one of the margin itself, and A/A in the wrong order."""
+def _judge(task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: int, steps: int) -> dict[str, float]:
+    """Return what four campaigns contribute to each of `COLUMNS`, as a share of a report's rows or as 0 or 1.
+
+    A/A, a true difference, one of the margin itself, and A/A in the wrong order.
+    """
     noise, seeds = task
     rng = np.random.default_rng(seeds)
     alike = _campaign(noise, blocks, metrics, steps, 1.0, rng)
@@ -372,20 +358,26 @@ def _judge(task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: 
     null, report, edge = (compare(table, baseline=BASELINE, margin=MARGIN) for table in tables)
     declared_null, declared = (compare(table, baseline=BASELINE, margin=MARGIN, primary=[MAIN]) for table in tables[:2])
     main = _main(report)
-    return _Told(
-        false_alarm_rows=_rows(null, lambda finding: finding.different),
-        false_verdict=any(finding.row.verdict in finding.outcome.words for finding in _spoken(null)),
-        wrong_equivalent_rows=_rows(edge, lambda finding: finding.decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN)),
-        wrong_beyond_rows=_rows(edge, lambda finding: finding.decision is Decision.DIFFERENT),
-        covered=_covered(report),
-        power=main.row.p is not None and main.row.p <= ALPHA,
-        power_in_report=main.different,
-        primary_false_alarm=any(finding.different and finding.primary for finding in _spoken(declared_null)),
-        exploratory_false_alarm=any(finding.different and not finding.primary for finding in _spoken(declared_null)),
-        primary_power=_main(declared).different,
-        steps_false_alarm=_papers_way(alike),
-        ordered_false_alarm=_in_wrong_order(ordered),
-    )
+    false_alarms = _rows(null, lambda finding: finding.different)
+    equivalent = _rows(edge, lambda finding: finding.decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN))
+    beyond = _rows(edge, lambda finding: finding.decision is Decision.DIFFERENT)
+    return {
+        "false_alarm_rows": false_alarms,
+        "false_alarms": false_alarms > 0,
+        "false_verdicts": any(finding.row.verdict in finding.outcome.words for finding in _spoken(null)),
+        "wrong_equivalent_rows": equivalent,
+        "wrong_equivalent": equivalent > 0,
+        "wrong_beyond_rows": beyond,
+        "wrong_beyond": beyond > 0,
+        "coverage": _covered(report),
+        "power": main.row.p is not None and main.row.p <= ALPHA,
+        "power_in_report": main.different,
+        "primary_false_alarms": any(finding.different and finding.primary for finding in _spoken(declared_null)),
+        "exploratory_false_alarms": any(finding.different and not finding.primary for finding in _spoken(declared_null)),
+        "primary_power": _main(declared).different,
+        "steps_false_alarms": _papers_way(alike),
+        "ordered_false_alarms": _in_wrong_order(ordered),
+    }
 
 
 def _spoken(report: Comparison) -> Sequence[Finding]:
@@ -420,30 +412,6 @@ def _in_wrong_order(runs: Sequence[_Run]) -> bool:
     a, b = ([run.metrics[MAIN] for run in runs if run.cell.treatment == side] for side in (BASELINE, OTHER))
     tested = significance.paired_t(log_ratios(a, b))
     return tested is not None and tested.p <= ALPHA
-
-
-def _rates(noise: Noise, told: Sequence[_Told], blocks: int, metrics: int) -> Rates:
-    return Rates(
-        noise=noise,
-        campaigns=len(told),
-        blocks=blocks,
-        metrics=metrics,
-        false_alarm_rows=share([one.false_alarm_rows for one in told]),
-        false_alarms=share([one.false_alarm_rows > 0 for one in told]),
-        false_verdicts=share([one.false_verdict for one in told]),
-        wrong_equivalent_rows=share([one.wrong_equivalent_rows for one in told]),
-        wrong_equivalent=share([one.wrong_equivalent_rows > 0 for one in told]),
-        wrong_beyond_rows=share([one.wrong_beyond_rows for one in told]),
-        wrong_beyond=share([one.wrong_beyond_rows > 0 for one in told]),
-        coverage=share([one.covered for one in told]),
-        power=share([one.power for one in told]),
-        power_in_report=share([one.power_in_report for one in told]),
-        primary_false_alarms=share([one.primary_false_alarm for one in told]),
-        exploratory_false_alarms=share([one.exploratory_false_alarm for one in told]),
-        primary_power=share([one.primary_power for one in told]),
-        steps_false_alarms=share([one.steps_false_alarm for one in told]),
-        ordered_false_alarms=share([one.ordered_false_alarm for one in told]),
-    )
 
 
 def share(found: Sequence[float]) -> Share:
@@ -487,23 +455,23 @@ def limit(least: float, most: float) -> str:
     return f"≥ {100 * least:.0f} %" if most == 1 else f"{100 * least:.0f}–{100 * most:.0f} %"
 
 
-_COLUMNS = (
-    "false alarms: rows",
-    "reports",
-    "false verdicts",
-    "wrongly equivalent: rows",
-    "reports",
-    "wrongly beyond: rows",
-    "reports",
-    "coverage",
-    "power",
-    "power in a report",
-    "declared primary: false alarms",
-    "exploratory: false alarms",
-    "declared primary: power",
-    "papers' test on steps",
-    "all a, then all b",
-)
+COLUMNS = {
+    "false_alarm_rows": "false alarms: rows",
+    "false_alarms": "reports",
+    "false_verdicts": "false verdicts",
+    "wrong_equivalent_rows": "wrongly equivalent: rows",
+    "wrong_equivalent": "reports",
+    "wrong_beyond_rows": "wrongly beyond: rows",
+    "wrong_beyond": "reports",
+    "coverage": "coverage",
+    "power": "power",
+    "power_in_report": "power in a report",
+    "primary_false_alarms": "declared primary: false alarms",
+    "exploratory_false_alarms": "exploratory: false alarms",
+    "primary_power": "declared primary: power",
+    "steps_false_alarms": "papers' test on steps",
+    "ordered_false_alarms": "all a, then all b",
+}
 NOTE = (
     "In brackets: 95 % Monte-Carlo intervals. False alarms: A/A rows with a difference, and reports with any; false verdicts: "
     "reports with any verdict on one. Wrongly equivalent, wrongly beyond: the same at a true ratio of the margin. Coverage: 95 % "
@@ -518,7 +486,7 @@ def table(rates: Sequence[Rates]) -> Table:
     drawn = Table(box=box.SIMPLE_HEAD, title=_title(rates), title_justify="left", title_style="bold", caption=NOTE)
     drawn.caption_justify = "left"
     drawn.add_column("scenario", min_width=14)
-    for name in _COLUMNS:
+    for name in COLUMNS.values():
         drawn.add_column(name, justify="right", overflow="fold")
     broken = [claim.measured for claim in meets(rates) if not claim.holds]
     for one in rates:
@@ -529,7 +497,7 @@ def table(rates: Sequence[Rates]) -> Table:
 
 def as_markdown(rates: Sequence[Rates]) -> str:
     """The rates, then every promise with whether it stands."""
-    lines = [f"**{_title(rates)}**", "", f"| scenario | {' | '.join(_COLUMNS)} |", f"|---|{'--:|' * len(_COLUMNS)}"]
+    lines = [f"**{_title(rates)}**", "", f"| scenario | {' | '.join(COLUMNS.values())} |", f"|---|{'--:|' * len(COLUMNS)}"]
     lines += [f"| {one.noise.name} | {' | '.join(map(str, _shares(one)))} |" for one in rates]
     lines += ["", NOTE, "", "| promise | limit | measured | |", "|---|--:|--:|---|"]
     lines += [
@@ -547,17 +515,5 @@ def _title(rates: Sequence[Rates]) -> str:
     )
 
 
-def _shares(one: Rates) -> tuple[Share, ...]:
-    null = (one.false_alarm_rows, one.false_alarms, one.false_verdicts)
-    margin = (one.wrong_equivalent_rows, one.wrong_equivalent, one.wrong_beyond_rows, one.wrong_beyond)
-    primary = (one.primary_false_alarms, one.exploratory_false_alarms, one.primary_power)
-    return (
-        *null,
-        *margin,
-        one.coverage,
-        one.power,
-        one.power_in_report,
-        *primary,
-        one.steps_false_alarms,
-        one.ordered_false_alarms,
-    )
+def _shares(rates: Rates) -> list[Share]:
+    return [getattr(rates, name) for name in COLUMNS]

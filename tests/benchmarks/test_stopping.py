@@ -20,6 +20,7 @@ def few(truth: Truth) -> Truth:
     return replace(truth, noise=replace(truth.noise, metrics=2))
 
 
+@pytest.mark.slow
 def test_promises_hold_in_the_small() -> None:
     quick = Truth(stopping._noise("run-to-run spread", 0.015), 1.0)
     found = calibrate([few(quick)], campaigns=8)
@@ -36,6 +37,7 @@ def test_a_true_difference_takes_fewer_blocks_than_a_fixed_design() -> None:
     assert found.blocks < found.fixed
 
 
+@pytest.mark.slow
 def test_the_fixed_design_is_the_least_that_has_a_verdict_as_often() -> None:
     """Against the number before, and a plain loop with a t interval of its own, which knows no second opinions."""
     truth, rng = few(TRUTHS[-1]), np.random.default_rng(4)

@@ -219,8 +219,18 @@ def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> No
     assert len(expected) > 100
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize(("way", "pairing"), [("own", "sequential"), ("own", "interleaved"), ("searched", "sequential")])
+WAYS = (("own", "sequential"), ("own", "interleaved"), ("searched", "sequential"))
+
+
+@pytest.mark.parametrize(
+    ("way", "pairing", "group"),
+    [
+        # the settings of pictures reach a cell by the same code: one way is enough by default
+        pytest.param(*way, group, marks=[pytest.mark.slow] if group != "everything" and way != WAYS[0] else [])
+        for way in WAYS
+        for group in GROUPS
+    ],
+)
 def test_a_cell_has_the_settings_of_its_treatment(
     place: Place, monkeypatch: pytest.MonkeyPatch, way: str, pairing: str, group: str
 ) -> None:

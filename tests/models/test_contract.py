@@ -15,7 +15,10 @@ from models.testing import FrameworkContract, contract_run
 from models.testing.framework_checks import SOME
 
 QUICK = ("pytorch", "tensorflow", "keras-torch")
-ZOO = tuple(name for name in models.available() if name not in SOME and name != "resnet152")  # its small version is resnet50's
+# One or two of each family; the others too with -m slow, and before every campaign that measures them.
+QUICK_ZOO = ("bert", "deepspeech2", "gnmt", "mobilenet_v2", "resnet50", "tacotron2", "vgg16_cifar")
+# The small version of resnet152 is resnet50's.
+SLOW_ZOO = tuple(name for name in models.available() if name not in (*SOME, *QUICK_ZOO, "resnet152"))
 
 # Layers that drop in the small versions, counted in the papers' figures; densenet201, resnet18, resnet50 and lenet have none.
 DROPPING = {
@@ -46,10 +49,11 @@ class TestFramework(FrameworkContract):
         self.framework = every_framework
 
 
-@pytest.mark.parametrize("model", ZOO)
+@pytest.mark.parametrize("model", [*QUICK_ZOO, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_ZOO)])
 def test_parity_of_the_zoo(model: str) -> None:
     """On PyTorch's own kernels, where nothing is traced; test_zoo.py has all frameworks."""
-    reference, other = (contract_run(name, ZOO).parity(model) for name in ("pytorch", "keras-torch"))
+    zoo = QUICK_ZOO if model in QUICK_ZOO else SLOW_ZOO
+    reference, other = (contract_run(name, zoo).parity(model) for name in ("pytorch", "keras-torch"))
     rows = parity.judge(model, ("pytorch", reference), ("keras-torch", other))
     assert [row.quantity for row in rows] == list(parity.QUANTITIES)
     assert not [row for row in rows if not row.equal]

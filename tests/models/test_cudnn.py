@@ -47,7 +47,8 @@ print(json.dumps({"models": found, "version": adapter.versions()["keras_use_cudn
 
 
 @pytest.mark.parametrize(
-    ("framework", "use_cudnn"), [("tensorflow", "auto"), ("tensorflow+eager", "auto"), ("tensorflow+xla", False)]
+    ("framework", "use_cudnn"),
+    [("tensorflow", "auto"), pytest.param("tensorflow+eager", "auto", marks=pytest.mark.slow), ("tensorflow+xla", False)],
 )
 def test_only_what_xla_does_not_compile_may_use_cudnn(framework: str, use_cudnn: object) -> None:
     if reason := missing(framework):

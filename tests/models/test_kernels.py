@@ -183,7 +183,15 @@ print(json.dumps([refused, *(text for name, text in versions.items() if name.end
 """
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "keras-torch", "tensorflow", "keras-tensorflow", "keras-jax"])
+@pytest.mark.parametrize(
+    "framework",
+    [
+        "pytorch",
+        "tensorflow",
+        "keras-jax",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("keras-torch", "keras-tensorflow")),
+    ],
+)
 def test_denormals_are_flushed_in_every_framework_on_all_of_its_threads(framework: str) -> None:
     """Half of the smallest normal number, a million times, computed by the framework."""
     if reason := missing(framework):

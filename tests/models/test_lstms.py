@@ -130,6 +130,7 @@ def test_every_implementation_is_the_plain_loop_in_outputs_and_slopes(framework:
             assert apart(found[f"{name}/{weight}"], slope) < (1e-5 if single else 1e-8), (name, weight)
 
 
+@pytest.mark.slow
 def test_the_second_block_operator_of_tensorflow_has_wrong_slopes(tmp_path: Path) -> None:
     """Its outputs are right; by the differences its slopes are not even near."""
     found = computed("tensorflow", "block-v2", folder=tmp_path)

@@ -29,7 +29,9 @@ def _unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(own.FOLDERS, "")
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize(
+    "name", ["assorted", *(pytest.param(name, marks=pytest.mark.slow) for name in ("convnext", "vision_transformer"))]
+)
 def test_it_keeps_the_contract_of_models(name: str) -> None:
     assert own.add(FOLDERS / name) == name
     check_sizes(name, (PARAMETERS[name], 0))
@@ -56,9 +58,9 @@ def faulty(folder: Path, right: str, wrong: str) -> ParityRequest:
 @pytest.mark.parametrize(
     ("framework", "right", "wrong", "layer", "behind"),
     [
-        ("keras-torch", GELU, f"keras.activations.{GELU[:-1]}, True)", *BETWEEN),
+        pytest.param("keras-torch", GELU, f"keras.activations.{GELU[:-1]}, True)", *BETWEEN, marks=pytest.mark.slow),
         ("tensorflow", GELU, f"keras.activations.{GELU}", *BETWEEN),
-        ("keras-torch", "path, epsilon=1e-6", "path", "stages.0.norm", ""),
+        pytest.param("keras-torch", "path, epsilon=1e-6", "path", "stages.0.norm", "", marks=pytest.mark.slow),
         ("keras-torch", "scale(y,", "scale(2 * y,", f"{BLOCK}.scale", f"{BLOCK}.linear2"),
     ],
     ids=["tanh", "kernel of TensorFlow", "epsilon", "factor"],
@@ -81,9 +83,11 @@ def test_the_layer_is_named(
 @pytest.mark.parametrize(
     ("right", "wrong", "told"),
     [
-        (".linear2", ".last", f".last.weight' is missing, '{BLOCK}.linear2.weight' is superfluous"),
+        pytest.param(
+            *(".linear2", ".last", f".last.weight' is missing, '{BLOCK}.linear2.weight' is superfluous"), marks=pytest.mark.slow
+        ),
         ("4 * width", "3 * width", f"'{BLOCK}.linear1.weight' has shape (16, 4)"),
-        (", bias=True), f", "), f", f"'{BLOCK}.depthwise.bias' is superfluous"),
+        pytest.param(", bias=True), f", "), f", f"'{BLOCK}.depthwise.bias' is superfluous", marks=pytest.mark.slow),
         ("x + scale(", "x + scales(", "keras.py, line 40: NameError: name 'scales' is not defined"),
     ],
     ids=["name", "shape", "bias", "code"],

@@ -135,7 +135,7 @@ def pooled(framework: str) -> dict[str, list[list[float]]]:
     return found
 
 
-@pytest.mark.parametrize("framework", ["tensorflow", "keras-torch"])
+@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.slow), "keras-torch"])
 def test_the_pooling_before_vgg16s_classifier_takes_any_side(framework: str) -> None:
     found = pooled(framework)
     for side, logits in pooled("pytorch").items():

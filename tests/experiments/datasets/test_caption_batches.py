@@ -105,12 +105,6 @@ def test_steps_end_an_epoch_early(data: CaptionData) -> None:
     assert len(list(epoch(data, features(data), split="train", batch_size=16, formulation="prefix", steps=2))) == 2
 
 
-@pytest.mark.parametrize(("captions", "steps"), [(34_385, 1074), (135_080, 4221), (503_000, 15_718)])
-def test_published_steps_per_epoch(captions: int, steps: int) -> None:
-    """85 % of the images' captions in batches of 32 (Flickr8k, Flickr30k; COCO's five and a bit per image)."""
-    assert steps_per_epoch(captions, 32) == steps
-
-
 def test_batch_larger_than_the_data(data: CaptionData) -> None:
     captions = len(data.captions_of("train"))
     with pytest.raises(WrongCall) as caught:
