@@ -30,7 +30,7 @@ from tests.experiments.comparison.test_looks import SETTLED, frame
 UNITS = r"(µs|ms|s|min|h|bytes|KiB|MiB|GiB|mJ|J|kJ|W|°C|%|points|nats|examples/s|images/s|margins|share|ratio|blocks|epoch|order)"
 ALL = {
     *("forest", "differences", "looks", "learning", "times_to_accuracy", "blocks", "latencies", "profile", "batches", "memory"),
-    *("frontier", "ranks", "order", "sensors"),
+    *("frontier", "ranks", "order"),
 }
 Rich = tuple[Comparison, list[RawRun]]
 

@@ -16,7 +16,7 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import intervals, survival
 from experiments.comparison.analyses.survival import Reached
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import STYLE
+from experiments.comparison.report.canvas import STYLE, ratio_ticks
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Finding
 from experiments.workloads.captioning import samples
@@ -57,7 +57,7 @@ def test_ticks_of_ratios_never_overlap(spread: float) -> None:
         canvas.subplots_adjust(left=0.35, right=0.8)  # as narrow as labels on both sides make it
         axes.set_xscale("log")
         axes.set_xlim(min(0.9, 1 / spread), max(1.1, spread))
-        intervals._ratio_ticks(axes)
+        ratio_ticks(axes.xaxis)
         canvas.canvas.draw()
     boxes = [one.get_window_extent() for one in axes.get_xticklabels() if one.get_text()]
     assert len(boxes) >= 2
