@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -136,7 +136,8 @@ def _intervals(axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], c
         place += 1
     values, lows, highs = np.array(bounds, float).T
     errors = [values - lows, highs - values]
-    axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=tints, elinewidth=2.2, zorder=2)
+    ecolor: Any = tints  # one a line, which the stubs do not know
+    axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=ecolor, elinewidth=2.2, zorder=2)
     marks = [colours[finding.row.b] for finding in shown] if several else tints
     faces = [mark if finding.judged else "white" for finding, mark in zip(shown, marks, strict=True)]
     axes.scatter(values, places, s=6.5**2, facecolors=faces, edgecolors=marks, linewidths=1.4, zorder=3)

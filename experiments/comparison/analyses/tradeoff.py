@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -112,7 +112,8 @@ def _front(axes: Axes, tradeoff: Tradeoff, colours: Colours) -> None:
     axes.plot(*zip(*front, strict=True), color=JOIN, linewidth=1.6, drawstyle="steps-post", zorder=1)
     edges = [colours[spot.level] for spot in spots]
     faces = [colour if spot.on_front else "white" for spot, colour in zip(spots, edges, strict=True)]
-    axes.errorbar(xs, ys, y_errors, x_errors, fmt="none", ecolor=edges, elinewidth=1.2, alpha=0.6, zorder=2)
+    ecolor: Any = edges  # one a level, which the stubs do not know
+    axes.errorbar(xs, ys, y_errors, x_errors, fmt="none", ecolor=ecolor, elinewidth=1.2, alpha=0.6, zorder=2)
     axes.scatter(xs, ys, s=44, facecolors=faces, edgecolors=edges, linewidths=1.5, zorder=3)
     frame(axes, tradeoff.rate.label, tradeoff.stratum, unit_of(tradeoff.rate, up.unit))
     axes.margins(x=0.15)

@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure as Canvas
 
 from experiments.comparison import analyses, compare
-from experiments.comparison.analyses import Evidence, batch_sizes, intervals, latencies, runs
+from experiments.comparison.analyses import Evidence, intervals, latencies, runs
 from experiments.comparison.judgement import write
 from experiments.comparison.report import canvas
 from experiments.comparison.verdicts.findings import Control
@@ -106,25 +105,6 @@ def test_marks_stand_at_the_earned_percentiles_alone():
         latencies._ecdf(axes, found, 1, {"pytorch": "#000000"}, "")
         assert len(axes.collections) == marks
         assert len(axes.lines) == 2
-
-
-def test_a_long_tail_is_kept_where_a_line_is_thinned():
-    values = np.random.default_rng(0).lognormal(size=5_000)
-    xs, shares = latencies._steps(values)
-    assert len(xs) <= latencies.POINTS_A_LINE
-    assert (xs[0], xs[-1]) == (values.min(), values.max())
-    assert np.interp(0.99, shares, xs) == pytest.approx(np.quantile(values, 0.99), rel=0.05)
-
-
-def test_a_limit_is_ringed():
-    table = _with_inference(frame(blocks=10))
-    comparison = compare(table)
-    curves = batch_sizes.curves(comparison, 1)
-    axes = _axes()
-    colours = canvas.colours_of(comparison.levels)
-    batch_sizes._against_size(axes, curves, colours, of_time=False)
-    rings = [one for one in axes.collections if isinstance(one, PathCollection)]
-    assert len(rings) == sum(curve.limit is not None for curve in curves) == 2
 
 
 @pytest.mark.parametrize("top", [3.0, 3e7])
