@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 
@@ -22,29 +22,13 @@ from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import environment, pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts.findings import Comparison
-from experiments.comparison.verdicts.verdict import judge
+from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
 from experiments.config.console import Table
-from experiments.metrics import Outcome
 from tracking.errors import EvenhandError
 
 T = TypeVar("T")
 Steps = Callable[[Sequence[ShownRun]], list[RawRun]]
 TEXTS = {"markdown": "report.md", "csv": "comparison.csv", "json": "comparison.json"}
-
-
-@dataclass(frozen=True)
-class ComparisonSpec:
-    """What is asked of the runs, in `compare`'s words. protocol: `paper` shows the published procedure beside the verdicts."""
-
-    factor: str = "framework"
-    baseline: str | None = None
-    outcomes: Sequence[str | Outcome] | None = None
-    primary: Sequence[str] = ()
-    margin: float = 0.03
-    strata: Sequence[str] = ()
-    allowed_to_differ: Sequence[str] = ()
-    all_pairs: bool = False
-    protocol: str = "sound"
 
 
 @dataclass(frozen=True)
@@ -187,21 +171,10 @@ def _all(several: Iterable[Sequence[T]]) -> list[T]:
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
     """The verdicts alone, controls and memory limits with them. Raises WrongCall where there is nothing to compare."""
-    asked_of, asked = _against_itself(spec, runs)
-    outcomes = None if spec.outcomes is None else list(spec.outcomes)
-    shared: dict[str, Any] = {"outcomes": outcomes, "margin": spec.margin, "strata": spec.strata}
-    found = judge(
-        asked,
-        factor=asked_of.factor,
-        baseline=asked_of.baseline,
-        primary=spec.primary,
-        all_pairs=spec.all_pairs,
-        allowed_to_differ=asked_of.allowed_to_differ,
-        **shared,
-    )
+    own, asked = _against_itself(spec, runs)
     return replace(
-        found,
-        controls=controls.judged(runs, allowed_to_differ=spec.allowed_to_differ, **shared),
+        judge(asked, own),
+        controls=controls.judged(runs, spec),
         frontier=memory_limits.edges(pairing.without_controls(runs), factor=spec.factor, strata=spec.strata),
     )
 
@@ -228,3 +201,6 @@ def steps_or_why(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tupl
         return steps(raw.shown(runs, factor=spec.factor, strata=spec.strata)), []
     except EvenhandError as error:
         return [], [f"Figures of single steps and sensors are missing: {error}"]
+
+
+__all__ = ["ComparisonResult", "ComparisonSpec", "Extra", "ReportOptions", "answer", "judged", "steps_or_why", "write"]

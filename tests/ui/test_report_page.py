@@ -30,7 +30,7 @@ PAPER = {"width": 688, "height": 1017}
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = frame(factors={"tensorflow": 1.2}, spread=0.03, tags={"cpu": "2 × Xeon", "version.torch": "2.13", "warnings": LONG})
     comparison = compare(table, baseline="pytorch", primary=[LATENCY])
-    raw = raw_runs(table, sensors=True)
+    raw = raw_runs(table)
     folder = tmp_path_factory.mktemp("report")
     return write(Evidence(comparison, table, raw, link=lambda run: f"about:blank#{run}"), folder, "Captioning · demo")
 

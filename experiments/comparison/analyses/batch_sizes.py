@@ -13,7 +13,7 @@ from scipy import stats
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import INK, Colours, Drawing, frame, log_ticks, paneled, plain_ticks
+from experiments.comparison.report.canvas import INK, Colours, Drawing, frame, log_ticks, paneled, plain_ticks, with_errors
 from experiments.comparison.report.sections import Header, Line, Section
 from experiments.comparison.report.tables import number, under
 from experiments.comparison.runs import raw as raw_values
@@ -285,12 +285,8 @@ def _against_size(axes: Axes, curves: Sequence[Curve], colours: Colours, *, of_t
 
 
 def _line(axes: Axes, xs: Sequence[float], estimates: Sequence[Estimate], factor: float, colour: str) -> None:
-    axes.plot(xs, [one.value / factor for one in estimates], color=colour, linewidth=1.4, marker="o", markersize=4, zorder=3)
-    ends = [(one.low / factor, one.high / factor) for one in estimates]
-    bounded = [(x, low, high) for x, (low, high) in zip(xs, ends, strict=True) if low > 0 and high < float("inf")]
-    if bounded:
-        at, lows, highs = zip(*bounded, strict=True)
-        axes.vlines(at, lows, highs, colors=colour, linewidth=2.4, alpha=0.5, capstyle="projecting", zorder=2)
+    values, errors = with_errors(estimates, factor)
+    axes.errorbar(xs, values, errors, color=colour, linewidth=1.4, marker="o", markersize=4, elinewidth=2.4, zorder=3)
 
 
 ANALYSIS = Analysis(sentences={40: sentences}, tables={110: table}, figures={100: figure})

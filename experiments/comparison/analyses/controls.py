@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -13,39 +14,23 @@ from experiments.comparison.report.tables import EFFECT, number
 from experiments.comparison.runs import pairing
 from experiments.comparison.runs.pairing import CONTROL
 from experiments.comparison.verdicts.findings import Control, Finding
-from experiments.comparison.verdicts.verdict import judge
-from experiments.metrics import Outcome
+from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
 
 TREATMENT, DELAY = "tags.treatment", "params.inject_delay"
 
 
-def judged(
-    table: pd.DataFrame,
-    *,
-    outcomes: Iterable[str | Outcome] | None,
-    margin: float,
-    strata: Sequence[str] = (),
-    allowed_to_differ: Sequence[str] = (),
-) -> tuple[Control, ...]:
+def judged(table: pd.DataFrame, spec: ComparisonSpec) -> tuple[Control, ...]:
     """Every control against the cells that it repeats, in the campaigns that have it; each baseline has controls of its own."""
     if not {CONTROL, TREATMENT} <= set(table.columns):
         return ()
-    names, wanted = pairing.control_names(table), None if outcomes is None else list(outcomes)
-    found = []
+    names, allowed, found = pairing.control_names(table), (*spec.allowed_to_differ, "inject_delay"), []
+    asked = replace(spec, factor=TREATMENT, primary=(), allowed_to_differ=allowed, all_pairs=False)
     for (name, _), here in table[names != ""].groupby([CONTROL, TREATMENT], sort=True):
         same = (names == "") & table["framework"].isin(here["framework"]) & table["campaign"].isin(here["campaign"])
         if "settings_hash" in table.columns:  # of what is varied, a control has the first value alone
             same &= table["settings_hash"].isin(here["settings_hash"])
         for baseline, repeated in table[same].groupby(TREATMENT, sort=True):
-            comparison = judge(
-                pd.concat([repeated, here]),
-                factor=TREATMENT,
-                baseline=str(baseline),
-                outcomes=wanted,
-                margin=margin,
-                strata=strata,
-                allowed_to_differ=(*allowed_to_differ, "inject_delay"),
-            )
+            comparison = judge(pd.concat([repeated, here]), replace(asked, baseline=str(baseline)))
             found.append(Control(str(name), comparison, _expected(str(name)), _injected(here)))
     return tuple(found)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import tables, wording
@@ -21,8 +22,7 @@ from experiments.comparison.report.canvas import (
     Colours,
     Drawing,
     label,
-    log_ticks,
-    plain_ticks,
+    ratio_ticks,
     shortened,
 )
 from experiments.comparison.verdicts.findings import Finding
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 Bounds = tuple[float | None, float | None, float | None]
 MAXIMUM_LINES = 40
-# The share of an axis that a tick's label needs.
-LABEL_ROOM = 0.09
 BETTER = "      better →"
 
 
@@ -61,7 +59,7 @@ def _paint_ratios(shown: Sequence[Finding], margin: float, colours: Colours, can
     _intervals(axes, shown, [_better_right(finding) for finding in shown], colours)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.9), max(high, 1.1))
-    _ratio_ticks(axes)
+    ratio_ticks(axes.xaxis)
     axes.set_xlabel(_against(shown, "ratio of {b} to {a} (×)") + BETTER)
 
 
@@ -136,28 +134,18 @@ def _intervals(axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], c
         axes.annotate(note, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, color=tint)
         places.append(place)
         place += 1
-    _lines(axes, places, bounds, tints)
+    values, lows, highs = np.array(bounds, float).T
+    errors = [values - lows, highs - values]
+    ecolor: Any = tints  # one a line, which the stubs do not know
+    axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=ecolor, elinewidth=2.2, zorder=2)
     marks = [colours[finding.row.b] for finding in shown] if several else tints
     faces = [mark if finding.judged else "white" for finding, mark in zip(shown, marks, strict=True)]
-    values = [value or 0.0 for value, _, _ in bounds]
     axes.scatter(values, places, s=6.5**2, facecolors=faces, edgecolors=marks, linewidths=1.4, zorder=3)
     axes.set_yticks(list(labels), list(labels.values()), color=INK, fontsize=8)
     axes.set_ylim(place - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=GRID, linewidth=0.6, zorder=0)
     axes.spines["left"].set_visible(False)
-
-
-def _lines(axes: Axes, places: Sequence[float], bounds: Sequence[Bounds], tints: Sequence[str]) -> None:
-    """All intervals with two ends as one artist: Matplotlib lays out and draws few faster than many."""
-    found = [
-        (place, low, high, tint)
-        for place, (_, low, high), tint in zip(places, bounds, tints, strict=True)
-        if low is not None and high is not None
-    ]
-    if found:
-        at, lows, highs, colours = zip(*found, strict=True)
-        axes.hlines(at, lows, highs, colors=colours, linewidth=2.2, capstyle="round", zorder=2)
 
 
 def _height(shown: Sequence[Finding]) -> float:
@@ -172,34 +160,8 @@ def _against(shown: Sequence[Finding], pattern: str) -> str:
     return pattern.format(a=named({f.row.a for f in shown}, "its baseline"), b=named({f.row.b for f in shown}, "each level"))
 
 
-def _ratio_ticks(axes: Axes) -> None:
-    low, high = axes.get_xlim()
-    wide = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
-    middle = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3)
-    near = (0.6, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.4)
-    if high / low > 50:
-        plain_ticks(axes.xaxis, log_ticks(low, high, 6), "×")
-        return
-    chosen = wide if high / low > 4 else middle if high / low > 1.8 else near
-    plain_ticks(axes.xaxis, _apart([tick for tick in chosen if low <= tick <= high], low, high), "×")
-
-
-def _apart(ticks: Sequence[float], low: float, high: float) -> list[float]:
-    """1, and to both sides of it those that have room for their labels on a logarithmic axis."""
-    room = LABEL_ROOM * math.log(high / low)
-    kept = [1.0]
-    for tick in sorted(ticks, key=lambda one: abs(math.log(one))):
-        if all(abs(math.log(tick / other)) >= room for other in kept):
-            kept.append(tick)
-    return sorted(kept)
-
-
-# ---- average ranks
-
-
 ANALYSIS = Analysis(
     tables={
-        0: lambda evidence: tables.glance(evidence.comparison),
         5: lambda evidence: [tables.verdicts(evidence.comparison)],
         10: lambda evidence: [tables.second_opinions(evidence.comparison)],
     },

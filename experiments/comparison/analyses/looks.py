@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import canvas, wording
-from experiments.comparison.report.canvas import BAND, GRID, SOFT, Colours, Drawing, log_ticks, plain_ticks
+from experiments.comparison.report.canvas import BAND, GRID, SOFT, Colours, Drawing, plain_ticks
 from experiments.comparison.report.sections import Line, Section
 from experiments.comparison.report.tables import number
 from experiments.comparison.statistics import estimates, sequential
@@ -126,18 +126,11 @@ def _fan(axes: Axes, levels: Sequence[tuple[Finding, Sequence[Seen]]], colours: 
         axes.plot(blocks, [one.interval.value for one in seen], color=colour, linewidth=1.5, marker="o", markersize=3, zorder=3)
     canvas.frame(axes, outcome.label, row.stratum, f"ratio to {row.a}" if ratio else f"minus {row.a}, {canvas.unit_of(outcome)}")
     if ratio:
-        low, high = axes.get_ylim()
-        near = canvas.even_ticks(low, high)
-        plain_ticks(axes.yaxis, near if high < 4 * low else log_ticks(low, high), "×")
-    _ticks(axes, sorted({one.blocks for _, seen in levels for one in seen}))
-    axes.set_xlabel("blocks")
-
-
-def _ticks(axes: Axes, blocks: Sequence[int]) -> None:
-    """At the looks: at the last, and at others where there is room."""
-    shown = {*blocks[:: -(-len(blocks) // MAX_TICKS)], blocks[-1]}
-    plain_ticks(axes.xaxis, sorted(shown))
+        canvas.ratio_ticks(axes.yaxis)
+    looks = sorted({one.blocks for _, seen in levels for one in seen})
+    plain_ticks(axes.xaxis, sorted({*looks[:: -(-len(looks) // MAX_TICKS)], looks[-1]}))
     axes.grid(axis="x", color=GRID, linewidth=0.6)
+    axes.set_xlabel("blocks")
 
 
 ANALYSIS = Analysis(tables={70: table}, figures={40: figure})

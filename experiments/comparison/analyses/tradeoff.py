@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import GRID, JOIN, Colours, Drawing, at_most, frame, paneled, unit_of
+from experiments.comparison.report.canvas import GRID, JOIN, Colours, Drawing, at_most, frame, paneled, unit_of, with_errors
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.statistics import estimates
 from experiments.comparison.statistics.estimates import Estimate
@@ -103,36 +103,23 @@ def figure(evidence: Evidence) -> Drawing | None:
 
 
 def _front(axes: Axes, tradeoff: Tradeoff, colours: Colours) -> None:
-    across = wording.scale(tradeoff.memory.unit, [spot.memory.value for spot in tradeoff.spots])
-    up = wording.scale(tradeoff.rate.unit, [spot.rate.value for spot in tradeoff.spots])
-    front = sorted((spot for spot in tradeoff.spots if spot.on_front), key=lambda spot: spot.memory.value)
-    xs, ys = [spot.memory.value / across.factor for spot in front], [spot.rate.value / up.factor for spot in front]
-    axes.plot(xs, ys, color=JOIN, linewidth=1.6, drawstyle="steps-post", zorder=1)
-    _spots(axes, tradeoff, across.factor, up.factor, colours)
+    spots = tradeoff.spots
+    across = wording.scale(tradeoff.memory.unit, [spot.memory.value for spot in spots])
+    up = wording.scale(tradeoff.rate.unit, [spot.rate.value for spot in spots])
+    xs, x_errors = with_errors([spot.memory for spot in spots], across.factor)
+    ys, y_errors = with_errors([spot.rate for spot in spots], up.factor)
+    front = sorted((x, y) for x, y, spot in zip(xs, ys, spots, strict=True) if spot.on_front)
+    axes.plot(*zip(*front, strict=True), color=JOIN, linewidth=1.6, drawstyle="steps-post", zorder=1)
+    edges = [colours[spot.level] for spot in spots]
+    faces = [colour if spot.on_front else "white" for spot, colour in zip(spots, edges, strict=True)]
+    ecolor: Any = edges  # one a level, which the stubs do not know
+    axes.errorbar(xs, ys, y_errors, x_errors, fmt="none", ecolor=ecolor, elinewidth=1.2, alpha=0.6, zorder=2)
+    axes.scatter(xs, ys, s=44, facecolors=faces, edgecolors=edges, linewidths=1.5, zorder=3)
     frame(axes, tradeoff.rate.label, tradeoff.stratum, unit_of(tradeoff.rate, up.unit))
     axes.margins(x=0.15)
     at_most(axes.xaxis, 5)
     axes.set_xlabel(f"{tradeoff.memory.label}, {unit_of(tradeoff.memory, across.unit)}")
     axes.grid(axis="x", color=GRID, linewidth=0.6)
-
-
-def _spots(axes: Axes, tradeoff: Tradeoff, across: float, up: float, colours: Colours) -> None:
-    """All intervals of a kind as one artist, and all dots: Matplotlib lays out and draws few faster than many."""
-    spots = tradeoff.spots
-    xs, ys = [spot.memory.value / across for spot in spots], [spot.rate.value / up for spot in spots]
-    edges = [colours[spot.level] for spot in spots]
-    faces = [colour if spot.on_front else "white" for spot, colour in zip(spots, edges, strict=True)]
-    rates, sizes = [(spot.rate, up) for spot in spots], [(spot.memory, across) for spot in spots]
-    for lines, places, pairs in ((axes.vlines, xs, rates), (axes.hlines, ys, sizes)):
-        found = [
-            (at, one.low / factor, one.high / factor, colour)
-            for at, (one, factor), colour in zip(places, pairs, edges, strict=True)
-            if one.low > 0
-        ]
-        if found:
-            at, lows, highs, tints = zip(*found, strict=True)
-            lines(at, lows, highs, colors=tints, linewidth=1.2, alpha=0.6, capstyle="projecting", zorder=2)
-    axes.scatter(xs, ys, s=44, facecolors=faces, edgecolors=edges, linewidths=1.5, zorder=3)
 
 
 ANALYSIS = Analysis(figures={110: figure})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import GRID, LEVELS, SOFT, Colours, Drawing, frame, paneled, plain_ticks
+from experiments.comparison.report.canvas import GRID, LEVELS, SOFT, Colours, Drawing, frame, paneled, plain_ticks, with_errors
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.statistics import estimates
@@ -59,11 +59,6 @@ class Gain:
         row = self.finding.row
         assert row.estimate is not None
         return Estimate(row.estimate, row.ci_low or 0.0, math.inf if row.ci_high is None else row.ci_high)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether the speed-up has an interval."""
-        return self.finding.row.ci_low is not None and self.finding.row.ci_high is not None
 
     @property
     def efficiency(self) -> Estimate:
@@ -222,13 +217,10 @@ def _against_ideal(axes: Axes, found: Sequence[Gain], colours: Colours) -> None:
     for at, name in enumerate(series):
         shift = 2.0 ** (SPREAD * (at - (len(series) - 1) / 2))
         own = sorted((one for one in found if _series(one) == name), key=lambda one: one.workers)
-        places, values = [1, *(one.workers * shift for one in own)], [1.0, *(one.speedup.value for one in own)]
-        axes.plot(places, values, color=colours[name], linewidth=1.5, marker="o", markersize=4, zorder=3)
-        bounded = [(place, one.speedup) for place, one in zip(places[1:], own, strict=True) if one.bounded]
-        if bounded:
-            at_workers, intervals = zip(*bounded, strict=True)
-            lows, highs = [one.low for one in intervals], [one.high for one in intervals]
-            axes.vlines(at_workers, lows, highs, color=colours[name], linewidth=1.6, alpha=0.6, capstyle="projecting", zorder=2)
+        places, line = [1, *(one.workers * shift for one in own)], [1.0, *(one.speedup.value for one in own)]
+        axes.plot(places, line, color=colours[name], linewidth=1.5, marker="o", markersize=4, zorder=3)
+        values, errors = with_errors([one.speedup for one in own])
+        axes.errorbar(places[1:], values, errors, fmt="none", ecolor=colours[name], elinewidth=1.6, alpha=0.6, zorder=2)
     frame(axes, "speed-up", found[0].stratum, "× one worker")
     plain_ticks(axes.xaxis, counts)
     plain_ticks(axes.yaxis, counts, "×")

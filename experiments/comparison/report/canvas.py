@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.comparison.statistics.estimates import Estimate, Floats
 from experiments.metrics import Outcome
 
 if TYPE_CHECKING:
@@ -253,9 +254,18 @@ def at_most(axis: Any, count: int, *, whole: bool = False) -> None:
     axis.set_major_locator(_ticker().MaxNLocator(nbins=count, integer=whole))
 
 
-def even_ticks(low: float, high: float) -> list[float]:
-    """Return a few round numbers from low to high, at equal distances."""
-    return [tick for tick in _ticker().MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
+def ratio_ticks(axis: Any) -> None:
+    """A few round ratios, at equal distances or, of a wide range, on a logarithmic scale."""
+    low, high = axis.get_view_interval()
+    even = [tick for tick in _ticker().MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
+    plain_ticks(axis, even if high < 4 * low else log_ticks(low, high, 6), "×")
+
+
+def with_errors(estimates: Sequence[Estimate], factor: float = 1.0) -> tuple[Floats, Floats]:
+    """Return values, and how far their intervals reach to both sides; NaN where an interval bounds nothing."""
+    values, lows, highs = np.array([(one.value, one.low, one.high) for one in estimates]).T / factor
+    bounded = (lows > 0) & np.isfinite(highs)
+    return values, np.where(bounded, [values - lows, highs - values], np.nan)
 
 
 def log_ticks(low: float, high: float, count: int = 5) -> list[float]:

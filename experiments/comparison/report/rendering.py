@@ -134,7 +134,7 @@ def terminal_card(card: AnswerCard) -> Table:
 
 
 def _markdown_section(section: Section) -> list[str]:
-    if section.folded or section.page_only:
+    if section.folded:
         return []
     parts = [f"{'#' * section.level} {_escaped(section.title)}"]
     parts += [f"> **{_escaped(section.warning)}**"] if section.warning else []

@@ -43,7 +43,7 @@ Line = str | Sequence[str | Cell]
 class Section:
     """A title, what must be known of the table, and the table itself. A row that is one text is a heading over those below.
 
-    warning: stands out. folded: on a page opened by the reader, elsewhere left out; page_only: elsewhere left out.
+    warning: stands out. folded: on a page opened by the reader, elsewhere left out.
     """
 
     title: str
@@ -53,7 +53,6 @@ class Section:
     warning: str = ""
     level: int = 2
     folded: bool = False
-    page_only: bool = False
 
     @cached_property
     def columns(self) -> list[Column]:

@@ -73,25 +73,6 @@ def _side_names(comparison: Comparison) -> tuple[str, str]:
     return (a, "value") if several(comparison) else (a, comparison.levels[1])
 
 
-def glance(comparison: Comparison) -> list[Section]:
-    """Every level's effect on every outcome, where there are several levels and all have the same baseline."""
-    if not several(comparison) or len({finding.row.a for finding in comparison.findings}) > 1:
-        return []
-    table: dict[str, dict[str, Finding]] = {}
-    for finding in comparison.findings:
-        table.setdefault(wording.named(finding), {})[finding.row.b] = finding
-    levels = comparison.levels[1:]
-    rows: list[Line] = [(name, *(_effect_in_colour(by_level.get(level)) for level in levels)) for name, by_level in table.items()]
-    caption = "Green: better; red: worse; blue: equivalent, deterministic, or different within the margin; amber: inconclusive."
-    return [Section("", caption, (f"against {comparison.baseline}", *levels), rows, page_only=True)]
-
-
-def _effect_in_colour(finding: Finding | None) -> Cell:
-    if finding is None:
-        return Cell("")
-    return Cell(wording.effect(finding) if finding.row.estimate is not None else finding.row.verdict, style(finding))
-
-
 def verdicts(comparison: Comparison) -> Section:
     """A row a finding; strata and families under headings of their own."""
     many, (first, second) = several(comparison), _side_names(comparison)

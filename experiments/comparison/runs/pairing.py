@@ -106,7 +106,7 @@ def are_cells(frame: pd.DataFrame) -> pd.Series:
     return frame["kind"].isna() | frame["kind"].isin(["cell", ""])
 
 
-def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str]) -> Runs:
+def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     """Finished cell runs with a level and a block; of a cell that ran twice, the later one. WrongCall without any.
 
     Campaigns are strata where several of them hold what is compared: what a campaign does to one side, all its blocks share.
@@ -119,11 +119,11 @@ def usable(table: pd.DataFrame, *, factor: str, block: str, strata: Sequence[str
     frame = frame[are_cells(frame)]
     if frame.empty:
         raise WrongCall("no runs to compare: none of those selected is a cell run (tag kind=cell)")
-    frame = frame.assign(**_own_columns(frame, factor, block, strata))
+    frame = frame.assign(**_own_columns(frame, factor, strata))
     # the copy puts columns of a kind side by side, texts as well: rows are taken many times from here on
     texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}
     frame = (frame.astype(texts) if texts else frame).copy()
-    causes = _causes(frame, factor, block)
+    causes = _causes(frame, factor)
     unusable = np.array([cause is not None for cause in causes])
     excluded = [_exclusion(run, *cause) for (_, run), cause in zip(frame[unusable].iterrows(), filter(None, causes), strict=True)]
     kept, repeated = _latest(frame[~unusable])
@@ -153,12 +153,12 @@ def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(stratum=frame["stratum"].where(~split, before + names))
 
 
-def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[str]) -> dict[str, Any]:
+def _own_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) -> dict[str, Any]:
     nothing = pd.Series("", index=frame.index, dtype=object)
     names = {
         name: as_text(frame[name]) if name in frame.columns else nothing + frame.index.astype(str) for name in ("run_id", "name")
     }
-    blocks = as_text(frame[block]) if block in frame.columns else nothing
+    blocks = as_text(frame["block"]) if "block" in frame.columns else nothing
     campaigns = as_text(frame["campaign"]) if "campaign" in frame.columns else nothing
     stratum = nothing
     for name in strata:
@@ -177,7 +177,7 @@ def _own_columns(frame: pd.DataFrame, factor: str, block: str, strata: Sequence[
         "pair": pair.where(blocks != "", ""),
         "apart": apart,
         "block_label": (_shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks).where(blocks != "", ""),
-        "sequence": _sequence(frame.assign(run_id=names["run_id"]), block),
+        "sequence": _sequence(frame.assign(run_id=names["run_id"])),
     }
 
 
@@ -213,16 +213,16 @@ def _in_order_of_time(frame: pd.DataFrame, pair: pd.Series, level: pd.Series, st
     return pd.Series(numbered.reindex(keys).astype(int).astype(str).to_numpy(), index=frame.index, dtype=object)
 
 
-def _sequence(frame: pd.DataFrame, block: str) -> pd.Series:
+def _sequence(frame: pd.DataFrame) -> pd.Series:
     """1, 2, … in the order in which runs began; blocks and run ids stand in where the table has no times."""
-    by = [c for c in ("start_ms", "campaign", block, "order_in_block", "run_id") if c in frame.columns]
-    counted = {c: pd.to_numeric(frame[c], errors="coerce") for c in by if c in ("start_ms", block, "order_in_block")}
+    by = [c for c in ("start_ms", "campaign", "block", "order_in_block", "run_id") if c in frame.columns]
+    counted = {c: pd.to_numeric(frame[c], errors="coerce") for c in by if c in ("start_ms", "block", "order_in_block")}
     named = {c: as_text(frame[c]) for c in by if c not in counted}
     ordered = pd.DataFrame(counted | named, index=frame.index).sort_values(by)
     return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
 
 
-def _causes(frame: pd.DataFrame, factor: str, block: str) -> list[tuple[Cause, str, str] | None]:
+def _causes(frame: pd.DataFrame, factor: str) -> list[tuple[Cause, str, str] | None]:
     """Return why each run cannot be used: the code, the reason and what the run says of it; None where it can."""
 
     def column(name: str, otherwise: str) -> list[str]:
@@ -230,10 +230,10 @@ def _causes(frame: pd.DataFrame, factor: str, block: str) -> list[tuple[Cause, s
 
     told = (("status", "FINISHED"), ("outcome", "ok"), ("outcome_reason", ""))
     columns: list[list[str]] = [*(column(*one) for one in told), list(frame["level"]), list(frame["pair"])]
-    return [_cause(run, factor, block) for run in zip(*columns, strict=True)]
+    return [_cause(run, factor) for run in zip(*columns, strict=True)]
 
 
-def _cause(run: Sequence[str], factor: str, block: str) -> tuple[Cause, str, str] | None:
+def _cause(run: Sequence[str], factor: str) -> tuple[Cause, str, str] | None:
     status, outcome, told, level, pair = run
     why = f": {told}" if told else ""
     if status in ("RUNNING", "SCHEDULED"):
@@ -244,7 +244,7 @@ def _cause(run: Sequence[str], factor: str, block: str) -> tuple[Cause, str, str
         return Cause.FAILED, f"{status.lower()}{why}", told
     if not level:
         return Cause.NO_LEVEL, f"has no {factor}", ""
-    return None if pair else (Cause.NO_BLOCK, f"has no {block}: nothing to pair it with", "")
+    return None if pair else (Cause.NO_BLOCK, "has no block: nothing to pair it with", "")
 
 
 def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:

@@ -1,4 +1,4 @@
-"""What lies behind a run's metrics: the seconds of every step and what its sensors said, for the figures."""
+"""What lies behind a run's metrics: the seconds of every step, and what it had learned after every epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 VALUES = "values.parquet"
 WINDOWS = "train_windows"
-COLUMNS = ("phase", "seconds", "examples", "warmup", "ended_ms")
+COLUMNS = ("phase", "seconds", "examples", "warmup")
 # Validation after every epoch, accuracy before loss.
 BY_EPOCH = sorted(
     (key for key in metrics.BY_EPOCH if key.startswith("val/")), key=lambda key: metrics.outcome(key).headline or ()
@@ -34,7 +34,6 @@ MAXIMUM_RUNS = 48
 # Of very many runs fewer are fetched: each costs a server several answers, and half as many lines show as much.
 VERY_MANY, FEWER_RUNS = 200, 24
 AT_ONCE = 8
-_SENSOR = re.compile(r"system/(?:cpu|gpu_\d+)_(?:power_usage_watts|temperature_celsius)")
 
 
 class Source(Protocol):
@@ -50,15 +49,12 @@ class Phase:
     """The steps (or requests) of one part of a run, in order: shape (steps,) each; `warmup` steps are in no summary.
 
     `train` has the steps that were timed one by one; a step of `train_windows` is a window of several, which ran freely.
-
-    ended_ms: the clock time of each step's end, in milliseconds since 1970; empty or NaN where it is not known.
     """
 
     name: str
     seconds: Floats
     examples: Floats
     warmup: NDArray[np.bool_]
-    ended_ms: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
     def measured(self) -> Floats:
@@ -67,42 +63,26 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Series:
-    """What one sensor said: `seconds` since the run's start, ascending."""
-
-    key: str
-    seconds: Floats
-    values: Floats
-
-
-@dataclass(frozen=True)
 class RawRun:
-    """One run. `warm_seconds`: from its start to the end of its training's warm-up, None where that is not known.
-
-    `epochs`: metric -> its value after every epoch. `trouble`: why its steps could not be read.
-    """
+    """One run. epochs: metric -> its value after every epoch. trouble: why its steps could not be read."""
 
     run_id: str
     level: str
     stratum: str
     block: str
     phases: Mapping[str, Phase]
-    sensors: Mapping[str, Series] = field(default_factory=dict)
-    warm_seconds: float | None = None
     trouble: str = ""
     epochs: Mapping[str, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ShownRun:
-    """A run chosen to be shown, before anything of it is read. `sensors`, `epochs`: the keys it has."""
+    """A run chosen to be shown, before anything of it is read. epochs: the keys of its series."""
 
     run_id: str
     level: str
     stratum: str
     block: str
-    start_ms: int
-    sensors: tuple[str, ...] = ()
     epochs: tuple[str, ...] = ()
 
 
@@ -115,7 +95,7 @@ def shown(
     """
     from experiments.comparison.runs import pairing
 
-    runs = pairing.usable(pairing.without_controls(table), factor=factor, block="block", strata=strata)
+    runs = pairing.usable(pairing.without_controls(table), factor=factor, strata=strata)
     frame = runs.frame.sort_values("sequence")
     maximum = maximum or (FEWER_RUNS if len(frame) > VERY_MANY else MAXIMUM_RUNS)
     names = sorted(set(frame["stratum"]), key=pairing.natural)
@@ -143,16 +123,14 @@ def evenly(entries: Sequence[T], maximum: int) -> list[T]:
 
 
 def _shown(run: pd.Series) -> ShownRun:
-    keys = tuple(str(key) for key, value in run.items() if _SENSOR.fullmatch(str(key)) and value == value)
-    start, epochs = run.get("start_ms", 0), str(run.get("params.epochs"))
+    epochs = str(run.get("params.epochs"))
     several = epochs.isdecimal() and int(epochs) > 1
     curves = tuple(key for key in BY_EPOCH if several and key in run and run[key] == run[key])
-    begun = int(start) if start == start else 0
-    return ShownRun(run["run_id"], run["level"], run["stratum"], run["block_label"], begun, keys, curves)
+    return ShownRun(run["run_id"], run["level"], run["stratum"], run["block_label"], curves)
 
 
 def fetch(source: Source, runs: Sequence[ShownRun], progress: Callable[[int, int], None] | None = None) -> list[RawRun]:
-    """Steps and sensors of every run from a store, several at a time; `progress(done, of)` after each.
+    """Steps and curves of every run from a store, several at a time; `progress(done, of)` after each.
 
     Raises what the source raises where it cannot be asked. A run without step values has no phases.
     """
@@ -168,10 +146,8 @@ def fetch(source: Source, runs: Sequence[ShownRun], progress: Callable[[int, int
 def _fetched(source: Source, run: ShownRun, folder: Path) -> RawRun:
     path = source.file(run.run_id, VALUES, folder)
     phases, trouble = _read(path) if path else ({}, "")
-    sensors = {key: _series(key, source.history(run.run_id, key), run.start_ms) for key in run.sensors}
-    warm = _warm_seconds(phases["train"], run.start_ms) if "train" in phases else None
     epochs = {key: np.array([value for _, value in sorted(source.history(run.run_id, key))]) for key in run.epochs}
-    return RawRun(run.run_id, run.level, run.stratum, run.block, phases, sensors, warm, trouble, epochs)
+    return RawRun(run.run_id, run.level, run.stratum, run.block, phases, trouble, epochs)
 
 
 def from_files(runs: Sequence[ShownRun], paths: Mapping[str, Path]) -> list[RawRun]:
@@ -199,24 +175,8 @@ def read_values(path: Path) -> dict[str, Phase]:
         names, warmup = np.array(table["phase"], dtype=object), np.array(table["warmup"], dtype=np.bool_)
     except (OSError, ValueError, KeyError) as error:
         raise EvenhandError(f"{path.name} cannot be read: {str(error).splitlines()[0][:200]}") from error
-    ended = np.array(table.get("ended_ms", [None] * len(names)), dtype=np.float64)
     of_phase = {name: names == name for name in dict.fromkeys(table["phase"])}
-    return {name: Phase(name, seconds[at], examples[at], warmup[at], ended[at]) for name, at in of_phase.items()}
-
-
-def _series(key: str, history: Sequence[tuple[int, float]], start_ms: int) -> Series:
-    points = np.array(sorted(history), dtype=np.float64).reshape(-1, 2)
-    points = points[np.isfinite(points).all(axis=1)]
-    return Series(key, (points[:, 0] - start_ms) / 1_000, points[:, 1])
-
-
-def _warm_seconds(train: Phase, start_ms: int) -> float | None:
-    """From the run's start to the end of its first warm-up; None where no clock time or no warm-up is known."""
-    counted = np.flatnonzero(~train.warmup)
-    if not len(counted) or not counted[0] or len(train.ended_ms) != len(train.warmup):
-        return None
-    ended = float(train.ended_ms[counted[0] - 1])
-    return (ended - start_ms) / 1_000 if np.isfinite(ended) else None
+    return {name: Phase(name, seconds[at], examples[at], warmup[at]) for name, at in of_phase.items()}
 
 
 def median_percentiles(phases: Sequence[Phase], quantiles: Sequence[float]) -> dict[float, float]:

@@ -37,7 +37,7 @@ def newest(table: pd.DataFrame, *, factor: str, strata: Sequence[str] = (), allo
     """
     if nature.is_apart(factor) or "campaign" not in table.columns or table["campaign"].nunique() < 2:
         return Choice(table)
-    frame = pairing.usable(pairing.without_controls(table), factor=factor, block="block", strata=strata).frame
+    frame = pairing.usable(pairing.without_controls(table), factor=factor, strata=strata).frame
     if frame["campaign"].isna().any():  # runs of others, which have none: to leave them out would be no choice of campaigns
         return Choice(table)
     groups = [inside for _, inside in frame.groupby("group")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,79 +34,108 @@ NOTABLE = 1.25
 _NUMERIC = ("floating", "integer", "mixed", "decimal")
 
 
-def judge(
-    table: pd.DataFrame,
-    *,
-    factor: str = "framework",
-    baseline: str | None = None,
-    outcomes: Iterable[str | Outcome] | None = None,
-    primary: Sequence[str] = (),
-    margin: float = 0.03,
-    block: str = "block",
-    strata: Sequence[str] = (),
-    allowed_to_differ: Sequence[str] = (),
-    all_pairs: bool = False,
-) -> Comparison:
-    """Judges every level of a factor against a baseline, on every outcome, in every stratum.
+@dataclass(frozen=True)
+class ComparisonSpec:
+    """Everything that is asked of the runs, in `compare`'s words. protocol: `paper` shows the published procedure too."""
 
-    table: one row a run; settings as `params.X`, tags as `tags.X`, metrics under their own names (see `query.table`).
-    factor, strata: columns, or bare names looked up among params, then tags. outcomes: default all that the runs have.
-    allowed_to_differ: settings that differ with the factor by its nature (a harness comes with its framework).
-    primary: outcomes that are a family of tests of their own; every other outcome belongs to the second, exploratory one.
-    margin: the ratio that matters, fixed before measuring. Holm's correction spans all rows of a family.
-    Raises WrongCall for a call that cannot be carried out; data that cannot be compared give rows that say why.
+    factor: str = "framework"
+    baseline: str | None = None
+    outcomes: Sequence[str | Outcome] | None = None
+    primary: Sequence[str] = ()
+    margin: float = 0.03
+    strata: Sequence[str] = ()
+    allowed_to_differ: Sequence[str] = ()
+    all_pairs: bool = False
+    protocol: str = "sound"
+
+
+def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
+    """Judge every level of a factor against a baseline, on every outcome, in every stratum.
+
+    Holm's correction spans all rows of a family: the primary outcomes, and all others.
+
+    Args:
+        table: one row a run; settings as `params.X`, tags as `tags.X`, metrics under their own
+            names (see `query.table`).
+        spec: what is asked of them.
+
+    Raises:
+        WrongCall: for a call that cannot be carried out; data that cannot be compared give rows
+            that say why.
     """
-    if not 0 < margin < 1:
-        raise WrongCall(f"margin={margin} is not between 0 and 1; 0.03 means 3 %")
-    runs = pairing.usable(table, factor=factor, block=block, strata=strata)
-    chosen = _baseline(baseline, runs.levels, factor)
-    levels = (chosen, *(level for level in runs.levels if level != chosen))
-    named = {block, *(pairing.column_of(table, name) for name in (factor, *strata))}
-    metrics = _metrics(runs.frame, named)
-    wanted, unmeasured = _outcomes(runs.frame, outcomes, metrics)
-    first = declared(primary, [outcome.metric for outcome in wanted], unmeasured)
-    couples = list(itertools.combinations(levels, 2)) if all_pairs else [(chosen, level) for level in levels[1:]]
+    if not 0 < spec.margin < 1:
+        raise WrongCall(f"margin={spec.margin} is not between 0 and 1; 0.03 means 3 %")
+    runs = pairing.usable(table, factor=spec.factor, strata=spec.strata)
+    frame, levels = runs.frame, _levels(spec, runs.levels)
+    question = _question(table, frame, spec)
+    couples = list(itertools.combinations(levels, 2)) if spec.all_pairs else [(levels[0], level) for level in levels[1:]]
+    groups = [frame[frame["group"] == group] for group in sorted(set(frame["group"]), key=natural)]
+    parts = [part for group in groups for a, b in couples for part in _compare(group, a, b, question)]
+    findings = _decided([one for part in parts for one in part.findings], question.primary, levels)
+    excluded = [*runs.excluded, *(one for part in parts for one in part.excluded)]
+    orders = [part.order for part in parts if part.order]
 
-    kinds = {metric: outcome_of(metric).kind for metric in metrics}
-    kinds |= {outcome.metric: outcome.kind for outcome in wanted}
-    numbers = {metric: environment.numbers(runs.frame, metric) for metric in kinds}
-    values = pd.DataFrame(numbers, runs.frame.index)
-    asked = _Asked(factor, margin, allowed_to_differ, values, kinds)
-    findings: list[Finding] = []
-    excluded, orders = list(runs.excluded), list[Order]()
-    for group in sorted(set(runs.frame["group"]), key=natural):
-        inside = runs.frame[runs.frame["group"] == group]
-        measured = [outcome for outcome in wanted if inside[outcome.metric].notna().any()]
-        for a, b in couples:
-            for compared in _compare(inside, a, b, measured, asked):
-                findings += compared.findings
-                excluded += compared.excluded
-                orders += [compared.order] if compared.order else []
-    findings = _decided(findings, first, levels)
+    def beginning(prefix: str) -> list[str]:
+        return [name for name in frame.columns if name.startswith(prefix)]
+
     return Comparison(
-        factor=factor,
-        baseline=chosen,
+        factor=spec.factor,
+        baseline=levels[0],
         levels=levels,
-        margin=margin,
-        primary=first,
+        margin=spec.margin,
+        primary=question.primary,
         findings=tuple(findings),
         excluded=tuple(dict.fromkeys(excluded)),
-        environment=environment.environment(runs.frame, levels),
-        values=environment.values(runs.frame, [outcome.metric for outcome in wanted]),
-        unmeasured=unmeasured,
-        missing_sensors=environment.missing_sensors(runs.frame),
+        environment=environment.environment(frame, levels),
+        values=environment.values(frame, [outcome.metric for outcome in question.outcomes]),
+        unmeasured=question.unmeasured,
+        missing_sensors=environment.missing_sensors(frame),
         warnings=(
-            *(*environment.warnings(runs.frame), *extended.warnings(runs.frame)),
-            *(*busy.flagged(runs.frame), *busy.repeated(runs.excluded), *order.warnings(orders)),
+            *(*environment.warnings(frame), *extended.warnings(frame)),
+            *(*busy.flagged(frame), *busy.repeated(runs.excluded), *order.warnings(orders)),
         ),
-        n_runs=len(runs.frame),
+        n_runs=len(frame),
         summaries=summaries(findings),
-        rests_on=environment.rests_on(runs.frame),
-        times_to_accuracy={} if turns.taken(runs.frame) else environment.times_to_accuracy(runs.frame),
-        training_ends=environment.values(runs.frame, [TOTAL])[TOTAL] if TOTAL in runs.frame.columns else (),
-        profiled=environment.values(runs.frame, [name for name in runs.frame.columns if name.startswith(PROFILED)]),
-        checks=environment.values(runs.frame, [name for name in runs.frame.columns if name.startswith(CHECKS)]),
+        rests_on=environment.rests_on(frame),
+        times_to_accuracy={} if turns.taken(frame) else environment.times_to_accuracy(frame),
+        training_ends=environment.values(frame, [TOTAL])[TOTAL] if TOTAL in frame.columns else (),
+        profiled=environment.values(frame, beginning(PROFILED)),
+        checks=environment.values(frame, beginning(CHECKS)),
     )
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A spec with what the runs have of it.
+
+    Attributes:
+        outcomes: those that a run has, in the report's order.
+        unmeasured: those asked for that none has.
+        values: a row a run, all its metrics as numbers, requested or not.
+        kinds: `ratio` or `difference`, of each metric.
+    """
+
+    spec: ComparisonSpec
+    outcomes: Sequence[Outcome]
+    unmeasured: tuple[str, ...]
+    primary: tuple[str, ...]
+    values: pd.DataFrame
+    kinds: Mapping[str, str]
+
+
+def _question(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> _Question:
+    others = {*query.FIRST, *pairing.OWN, *(pairing.column_of(table, name) for name in (spec.factor, *spec.strata))}
+    metrics = [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
+    asked = sorted(metrics, key=place) if spec.outcomes is None else list(spec.outcomes)
+    check_outcomes([one for one in asked if isinstance(one, str) and one not in frame.columns], metrics)
+    known = [outcome_of(one) if isinstance(one, str) else one for one in asked]
+    there = [one for one in known if one.metric in frame.columns and frame[one.metric].notna().any()]
+    outcomes = sorted(there, key=lambda one: place(one.metric))
+    unmeasured = tuple(one.metric for one in known if one not in outcomes)
+    primary = declared(spec.primary, [one.metric for one in outcomes], unmeasured)
+    kinds = {metric: outcome_of(metric).kind for metric in metrics} | {one.metric: one.kind for one in outcomes}
+    values = pd.DataFrame({metric: environment.numbers(frame, metric) for metric in kinds}, frame.index)
+    return _Question(spec, outcomes, unmeasured, primary, values, kinds)
 
 
 def _decided(findings: Iterable[Finding], primary: Sequence[str], levels: Sequence[str]) -> list[Finding]:
@@ -117,32 +146,17 @@ def _decided(findings: Iterable[Finding], primary: Sequence[str], levels: Sequen
     return sorted(decided, key=lambda f: (natural(f.row.stratum), not f.primary, place(f.row.metric), at[f.row.a], at[f.row.b]))
 
 
-def _baseline(wanted: str | None, levels: Sequence[str], factor: str) -> str:
-    if wanted is not None and str(wanted) not in levels:
-        raise WrongCall(f"no run has {factor}={wanted}, the baseline; have {', '.join(levels) or 'no level at all'}")
+def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
+    """Return the levels, the baseline first."""
+    baseline = spec.baseline
+    if baseline is not None and str(baseline) not in levels:
+        have = ", ".join(levels) or "no level at all"
+        raise WrongCall(f"no run has {spec.factor}={baseline}, the baseline; have {have}")
     if len(levels) < 2:
-        have = f"{factor}={levels[0]}" if levels else f"no {factor}"
+        have = f"{spec.factor}={levels[0]}" if levels else f"no {spec.factor}"
         raise WrongCall(f"only one side: all runs have {have}; a comparison needs two levels")
-    return str(wanted) if wanted is not None else levels[0]
-
-
-def _metrics(frame: pd.DataFrame, named: Set[str]) -> list[str]:
-    """Return the metrics that at least one run has. named: columns that the call itself names."""
-    others = {*query.FIRST, *pairing.OWN, *named}
-    return [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
-
-
-def _outcomes(
-    frame: pd.DataFrame, wanted: Iterable[str | Outcome] | None, metrics: Sequence[str]
-) -> tuple[list[Outcome], tuple[str, ...]]:
-    """Outcomes that a run has, in the report's order; and those asked for that none has."""
-    if wanted is None:
-        return [outcome_of(metric) for metric in sorted(metrics, key=place)], ()
-    asked = list(wanted)
-    check_outcomes([one for one in asked if isinstance(one, str) and one not in frame.columns], metrics)
-    known = [outcome_of(one) if isinstance(one, str) else one for one in asked]
-    there = [one for one in known if one.metric in frame.columns and frame[one.metric].notna().any()]
-    return sorted(there, key=lambda one: place(one.metric)), tuple(one.metric for one in known if one not in there)
+    first = levels[0] if baseline is None else str(baseline)
+    return (first, *(level for level in levels if level != first))
 
 
 def _is_metric(column: pd.Series, name: str) -> bool:
@@ -150,21 +164,6 @@ def _is_metric(column: pd.Series, name: str) -> bool:
     if name.startswith(("params.", "tags.", *HIDDEN)) or not column.notna().any():
         return False
     return "/" in name or pd.api.types.infer_dtype(column, skipna=True).startswith(_NUMERIC)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What is asked of every pair of levels.
-
-    values: a row a run, all its metrics as numbers, requested or not.
-    kinds: `ratio` or `difference`, of each metric.
-    """
-
-    factor: str
-    margin: float
-    allowed_to_differ: Sequence[str]
-    values: pd.DataFrame
-    kinds: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -176,28 +175,30 @@ class _Compared:
     order: Order | None = None
 
 
-def _compare(frame: pd.DataFrame, a: str, b: str, outcomes: Sequence[Outcome], asked: _Asked) -> Iterator[_Compared]:
-    """One pair of levels in every stratum of what was asked for; in one, where nothing can be compared."""
-    both = frame[frame["level"].isin([a, b])]
+def _compare(frame: pd.DataFrame, a: str, b: str, question: _Question) -> Iterator[_Compared]:
+    """Compare one pair of levels in every stratum of what was asked for; in one, where nothing can be compared."""
+    both, spec = frame[frame["level"].isin([a, b])], question.spec
     group = str(frame["group"].iloc[0])
+    outcomes = [outcome for outcome in question.outcomes if frame[outcome.metric].notna().any()]
 
     def blank(stratum: str) -> list[Finding]:
-        return [Finding(_blank(outcome, asked.factor, a, b, asked.margin, stratum), outcome) for outcome in outcomes]
+        return [Finding(_blank(outcome, spec, a, b, stratum), outcome) for outcome in outcomes]
 
-    if why := _missing_side(both, a, b) or pairing.incomparable(both, asked.factor, asked.allowed_to_differ):
+    missing = [level for level in (a, b) if not (both["level"] == level).any()]
+    why = f"no usable run of {' or '.join(missing)}" if missing else ""
+    if why := why or pairing.incomparable(both, spec.factor, spec.allowed_to_differ):
         yield _Compared([_refused(one, why) for one in blank(group)], [])
         return
     parts, alone = pairing.inside_strata(both, a, b)
     yield _Compared([], alone)
     for part in parts:
         names = part["stratum"].unique()
-        stratum = str(names[0]) if len(names) == 1 else group
-        yield _inside(part, a, b, blank(stratum), asked)
+        yield _inside(part, a, b, blank(str(names[0]) if len(names) == 1 else group), question)
 
 
-def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked: _Asked) -> _Compared:
+def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], question: _Question) -> _Compared:
     """One pair of levels in one stratum."""
-    first, second, excluded, why = pairing.pairs(runs, a, b, asked.factor)
+    first, second, excluded, why = pairing.pairs(runs, a, b, question.spec.factor)
     if why:
         return _Compared([_refused(one, why) for one in blank], excluded)
     ran = None if runs["apart"].any() else order.of_pairs(first, second)
@@ -211,8 +212,8 @@ def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], asked:
         np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy()),
         looks.of_runs(runs),
     )
-    means = _means(paired, asked)
-    sides = (asked.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
+    means = _means(paired, question)
+    sides = (question.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
     took_turns = turns.taken(first, second)
     for one, *values in zip(blank, *sides, strict=True):
         if took_turns and (why := turns.refused(one.row.metric)):
@@ -230,15 +231,10 @@ def _refused(finding: Finding, why: str) -> Finding:
     return replace(finding, row=replace(finding.row, reason=why, no_estimate=NoEstimate.NOT_COMPARABLE))
 
 
-def _missing_side(both: pd.DataFrame, a: str, b: str) -> str:
-    missing = [level for level in (a, b) if not (both["level"] == level).any()]
-    return f"no usable run of {' or '.join(missing)}" if missing else ""
-
-
-def _blank(outcome: Outcome, factor: str, a: str, b: str, margin: float, stratum: str) -> Row:
+def _blank(outcome: Outcome, spec: ComparisonSpec, a: str, b: str, stratum: str) -> Row:
     return Row(
         metric=outcome.metric,
-        factor=factor,
+        factor=spec.factor,
         a=a,
         b=b,
         n_blocks=0,
@@ -249,7 +245,7 @@ def _blank(outcome: Outcome, factor: str, a: str, b: str, margin: float, stratum
         p=None,
         p_holm=None,
         effect_size=None,
-        margin=margin if outcome.margin is None else outcome.margin,
+        margin=spec.margin if outcome.margin is None else outcome.margin,
         equivalent=None,
         minimum_detectable=None,
         verdict=NOT_COMPARABLE,
@@ -271,17 +267,17 @@ class _Paired:
     looks: Looks
 
 
-def _means(paired: _Paired, asked: _Asked) -> dict[str, tuple[MeanDistribution | None, ...]]:
+def _means(paired: _Paired, question: _Question) -> dict[str, tuple[MeanDistribution | None, ...]]:
     """Return the distribution of every metric's mean at every look; None where it is constant."""
     in_time = np.argsort(paired.sequence, kind="stable")
-    sides = [asked.values.loc[side.index].to_numpy()[in_time].T for side in paired.runs]
-    found: dict[str, tuple[MeanDistribution | None, ...]] = dict.fromkeys(asked.kinds, ())
+    sides = [question.values.loc[side.index].to_numpy()[in_time].T for side in paired.runs]
+    found: dict[str, tuple[MeanDistribution | None, ...]] = dict.fromkeys(question.kinds, ())
     for look in paired.looks.one_by_one() or (FIXED,):
         past = np.ones(len(in_time), dtype=bool)
         if look.blocks:
             past = paired.blocks[in_time].astype(float) <= look.blocks[-1]
         series = {}
-        for (metric, kind), a, b in zip(asked.kinds.items(), *sides, strict=True):
+        for (metric, kind), a, b in zip(question.kinds.items(), *sides, strict=True):
             finite = past & np.isfinite(a) & np.isfinite(b)
             if (shifts := _varying(a[finite], b[finite], kind)) is not None:
                 series[metric] = shifts
@@ -376,7 +372,7 @@ def _estimated(
     tests = tested is not None
     tost_p = float(had.one_sided(tested.p_within(bound))) if tested else None
     within = tost_p < ALPHA if tost_p is not None else bool(abs(shifts.mean()) < bound)
-    second = estimates.hodges_lehmann(shifts, had.confidence)
+    second, exact = estimates.hodges_lehmann(shifts, had.confidence), significance.permutation_p(shifts)
     interval = _back(interval, ratio)
     superior = estimates.a12(a, b)
     return Finding(
@@ -399,7 +395,7 @@ def _estimated(
         b_value=b_value,
         hodges_lehmann=_back(second, ratio),
         signed_rank_p=float(had.p(significance.signed_rank(shifts).p)) if tests else None,
-        permutation_p=_permutation_p(shifts, had) if tests else None,
+        permutation_p=None if exact is None or not tests else float(had.p(exact)),
         tost_p=tost_p,
         cliffs_delta=2 * superior - 1,
         means=means,
@@ -420,11 +416,6 @@ def _widening(interval: Estimate, shifts: Floats, mean: MeanDistribution, confid
             cause = Widening.SKEWNESS
     fields = {"autocorrelation": float(mean.autocorrelation), "autocorrelation_weight": weight}
     return {**fields, "widening": times, "widened_by": str(cause)}
-
-
-def _permutation_p(shifts: Floats, had: Looks) -> float | None:
-    found = significance.permutation_p(shifts)
-    return None if found is None else float(had.p(found))
 
 
 def _too_few(blocks: int) -> str:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from experiments.comparison import analyses, compare
 from experiments.comparison.analyses import Evidence
-from experiments.comparison.report.canvas import STYLE, WIDTH_INCHES, Drawing, tick
+from experiments.comparison.report.canvas import STYLE, WIDTH_INCHES, Drawing
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.findings import Comparison, Edge
 from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP
@@ -30,7 +30,7 @@ from tests.experiments.comparison.test_looks import SETTLED, frame
 UNITS = r"(µs|ms|s|min|h|bytes|KiB|MiB|GiB|mJ|J|kJ|W|°C|%|points|nats|examples/s|images/s|margins|share|ratio|blocks|epoch|order)"
 ALL = {
     *("forest", "differences", "looks", "learning", "times_to_accuracy", "blocks", "latencies", "profile", "batches", "memory"),
-    *("frontier", "ranks", "order", "sensors"),
+    *("frontier", "ranks", "order"),
 }
 Rich = tuple[Comparison, list[RawRun]]
 
@@ -113,14 +113,6 @@ def test_a_range_of_decades_is_shown_on_a_logarithmic_axis() -> None:
     for found, scale in ((wide()[0], "log"), (rich()[0], "linear")):
         canvas = next(canvas for drawing, canvas in painted(found) if drawing.name == "blocks")
         assert canvas.axes[0].get_yscale() == scale
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [(0.002, "0.002"), (1.5, "1.5"), (0.33, "0.33"), (4_096, "4,096"), (3e7, "3·10⁷"), (1e-9, "10⁻⁹"), (0, "0")],
-)
-def test_a_tick_is_written_as_people_do(value: float, told: str) -> None:
-    assert tick(value) == told
 
 
 def test_unknown_metrics_say_that_they_have_no_unit() -> None:

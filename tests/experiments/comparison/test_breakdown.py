@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure as Canvas
 
 from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence, breakdown, training_speed
@@ -82,24 +81,6 @@ def test_what_is_no_cost_in_every_run_is_none(most: float, last: float) -> None:
         table.loc[rows.index[-1], "profile/profiler_cost_ratio"] = last
     table.loc[0, "profile/profiler_cost_ratio"] = np.nan  # the run that was not profiled
     assert {one.cost for one in breakdowns(compare(table, strata=("model",)))} == {None}
-
-
-def test_a_bar_is_as_long_as_the_step_and_each_network_has_a_panel() -> None:
-    comparison = compare(profiled(), strata=("model",))
-    drawn = breakdown.figure(Evidence(comparison))
-    assert drawn
-    assert drawn.name == "profile"
-    bars = [one for one in breakdowns(comparison) if one.stratum == "model=gnmt"]
-    axes = Canvas().add_subplot()
-    breakdown._bars(axes, bars)
-    by_level = {round(bar.get_y() + bar.get_height() / 2): 0.0 for bar in axes.patches}
-    for bar in axes.patches:
-        place = round(bar.get_y() + bar.get_height() / 2)
-        assert bar.get_x() == pytest.approx(by_level[place])
-        by_level[place] += bar.get_width()
-    assert list(by_level.values()) == pytest.approx([1_000 * one.step_seconds for one in bars])
-    assert axes.get_xlabel() == "time, ms"
-    assert breakdown.figure(Evidence(compare(frame()))) is None
 
 
 def test_what_was_to_be_compiled_and_was_not_stands_on_top(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts import outlook
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, STEP, frame, paired
 from tests.experiments.comparison.test_power import OPEN
-from tests.experiments.comparison.test_strata import machines
 
 TAGS = {
     "cpu": "2 × Xeon",
@@ -137,27 +136,6 @@ def test_blocks_are_offered_for_the_outcomes_that_they_are_planned_for() -> None
     assert advice.what == f"{blocks} more blocks (for median inference latency)"
 
 
-def _said_of(factors: Sequence[float], *more: pd.DataFrame) -> str:
-    table = pd.concat([machines(factors), *more])
-    comparison = compare(table, outcomes=[RATE], primary=[RATE], strata=["machine"], baseline="pytorch")
-    return cards.of(comparison, "A study").answer
-
-
-def test_strata_that_are_settled_are_told_where_all_together_are_not() -> None:
-    """Three machines are slower and one is faster: sure of it each, and together of nothing."""
-    said = _said_of([1.2, 1.25, 1.3, 0.8])
-    assert said.startswith("In 3 of 4 machines TensorFlow trains slower than PyTorch (1.20× to 1.30×), in 1 faster; together")
-    assert "; together not settled after 8 blocks: TensorFlow trains between " in said
-    two = _said_of([1.2, 1.3])
-    assert two.startswith("In 2 of 2 machines TensorFlow trains slower than PyTorch (1.20× to 1.30×); together no verdict")
-
-
-def test_strata_are_counted_only_where_they_do_not_say_what_all_say() -> None:
-    assert _said_of([1.2, 1.25, 1.3]).endswith("slower than PyTorch.")
-    noisy = frame(seed=1, factors={"tensorflow": 1.1}, campaign="c9", spread=0.3).assign(machine="m9", team="red")
-    assert _said_of([1.2, 1.25, 1.3], noisy).endswith("slower than PyTorch (in 3 of 4 machines slower, in 1 not settled).")
-
-
 def test_a_loss_of_quality_is_in_the_head_though_it_is_exploratory() -> None:
     """Five points of accuracy are lost, which nobody declared; half a point is none."""
     rng = np.random.default_rng(1)
@@ -170,21 +148,6 @@ def test_a_loss_of_quality_is_in_the_head_though_it_is_exploratory() -> None:
         assert ("Quality differs (exploratory): validation accuracy of TensorFlow is 0.05" in answer) is bool(said)
     declared = compare(table, baseline="pytorch", primary=[RATE, "val/accuracy"])
     assert "exploratory" not in cards.of(declared, "A study").answer
-
-
-def test_a_verdict_of_one_campaign_says_so_and_one_of_several_does_not() -> None:
-    one = frame(factors={"tensorflow": 1.2}, blocks=8)
-    said = cards.of(compare(one, baseline="pytorch", outcomes=[RATE]), "A study").answer
-    assert said.startswith("In this campaign TensorFlow trains 1.")
-    others = [frame(factors={"tensorflow": 1.2}, blocks=8, campaign=f"c{at}", seed=at) for at in (2, 3)]
-    several = compare(pd.concat([one, *others]), baseline="pytorch", outcomes=[RATE])
-    assert len(several.rests_on["campaigns"]) == 3
-    assert "this campaign" not in cards.of(several, "A study").answer
-    unsettled = compare(frame(blocks=6, spread=0.1), baseline="pytorch", outcomes=[LATENCY], primary=[LATENCY])
-    assert cards.of(unsettled, "A study").answer.startswith("Not settled after 6 blocks")
-    table = paired([1.0] * 8, list(np.exp(OPEN)), LATENCY).assign(campaign="c1")
-    size_open = compare(table, outcomes=[LATENCY], primary=[LATENCY])
-    assert cards.of(size_open, "A study").answer.startswith("In this campaign b answers ")
 
 
 @pytest.mark.parametrize(("hours", "spread"), [(0.25, 0.5), (25.0, 0.06)])

@@ -11,16 +11,15 @@ import pandas as pd
 import pytest
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure as Canvas
 
 from experiments.comparison import analyses, compare
-from experiments.comparison.analyses import Evidence, batch_sizes, intervals, runs, steps
+from experiments.comparison.analyses import Evidence, intervals, latencies, runs
 from experiments.comparison.judgement import write
 from experiments.comparison.report import canvas
 from experiments.comparison.verdicts.findings import Control
 from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP, frame
-from tests.experiments.comparison.steps import HEAT, raw_runs
+from tests.experiments.comparison.steps import raw_runs
 from tests.experiments.comparison.test_batch_sizes import _with_inference, _workloads
 from tests.experiments.comparison.test_report import _checked
 
@@ -45,7 +44,7 @@ def test_with_everything_there_are_all_figures_and_all_are_valid_svg():
     table = _workloads(3)
     table = _with_inference(table)
     found = _drawn(table, strata=("workload",), raw=raw_runs(table, strata=("workload",), maximum=9))
-    names = ["forest", "differences", "blocks", "latencies", "batches", "memory", "ranks", "order", "sensors"]
+    names = ["forest", "differences", "blocks", "latencies", "batches", "memory", "ranks", "order"]
     assert list(found) == names
     for one in found.values():
         ET.fromstring(one.svg)
@@ -57,21 +56,20 @@ def _evidence(table: pd.DataFrame, raw=()) -> Evidence:
     return Evidence(compare(table), table, raw)
 
 
-def test_no_sensor_no_requests_no_figure():
+def test_no_requests_no_figure():
     table = frame()
-    without = [replace(run, phases={"train": run.phases["train"]}) for run in raw_runs(table, sensors=False)]
+    without = [replace(run, phases={"train": run.phases["train"]}) for run in raw_runs(table)]
     evidence = _evidence(table, without)
-    assert steps.sensors(evidence) is steps.latencies(evidence) is None
+    assert latencies.figure(evidence) is None
 
 
 def test_one_side_without_steps_or_values_is_no_obstacle():
     table = frame(levels=["a", "b", "c"])
     table.loc[table["framework"] == "b", LATENCY] = np.nan
     table.loc[table["framework"] == "c", ["status", "outcome"]] = ["FAILED", "failed"]
-    raw = [replace(run, sensors={HEAT: run.sensors[HEAT]}) if run.level == "a" else run for run in raw_runs(table, maximum=6)]
-    raw = [replace(run, phases={}) if run.level == "b" else run for run in raw]
+    raw = [replace(run, phases={}) if run.level == "b" else run for run in raw_runs(table, maximum=6)]
     evidence = _evidence(table, raw)
-    assert all(maker(evidence) for maker in (steps.latencies, steps.sensors, runs.by_level))
+    assert all(maker(evidence) for maker in (latencies.figure, runs.by_level))
 
 
 def _axes():
@@ -104,28 +102,9 @@ def test_marks_stand_at_the_earned_percentiles_alone():
     for requests, marks in ((400, 3), (100, 2), (20, 1)):
         axes = _axes()
         found = [run for run in raw_runs(table, requests=requests) if run.level == "pytorch"]
-        steps._ecdf(axes, found, 1, {"pytorch": "#000000"}, "")
+        latencies._ecdf(axes, found, 1, {"pytorch": "#000000"}, "")
         assert len(axes.collections) == marks
         assert len(axes.lines) == 2
-
-
-def test_a_long_tail_is_kept_where_a_line_is_thinned():
-    values = np.random.default_rng(0).lognormal(size=5_000)
-    xs, shares = steps._steps(values)
-    assert len(xs) <= steps.POINTS_A_LINE
-    assert (xs[0], xs[-1]) == (values.min(), values.max())
-    assert np.interp(0.99, shares, xs) == pytest.approx(np.quantile(values, 0.99), rel=0.05)
-
-
-def test_a_limit_is_ringed():
-    table = _with_inference(frame(blocks=10))
-    comparison = compare(table)
-    curves = batch_sizes.curves(comparison, 1)
-    axes = _axes()
-    colours = canvas.colours_of(comparison.levels)
-    batch_sizes._against_size(axes, curves, colours, of_time=False)
-    rings = [one for one in axes.collections if isinstance(one, PathCollection)]
-    assert len(rings) == sum(curve.limit is not None for curve in curves) == 2
 
 
 @pytest.mark.parametrize("top", [3.0, 3e7])
@@ -200,7 +179,7 @@ def test_the_page_with_everything_needs_nothing_from_outside(told):
     assert "http" not in page
     assert len(found.ids) == len(set(found.ids))
     assert {one[1:] for one in found.references} <= set(found.ids)
-    assert page.count("data:image/svg+xml;base64,") == 8
+    assert page.count("data:image/svg+xml;base64,") == 7
 
 
 def test_runs_without_a_steady_state_are_counted_and_named(told):

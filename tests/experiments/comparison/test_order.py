@@ -79,12 +79,6 @@ def test_a_campaign_that_was_interrupted_inside_a_block_names_it():
     assert "block 3 (up to 12 hours lie between the two runs)" in line
 
 
-def test_runs_at_the_same_time_are_side_by_side():
-    """On a cluster all begin within a minute, in whatever order, and run for half of one."""
-    starts = {"pytorch": list(range(0, 800, 100)), "tensorflow": list(range(50, 850, 100))[::-1]}
-    assert not [line for line in told(timed(starts)).warnings if "side by side" in line]
-
-
 def test_over_strata_the_order_is_counted_together():
     """Six of six is a warning, eighteen of eighteen no accident: the whole is not said more boldly than its strata allow."""
     tables = [timed(side_by_side(6, 6), f"c{at}").assign(machine=f"m{at}") for at in range(3)]

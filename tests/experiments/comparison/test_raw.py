@@ -1,4 +1,4 @@
-"""Which runs are shown, and how their steps and sensors come back from a store and from files."""
+"""Which runs are shown, and how their steps and curves come back from a store and from files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from tests.experiments.comparison.steps import phase, raw_runs
 from tracking.errors import EvenhandError
 from tracking.records import Artifact, Metrics, Point, RunClosed, RunOpened
 from tracking.store import Store
-
-WATTS = "system/gpu_0_power_usage_watts"
 
 
 def test_all_runs_are_shown_where_they_are_few():
@@ -57,14 +55,16 @@ def test_more_levels_than_may_be_shown_are_cut():
     assert len(raw.shown(frame(levels=[f"l{at}" for at in range(20)], blocks=6), maximum=8)) == 8
 
 
-def test_only_sensors_that_a_run_has_are_asked_for():
-    table_ = frame(blocks=2).assign(**{WATTS: [90.0, np.nan, 91.0, 92.0], "system/cpu_utilization_percentage": 50.0})
-    assert [run.sensors for run in raw.shown(table_)] == [(WATTS,), (), (WATTS,), (WATTS,)]
+def test_only_series_that_a_run_has_are_asked_for():
+    several = frame(blocks=2, params={"epochs": "3"}).assign(**{"val/accuracy": [0.5, np.nan, 0.6, 0.7]})
+    expected = [("val/accuracy", "val/loss"), ("val/loss",), ("val/accuracy", "val/loss"), ("val/accuracy", "val/loss")]
+    assert [run.epochs for run in raw.shown(several)] == expected
+    assert {run.epochs for run in raw.shown(frame(blocks=2, params={"epochs": "1"}))} == {()}
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory, empty_store):
-    """Two runs on a real store, one with values and sensors; and the path of its values."""
+    """Two runs on a real store, one with values and a curve; and the path of its values."""
     tmp_path = tmp_path_factory.mktemp("campaign")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
@@ -79,20 +79,19 @@ def _stored(tmp_path, empty_store):
     path.parent.mkdir()
     seconds = (9.0, 0.5, 0.25, 0.125, 0.0625)
     requests = PhaseValues("inference_batch_4", (0.3, 0.1, 0.1), (4, 4, 4), 1)
-    ended = tuple(start / 1_000 + at for at in (17.0, 19.5, 19.875, 20.0, 20.0625))
-    write_values(path, [PhaseValues("train", seconds, (32,) * 5, 3, ended=ended), requests])
+    write_values(path, [PhaseValues("train", seconds, (32,) * 5, 3), requests])
     records = []
     for level in ("pytorch", "tensorflow"):
         tags = {"kind": "cell", "framework": level, "block": "0", "campaign": "c"}
-        records.append(RunOpened(level, start, "e", level, tags))
-    points = [Point(WATTS, 100.0 + at, at, start + 500 + 1_000 * at) for at in range(5)]
+        records.append(RunOpened(level, start, "e", level, tags, {"epochs": "5"}))
+    points = [Point("val/loss", 3.0 - at, at, start + 500 + 1_000 * at) for at in range(5)]
     records += [Metrics("pytorch", tuple(points)), Artifact("pytorch", "cells/values.parquet")]
     records += [RunClosed(level, start + 30_000, "ok") for level in ("pytorch", "tensorflow")]
     assert store.apply(records, tmp_path) == []
     return store, path
 
 
-def test_steps_and_sensors_come_back_from_a_store(campaign):
+def test_steps_and_curves_come_back_from_a_store(campaign):
     store, _ = campaign
     told: list[tuple[int, int]] = []
     shown = raw.shown(table(list(store.runs("e"))))
@@ -102,10 +101,8 @@ def test_steps_and_sensors_come_back_from_a_store(campaign):
     assert list(run.phases) == ["train", "inference_batch_4"]
     assert run.phases["train"].measured.tolist() == [0.125, 0.0625]
     assert list(raw.of_inference(run)) == [4]
-    assert run.sensors[WATTS].seconds.tolist() == [0.5, 1.5, 2.5, 3.5, 4.5]
-    assert run.sensors[WATTS].values.tolist() == [100.0, 101.0, 102.0, 103.0, 104.0]
-    assert run.warm_seconds == pytest.approx(19.875, abs=1e-6)  # the third step is the last of the warm-up
-    assert (found["tensorflow"].phases, found["tensorflow"].sensors, found["tensorflow"].trouble) == ({}, {}, "")
+    assert run.epochs["val/loss"].tolist() == [3.0, 2.0, 1.0, 0.0, -1.0]
+    assert (found["tensorflow"].phases, found["tensorflow"].epochs, found["tensorflow"].trouble) == ({}, {}, "")
 
 
 def test_steps_come_from_files_where_the_server_is_away(campaign, tmp_path):
@@ -119,17 +116,6 @@ def test_steps_come_from_files_where_the_server_is_away(campaign, tmp_path):
     assert by_level["tensorflow"].trouble.startswith("broken.parquet cannot be read")
     with pytest.raises(EvenhandError, match="cannot be read"):
         raw.read_values(tmp_path / "nothing.parquet")
-
-
-def test_files_without_clock_times_are_read_and_their_warm_up_is_unknown(campaign, tmp_path):
-    import pyarrow.parquet as pq
-
-    _, path = campaign
-    old = tmp_path / "old.parquet"
-    pq.write_table(pq.read_table(path).drop_columns(["ended_ms"]), old)
-    train = raw.read_values(old)["train"]
-    assert train.seconds.tolist() == raw.read_values(path)["train"].seconds.tolist()
-    assert raw._warm_seconds(train, 0) is None
 
 
 def test_percentiles_are_medians_over_the_runs_that_earned_them():

@@ -16,8 +16,7 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import intervals, survival
 from experiments.comparison.analyses.survival import Reached
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import STYLE
-from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.report.canvas import STYLE, ratio_ticks
 from experiments.comparison.verdicts.findings import Finding
 from experiments.workloads.captioning import samples
 from tests.experiments.comparison.campaigns import LOSS, RATE, RSS, STEP, frame, paired
@@ -57,7 +56,7 @@ def test_ticks_of_ratios_never_overlap(spread: float) -> None:
         canvas.subplots_adjust(left=0.35, right=0.8)  # as narrow as labels on both sides make it
         axes.set_xscale("log")
         axes.set_xlim(min(0.9, 1 / spread), max(1.1, spread))
-        intervals._ratio_ticks(axes)
+        ratio_ticks(axes.xaxis)
         canvas.canvas.draw()
     boxes = [one.get_window_extent() for one in axes.get_xticklabels() if one.get_text()]
     assert len(boxes) >= 2
@@ -105,16 +104,6 @@ def test_ends_of_intervals_are_rounded_outwards(
     ends: tuple[float, float], asked: dict[str, int], expected: tuple[float, float]
 ) -> None:
     assert wording.outwards(*ends, **asked) == expected
-
-
-def test_a_range_in_words_is_rounded_outwards() -> None:
-    """1 / .9412 is 1.0625, and 1.0731 the other way."""
-    open_ = replace(_finding(0.9412, 1.005, 1.0731), decision=Decision.OPEN)
-    assert wording._range(open_).split("between ")[1].startswith("1.07× faster and 1.08× slower")
-
-
-def test_tiny_differences_keep_their_digits() -> None:
-    assert wording.interval(_finding(-1e-9, 2e-9, 5e-9, LOSS)) == "−0.0000000010 to +0.0000000050 nats"
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.0213, "2.1 %"), (3.456, "350 %"), (2364.61, "over 10×")])

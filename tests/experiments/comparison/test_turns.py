@@ -65,10 +65,6 @@ def test_time_that_both_runs_of_a_block_share_counts_once(apart_ms: int, seconds
     assert seconds_of_a_block(table, table + apart_ms) == pytest.approx(seconds)
 
 
-def test_what_they_took_turns_in_is_not_told_as_their_surroundings() -> None:
-    assert "turns" not in {name for told in compare(in_turns()).environment.values() for name in told}
-
-
 def test_runs_without_the_setting_are_judged_as_ever() -> None:
     table = frame(blocks=8).assign(**{FIRST: 1.0})
     assert next(row for row in compare(table).rows if row.metric == FIRST).verdict == "deterministic"

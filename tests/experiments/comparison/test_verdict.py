@@ -244,18 +244,6 @@ def test_pairs_of_two_commits_are_not_comparable_and_the_reason_names_both(other
     assert told in found.reason
 
 
-def test_a_reason_names_everything_that_differs_inside_blocks():
-    table = frame()
-    b = table["framework"] == "tensorflow"
-    table["tags.commit"] = np.where(b, table["block"].map(lambda block: f"new {block % 2}"), "old")
-    table.loc[b & (table["block"] == 3), "tags.environment"] = "other"
-    assert row(compare(table)).reason == (
-        "no block holds both pytorch and tensorflow under the same conditions: "
-        "environments differ inside 1 block (pytorch e, tensorflow other); "
-        "commits differ inside 7 blocks (pytorch old, tensorflow new 0 and 1 more)"
-    )
-
-
 def test_settings_that_differ_apart_from_the_factor_are_not_pooled():
     table = pd.concat([frame(seed=1), frame(seed=2, campaign="c2", params={"batch_size": "64"})])
     found = compare(table)
@@ -489,10 +477,6 @@ def test_outcomes_are_known_by_their_key(metric, kind, better, words):
     assert (found.metric, found.kind, found.better, found.words) == (metric, kind, better, words)
 
 
-def test_a_batch_size_is_told_in_the_label():
-    assert outcome("inference/batch_8/latency_seconds_p50").label == "median inference latency, batch 8"
-
-
 # ---- invariances
 
 
@@ -609,11 +593,6 @@ def test_rows_become_a_frame_with_the_keys_of_the_published_json():
         assert table[name].tolist() == [one[name] for one in published]
     assert table["estimate"].tolist() == [one["estimate"] for one in published]
     assert np.isnan(table.loc[table["metric"] == LOSS, "p"].item())  # nothing to test: missing, not zero
-
-
-def test_without_an_outcome_the_frame_has_its_columns_and_no_row():
-    empty = judged(ComparisonSpec(outcomes=["energy/joules"]), frame()).to_frame()
-    assert (len(empty), "verdict" in empty.columns) == (0, True)
 
 
 def test_importing_the_package_is_cheap():
