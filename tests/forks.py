@@ -43,7 +43,7 @@ COMMON = ("numpy", "pyarrow.parquet", "PIL.Image", "models.parity", "experiments
 # What they import later, some of it a framework would look for: pyarrow brings pandas when it writes the first table.
 _WORKLOADS = {"captioning": "check extract train captioner", "classification": "train classifier"}
 _WORKLOADS |= {"distributed": "check measure"}
-_WORKLOADS |= dict.fromkeys(("grid", "training_speed", "graphs", "convolutions"), "measure")
+_WORKLOADS |= dict.fromkeys(("grid", "training_speed"), "measure")
 AFTERWARDS = (
     *("numpy.ma", "numpy.random", "pandas", "psutil", "pyarrow.compute", "sacrebleu", "tracking.sensors"),
     *(f"experiments.workloads.{name}.{module}" for name, modules in _WORKLOADS.items() for module in modules.split()),
