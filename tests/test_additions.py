@@ -198,13 +198,13 @@ kind = studies.load("own").settings
 assert "remark" in settings.immaterial(kind) and "remark" in studies.immaterial()
 assert "remark" not in settings.searchable(kind) and "batch_size" in settings.searchable(kind)
 """
-    done = run(source, os.environ, "-c", script)
+    done = run(source, os.environ, "-B", "-c", script)
     assert done.returncode == 0, done.stderr
     path = source / "experiments/studies/own.py"
     own = path.read_text()
     for right, wrong in {"title=": "titel=", '"epochs": 1': '"epoch": 1', "primary=()": 'primary=("val/acuracy",)'}.items():
         path.write_text(own.replace(right, wrong))
-        done = run(source, os.environ, "-c", script)
+        done = run(source, os.environ, "-B", "-c", script)
         assert "TypeError" in done.stderr.splitlines()[-1], done.stderr
 
 

@@ -47,18 +47,15 @@ def _time(found: Forecast) -> Iterator[str]:
         yield f"time       not known: no journal here has a cell with these settings that ended well {where}"
         return
     known = sum(map(len, found.seconds.values()))
+    campaigns = f"{found.campaigns} earlier campaign{'s' * (found.campaigns > 1)}"
     least = "at least " if found.unknown else "about "
     for blocks in found.looks:
         middle, low, high = map(durations.told, found.seconds_of(blocks))
         bounds = "" if found.unknown else f" ({low} to {high}, if all were as short or as long as any)"
         yield f"time       {least}{middle} for {wording.blocks(blocks)}{bounds}"
-    yield f"           by {known:,} cells of {_campaigns(found)} with these settings on this machine; preparation comes on top"
+    yield f"           by {known:,} cells of {campaigns} with these settings on this machine; preparation comes on top"
     if found.unknown:
         yield f"           not in it, since there is no such cell: {', '.join(found.unknown)}"
-
-
-def _campaigns(found: Forecast) -> str:
-    return f"{found.campaigns} earlier campaign{'s' * (found.campaigns > 1)}"
 
 
 def _disk(found: Forecast) -> Iterator[str]:

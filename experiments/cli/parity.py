@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
     environment = devices.environment_on(device, os.environ)
     store = Store()
     store.check()
-    began_ms = _now_ms()
+    began_ms = clock.now_ms()
     found: list[Row] = []
     failed: list[str] = []
     for done, model in enumerate(wanted):
@@ -114,11 +114,11 @@ def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
     by_pair: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in found:
         by_pair.setdefault((row.model, row.framework, row.reference), {})[row.quantity] = row
-    return [(*pair, *_errors(of_pair), _verdict(of_pair)) for pair, of_pair in by_pair.items()]
-
-
-def _errors(by_quantity: Mapping[str, Row]) -> list[str]:
-    return [_error([by_quantity[name] for name in names]) for names in HEADS.values()]
+    lines: list[tuple[str, ...]] = []
+    for pair, of_pair in by_pair.items():
+        errors = [_error([of_pair[name] for name in names]) for names in HEADS.values()]
+        lines.append((*pair, *errors, "equal" if all(row.equal for row in of_pair.values()) else "DIFFERENT"))
+    return lines
 
 
 def _error(rows: Sequence[Row]) -> str:
@@ -129,10 +129,6 @@ def _error(rows: Sequence[Row]) -> str:
     return "equal" if all(row.equal for row in rows) else "DIFFERENT"
 
 
-def _verdict(of_pair: Mapping[str, Row]) -> str:
-    return "equal" if all(row.equal for row in of_pair.values()) else "DIFFERENT"
-
-
 def _kept(store: Store, settings: Parity, judged: Judged, began_ms: int) -> str:
     """The run in MLflow: errors as metrics, the table as files and in its description."""
     origin, told = uuid.uuid4().hex, judged.troubles or ["every network computes the same in every framework"]
@@ -140,12 +136,16 @@ def _kept(store: Store, settings: Parity, judged: Judged, began_ms: int) -> str:
     tags |= provenance.environment_tags(frameworks.distributions()) | source("parity", provenance.commit())
     params = {name: text for name, text in settings_.as_text(settings).items() if text}
     text = "\n".join(["### Found", *(f"- {line}" for line in told), "", as_markdown(judged.rows)])
-    points = tuple(Point(_key(row), row.error, 0, _now_ms()) for row in judged.rows if row.compared and math.isfinite(row.error))
+    points = tuple(
+        Point(_key(row), row.error, 0, clock.now_ms()) for row in judged.rows if row.compared and math.isfinite(row.error)
+    )
     records: list[Record] = [
         Metrics(origin, points),
         Artifact(origin, ".", ""),
         Tags(origin, {"verdict": "; ".join(told)[:1_000], **note(text)}),
-        RunClosed(origin, _now_ms(), RunOutcome.FAILED if judged.failed else RunOutcome.OK, "; ".join(judged.failed)[:1_000]),
+        RunClosed(
+            origin, clock.now_ms(), RunOutcome.FAILED if judged.failed else RunOutcome.OK, "; ".join(judged.failed)[:1_000]
+        ),
     ]
     files = {
         "parity.md": as_markdown(judged.rows),
@@ -169,10 +169,6 @@ def _as_csv(found: Sequence[Row]) -> str:
         *("error", "limit", "compared", "vanishing", "equal", "device"),
     )
     return spreadsheet.as_csv([header, *([getattr(row, name) for name in header] for row in found)])
-
-
-def _now_ms() -> int:
-    return clock.now_ms()
 
 
 __all__ = ["Judged", "as_markdown", "parity", "table"]

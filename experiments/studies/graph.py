@@ -84,7 +84,8 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     check_count(settings, settings.models, (*settings.frameworks, *without, *settings.alone))
     programs: list[tuple[str, str, tuple[str, ...]]] = [(name, name, ()) for name in settings.frameworks]
     programs += [(f"without {name}", BASELINE, (name,)) for name in without]
-    programs += [(f"only {name}", BASELINE, _all_but(name)) for name in settings.alone]
+    switches = (*SINGLE, *OTHER_GRAPH_OPTIMIZERS)
+    programs += [(f"only {name}", BASELINE, tuple(one for one in switches if one != name)) for name in settings.alone]
     return tuple(
         Treatment(
             f"{program} · {model}",
@@ -96,10 +97,6 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         for model in settings.models
         for program, framework, off in programs
     )
-
-
-def _all_but(name: str) -> tuple[str, ...]:
-    return tuple(one for one in (*SINGLE, *OTHER_GRAPH_OPTIMIZERS) if one != name)
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:

@@ -21,6 +21,7 @@ from models.contract import ModelError
 from models.frameworks.devices import onednn
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
+from tracking.errors import WrongCall
 
 QUICK = {"size": "tiny", "models": "deepspeech2", "batch_sizes": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
 
@@ -86,3 +87,10 @@ def test_what_is_a_cpus_is_refused_on_a_gpu() -> None:
     assert onednn("fixed", "cuda") is None
     with pytest.raises(ModelError, match="conv_algorithm 'plain' is a CPU's; on cuda use profiled, heuristic or fixed"):
         onednn("plain", "cuda")
+
+
+def test_jax_has_nothing_to_choose_on_a_cpu() -> None:
+    given = {"frameworks": "pytorch,keras-jax", "device": "cpu"}
+    settings = parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given)
+    with pytest.raises(WrongCall, match="frameworks=keras-jax: JAX's kernels on a CPU are not oneDNN's"):
+        conv_algorithm.treatments(settings)

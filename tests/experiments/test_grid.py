@@ -138,15 +138,6 @@ def test_inference_is_measured_where_training_does_not_fit(place: Place) -> None
     )
 
 
-@pytest.mark.slow
-def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
-    sizes = {"batch_sizes": "2,8000", "memory_limit": "2500MB", "phases": "inference"}
-    done = run(place, frameworks="tensorflow", **sizes)
-    assert done.returncode == 3, done.stdout + done.stderr
-    outcomes = {cell.data.params["batch_size"]: cell.data.tags["outcome"] for cell in cells(place)}
-    assert outcomes == {"2": "ok", "8000": "out_of_memory"}
-
-
 def treatment(size: int, framework: str = "pytorch", model: str = "m") -> Treatment:
     settings = {"model": model, "batch_size": size, "phases": ("inference", "train")}
     return Treatment(f"{framework} {size}", framework, settings=settings)

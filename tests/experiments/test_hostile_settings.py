@@ -30,14 +30,15 @@ KINDS: dict[str, tuple[type[Any], Mapping[str, Any]]] = {
 }
 
 
-def _of(*kinds: type) -> list[tuple[str, str]]:
-    """(command, setting) of every setting that holds one of these types, or several of one."""
-    found = []
+def _of(*kinds: type) -> list[tuple[str, dataclasses.Field[Any]]]:
+    """Every setting that holds one of these types, or several of one, with an entry that has it; an inherited one once."""
+    found: dict[int, tuple[str, dataclasses.Field[Any]]] = {}
     for name, (kind, _) in KINDS.items():
-        for setting, hint in typing.get_type_hints(kind).items():
-            if (typing.get_args(hint) or (hint,))[0] in kinds:
-                found.append((name, setting))
-    return found
+        hints = typing.get_type_hints(kind)
+        for field in settings.for_users(kind):
+            if (typing.get_args(hints[field.name]) or (hints[field.name],))[0] in kinds:
+                found.setdefault(id(field), (name, field))
+    return list(found.values())
 
 
 NUMBERS, TEXTS = _of(int, float), _of(str)
@@ -73,34 +74,26 @@ def _refused(name: str, given: dict[str, str]) -> None:
     assert len(message) < 400
 
 
-@pytest.mark.parametrize(("name", "setting"), NUMBERS)
-def test_every_number_has_bounds_and_keeps_them(name: str, setting: str) -> None:
-    rules = next(one.metadata for one in dataclasses.fields(KINDS[name][0]) if one.name == setting)
-    assert rules["minimum"] is not None
-    assert rules["maximum"] is not None
-    for text in HOSTILE_NUMBERS:
-        _refused(name, {setting: text})
+PATHS = ("x" * 300, "a/" * 2_040, "~nobody-here/x", "é" * 200 + ".pth", "circle/x")
 
 
-@pytest.mark.parametrize(("name", "setting"), TEXTS)
-def test_no_text_has_control_characters_or_no_end(name: str, setting: str) -> None:
-    for text in HOSTILE_TEXTS:
-        _refused(name, {setting: text})
+def test_every_number_has_bounds_and_keeps_them() -> None:
+    assert len(NUMBERS) > 60
+    for name, field in NUMBERS:
+        assert None not in (field.metadata["minimum"], field.metadata["maximum"]), field.name
+        for text in HOSTILE_NUMBERS:
+            _refused(name, {field.name: text})
 
 
-@pytest.mark.parametrize(
-    ("name", "setting"), [one for one in TEXTS if one[1] in ("data", "weights", "journal", "cache", "output")]
-)
-def test_every_path_is_one_that_there_could_be(tmp_path: Path, name: str, setting: str) -> None:
+def test_texts_paths_and_truth_values_are_what_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
-    for text in ("x" * 300, "a/" * 2_040, "~nobody-here/x", "é" * 200 + ".pth", str(tmp_path / "circle" / "x")):
-        _refused(name, {setting: text})
-
-
-@pytest.mark.parametrize(("name", "setting"), _of(bool))
-def test_truth_has_two_values(name: str, setting: str) -> None:
-    for text in ("", "2", "-1", "tru", "\x1b[2J", "x" * 5_000):
-        _refused(name, {setting: text})
+    for name, field in TEXTS:
+        for text in (*HOSTILE_TEXTS, *(PATHS if field.metadata["path"] else ())):
+            _refused(name, {field.name: text})
+    for name, field in _of(bool):
+        for text in ("", "2", "-1", "tru", "\x1b[2J", "x" * 5_000):
+            _refused(name, {field.name: text})
 
 
 def test_what_every_preset_says_is_within_the_bounds() -> None:
@@ -116,12 +109,10 @@ _VALUES = (
 
 
 @pytest.mark.parametrize("value", _VALUES, ids=lambda text: text[:12])
-@pytest.mark.parametrize("name", studies.available())
-def test_a_file_of_settings_is_held_to_the_same(tmp_path: Path, name: str, value: str) -> None:
+def test_a_file_of_settings_is_held_to_the_same(tmp_path: Path, value: str) -> None:
     path = tmp_path / "settings.json"
-    whole = [setting for study, setting in _of(int) if study == name]
-    for setting in whole:
-        path.write_text(f'{{"{setting}": {value}}}')
+    for name, field in ((name, field) for name, field in _of(int) if name in studies.available()):
+        path.write_text(f'{{"{field.name}": {value}}}')
         with pytest.raises(WrongCall) as caught:
             settings.parse(*KINDS[name], {"settings": str(path)})
         assert str(caught.value).isprintable()

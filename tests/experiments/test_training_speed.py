@@ -106,12 +106,6 @@ def test_a_ratio_below_one_lies_in_its_own_interval() -> None:
     assert low < float(str(estimate).rstrip("×")) < high < 1
 
 
-def test_every_network_gets_the_batch_that_the_paper_gives_it() -> None:
-    settings = training_speed.Settings(size="tiny")
-    counts = prepare.prepare(settings, lambda *_: None).dataset.counts
-    assert counts == {f"batch of {name}": rows for name, rows in zip(settings.models, (64, 64, 64, 32, 20, 32, 32), strict=True)}
-
-
 def test_networks_of_images_take_the_papers_batches_and_pictures() -> None:
     settings = training_speed.Settings()
     assert [settings.rows(name)[0] for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]

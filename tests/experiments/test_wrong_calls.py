@@ -23,6 +23,7 @@ OF_STUDY = {
         "batch_size": "8",
         "epochs": "2",
         "steps_per_epoch": "4",
+        "warmup_steps": "1",
         "data": "scenes",
     },
     "training_speed": TINY,
@@ -94,7 +95,6 @@ WRONG = {
         ({"data": "speech"}, "data=speech is not known; choose synthetic"),
         ({"models": "resnet18", "batch_sizes": "1"}, "batch_size=1: resnet18 cannot train on fewer than 2"),
         ({"models": "resnet18", "shapes": "varying"}, "shapes=varying: pictures are of one size"),
-        ({"frameworks": "pytorch,keras-jax"}, "frameworks=keras-jax: JAX's kernels on a CPU"),
     ],
     "graph": [
         ({"frameworks": "pytorch,pytorch+compile"}, "frameworks: tensorflow, whose optimizers are switched off"),

@@ -38,11 +38,13 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         if not entry.complete
     )
     baseline = entries[settings.frameworks[0]]
+    if data.broken:
+        warnings = (*warnings, f"{len(data.broken)} pictures cannot be read and are left out (broken_images.json)")
     return Prepared(
         _info(data),
         {**common, **shared, "features": str(baseline.array)},
         before=jobs,
-        warnings=(*warnings, *_broken(data)),
+        warnings=warnings,
         tags={"weights": source.text, "features": baseline.key},
         files=_files(data),
         left_out=tuple(plain.line(f"{data.source}/{path}: {reason}") for path, reason in data.broken),
@@ -122,10 +124,6 @@ def _files(data: CaptionData) -> dict[str, str]:
     left_out = {"images": dict(data.broken), "rows": data.dropped}
     vocabulary = (data.folder / "vocabulary.json").read_text(encoding="utf-8")
     return {"vocabulary.json": vocabulary, "broken_images.json": json.dumps(left_out, indent=1)}
-
-
-def _broken(data: CaptionData) -> tuple[str, ...]:
-    return (f"{len(data.broken)} pictures cannot be read and are left out (broken_images.json)",) if data.broken else ()
 
 
 WORKLOAD = Workload(prepare=prepare, after_extraction=after_extraction)

@@ -16,13 +16,17 @@ from experiments.workloads import networks, steps
 from experiments.workloads.training_speed import inputs
 from tracking.errors import WrongCall
 
+# Frameworks of Keras' layers that cannot take TensorFlow's losses; XLA compiles neither.
+OFF_TENSORFLOW = ("tensorflow+xla", "keras-torch", "keras-jax")
+
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
     """Raises WrongCall for a network that is not there or has no sibling in a framework, and for what cannot train."""
     steps.check_windows(settings, settings.steps, f"steps={settings.steps} that are timed")
     for name in settings.models:
         _check_model(name, settings)
-    if settings.ctc in ("sparse", "dense") and (others := _off_tensorflow(settings)) and "deepspeech2" in settings.models:
+    others = [name for name in settings.frameworks if name in OFF_TENSORFLOW]
+    if settings.ctc in ("sparse", "dense") and others and "deepspeech2" in settings.models:
         raise WrongCall(f"ctc={settings.ctc}: {', '.join(others)} cannot use TensorFlow's losses; take ctc=scan")
     counts = {
         f"batch of {name}" + (f", {rows}" if len(settings.rows(name)) > 1 else ""): rows
@@ -81,12 +85,6 @@ def _check_model(name: str, settings: Settings) -> None:
         spec = inputs.sizes(module, settings.size, settings.ctc)
         side = ("side", inputs.side(spec, settings.size))
         networks.check_images(name, spec, side, ("batch_size", min(settings.rows(name))))
-
-
-def _off_tensorflow(settings: Settings) -> list[str]:
-    """Frameworks of Keras' layers that cannot take TensorFlow's losses; XLA compiles neither."""
-    others = ("tensorflow+xla", "keras-torch", "keras-jax")
-    return [name for name in settings.frameworks if name in others]
 
 
 WORKLOAD = Workload(prepare=prepare)
