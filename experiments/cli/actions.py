@@ -31,7 +31,6 @@ from experiments.config.commands import (
 from experiments.config.stopping import STOP
 from tracking import plain
 from tracking.errors import EvenhandError, WrongCall
-from tracking.garbage import uncollected
 
 if TYPE_CHECKING:
     from experiments.campaign.campaign import Campaign
@@ -195,11 +194,6 @@ def _selftest(settings: Selftest) -> int:
 
 
 def _compare(settings: Compare) -> int:
-    with uncollected():  # a tenth of the time of a large comparison
-        return _compared(settings)
-
-
-def _compared(settings: Compare) -> int:
     from experiments.cli.compare import compare
     from experiments.config.console import Display, errors
 

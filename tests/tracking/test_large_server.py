@@ -18,7 +18,6 @@ from experiments.comparison.runs.query import table
 from tests.conftest import ROOT, Server, wait_for
 from tests.tracking.fill_server import EXPERIMENT, FIRST_MS, campaigns, fill
 from tests.tracking.postgres import Postgres
-from tracking.records import StoredRun
 from tracking.store import Store
 
 CELLS = "tags.kind = 'cell'"
@@ -111,19 +110,6 @@ def test_a_thousand_runs_are_read_once_and_whole(small: Server) -> None:
     assert len(found) == 1_000
     assert told[:2] == [500, 1_000]
     assert max(len(run.metrics) for run in found) == SMALL["metrics"]
-
-
-def test_reading_is_ten_times_faster_than_a_call_for_every_run_and_metric(small: Server) -> None:
-    store = Store(small.uri)
-    runs: list[StoredRun] = []
-    ours = seconds(lambda: runs.extend(store.runs(EXPERIMENT)))
-    wanted = [(run.run_id, key) for run in runs for key in run.metrics]
-    sample = wanted[:: len(wanted) // 100]
-    client = mlflow.MlflowClient(small.uri)
-    one_by_one = seconds(lambda: [client.get_metric_history(*one) for one in sample]) / len(sample) * len(wanted)
-    assert one_by_one > 10 * ours
-    run_id, key = sample[0]
-    assert [value for _, value in store.history(run_id, key)] == [next(r for r in runs if r.run_id == run_id).metrics[key]]
 
 
 @pytest.mark.slow
