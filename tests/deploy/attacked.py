@@ -33,7 +33,7 @@ from deploy.guard import inside  # noqa: E402
 from deploy.guard.logins import Logins  # noqa: E402
 from deploy.guard.refusal import Refusal  # noqa: E402
 
-HOME, STEP, GUESSES = "192.0.2.1", 5, 5
+HOME, STEP, GUESSES = "192.0.2.1", 5, 12
 now = 0.0
 
 

@@ -140,12 +140,7 @@ def test_a_wrong_action_is_told_in_one_line(group: Group, given: dict[str, str],
     assert done.returncode == 2, done.stdout
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_user_of_no_known_team_is_not_made(group: Group) -> None:
-    group.admin(action="add_user", user="erin", team="nobody")
     assert not (group.accounts / "erin.env").exists()
-    assert "erin" not in group.admin(action="list").stdout
 
 
 def test_only_an_administrator_administers(group: Group) -> None:
