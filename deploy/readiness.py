@@ -1,4 +1,4 @@
-"""Whether a tracking server can do its work: a row goes into the database and comes back, and so does a small file."""
+"""Readiness of a tracking server: a row is written to the database and read, and so is a small file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
-
-if TYPE_CHECKING:
-    from sqlalchemy import Engine
 
 CONNECT_SECONDS, STATEMENT_SECONDS, WHOLE_SECONDS = 3, 3, 6
 LONGEST_LINE = 300
 PROBE = ".evenhand-ready"  # what backups leave out
 TABLE = "evenhand_readiness"
+# Run once before the server starts.
+CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY, written_ns BIGINT NOT NULL)"
 
 _hanging: dict[str, threading.Thread] = {}
 
@@ -32,10 +30,13 @@ def operator_key(session_key: str) -> str:
 
 
 def problem(backend_uri: str, artifacts: str) -> str:
-    """One line that says which of the two fails and why; empty where both write and read. Takes a few seconds at most.
+    """Return which of the two fails and why, in one line; empty if both can be written and read.
 
-    backend_uri: SQLAlchemy's address of the database. artifacts: a folder, file:// or s3://bucket/path; other stores are not
-    looked at. The line holds no password and no control character.
+    It takes a few seconds at most. The line holds no password and no control character.
+
+    Args:
+        backend_uri: SQLAlchemy's address of the database, which has the table of `CREATE`.
+        artifacts: A folder, file:// or s3://bucket/path; other stores are not checked.
     """
     checks = {"the database": partial(_database, backend_uri), "the artifacts": partial(_artifacts, artifacts)}
     for name, check in checks.items():
@@ -66,7 +67,7 @@ def _ask(check: Callable[[], None], reasons: list[str]) -> None:
 
 
 def _database(uri: str) -> None:
-    """A row of a table of its own: a temporary one would be written where the database is read-only too."""
+    """Write and read a row. A temporary table could be written in a read-only database too."""
     from sqlalchemy import create_engine, text
     from sqlalchemy.pool import NullPool
 
@@ -75,29 +76,13 @@ def _database(uri: str) -> None:
         bounds = f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={STATEMENT_SECONDS}s"
         connect = {"connect_timeout": CONNECT_SECONDS, "options": bounds, "tcp_user_timeout": STATEMENT_SECONDS * 1_000}
     engine = create_engine(uri, poolclass=NullPool, connect_args=connect)
-    _make_table(engine)
     written = {"at_ns": time.time_ns()}
-    with engine.begin() as one:
+    with engine.begin() as connection:
         upsert = f"INSERT INTO {TABLE} VALUES (1, :at_ns) ON CONFLICT (id) DO UPDATE SET written_ns = :at_ns"
-        one.execute(text(upsert), written)
-    with engine.connect() as another:
-        if another.execute(text(f"SELECT written_ns FROM {TABLE} WHERE id = 1")).scalar() is None:
+        connection.execute(text(upsert), written)
+    with engine.connect() as connection:
+        if connection.execute(text(f"SELECT written_ns FROM {TABLE} WHERE id = 1")).scalar() is None:
             raise RuntimeError("a row that was written is gone")
-
-
-def _make_table(engine: Engine) -> None:
-    from sqlalchemy import inspect, text
-    from sqlalchemy.exc import IntegrityError, ProgrammingError
-
-    if inspect(engine).has_table(TABLE):
-        return
-    try:
-        with engine.begin() as one:
-            one.execute(text(f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY, written_ns BIGINT NOT NULL)"))
-    except (IntegrityError, ProgrammingError):  # another of the server's workers makes it at this moment
-        time.sleep(0.1)
-        if not inspect(engine).has_table(TABLE):
-            raise
 
 
 def _artifacts(place: str) -> None:

@@ -19,7 +19,27 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from tracking import bundle, first_use, garbage, limits, plain, technical, whereabouts
+import mlflow
+import requests
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    RunTag,
+)
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, ModelSignature
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.types.schema import ColSpec, Schema
+from mlflow.utils.credentials import get_default_host_creds
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
+from mlflow.utils.rest_utils import http_request, verify_rest_response
+
+from tracking import bundle, first_use, limits, plain, technical, whereabouts
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import (
     VANISHED,
@@ -61,27 +81,6 @@ PROBE = "evenhand.probe"
 ROOT = Path(__file__).resolve().parent.parent
 LOADER = re.compile(r"(?:experiments|models)(?:\.[a-z_][a-z0-9_]*)+")
 REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?==[\w.+!-]+")
-
-with garbage.uncollected():
-    import mlflow
-    import requests
-    from mlflow.entities import (
-        Dataset,
-        DatasetInput,
-        InputTag,
-        LoggedModelOutput,
-        LoggedModelStatus,
-        Metric,
-        Param,
-        RunTag,
-    )
-    from mlflow.exceptions import MlflowException
-    from mlflow.models import Model, ModelSignature
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-    from mlflow.types.schema import ColSpec, Schema
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
-    from mlflow.utils.rest_utils import http_request, verify_rest_response
 
 
 class Unreachable(EvenhandError):

@@ -1,8 +1,7 @@
-"""How a machine is set up that is measured on: what its kernel says of clocks, addresses and memory. Nothing is changed."""
+"""Setup of the machine that is measured on, as its kernel reports clocks, addresses and memory. Nothing is changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tracking import cpus
@@ -13,55 +12,50 @@ ASLR = {"0": "off", "1": "partly", "2": "on"}
 
 
 def look(root: Path = Path("/")) -> tuple[dict[str, str], dict[str, str]]:
-    """What is set how, and what the kernel does not tell, with the reason. root: of the file system of `proc` and `sys`."""
-    questions: dict[str, tuple[Callable[[Path], str], str]] = {
-        "governor": (_governor, "the kernel shows no cpufreq"),
-        "turbo": (_turbo, "the kernel shows neither intel_pstate nor a boost switch"),
-        "aslr": (_aslr, "the kernel shows no randomize_va_space"),
-        "swap": (_swap, "/proc/meminfo has no swap"),
-        "memory_pressure": (_pressure, "the kernel keeps no /proc/pressure/memory"),
+    """Return what is set how, and what the kernel does not report, with the reason.
+
+    Args:
+        root: Of the file system that holds `proc` and `sys`.
+    """
+
+    def text(path: str) -> str:
+        return cpus.text(root / path).strip()
+
+    governors = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    turbo = (names.get(text(path), "") for path, names in TURBO.items())
+    pressure = memory_pressure(root)
+    answers = {
+        "governor": ", ".join(sorted({cpus.text(path).strip() for path in governors} - {""})),
+        "turbo": next(filter(None, turbo), ""),
+        "aslr": ASLR.get(text("proc/sys/kernel/randomize_va_space"), ""),
+        "swap": _swap(text("proc/meminfo")),
+        "memory_pressure": "" if pressure is None else f"{pressure:g} %",
     }
-    answers = {name: ask(root) for name, (ask, _) in questions.items()}
-    missing = {name: why for name, (_, why) in questions.items() if not answers[name]}
+    reasons = {
+        "governor": "the kernel shows no cpufreq",
+        "turbo": "the kernel shows neither intel_pstate nor a boost switch",
+        "aslr": "the kernel shows no randomize_va_space",
+        "swap": "/proc/meminfo has no swap",
+        "memory_pressure": "the kernel keeps no /proc/pressure/memory",
+    }
+    missing = {name: reason for name, reason in reasons.items() if not answers[name]}
     return {name: answer for name, answer in answers.items() if answer}, missing
 
 
 def memory_pressure(root: Path = Path("/")) -> float | None:
-    """Percent of the last ten seconds in which any process waited for memory; None where the kernel does not count."""
+    """Return the percentage of the last ten seconds in which a process waited for memory, if counted."""
     for line in cpus.text(root / "proc/pressure/memory").splitlines():
         kind, *fields = line.split()
         if kind == "some":
-            return next((float(one.removeprefix("avg10=")) for one in fields if one.startswith("avg10=")), None)
+            averages = (field.removeprefix("avg10=") for field in fields if field.startswith("avg10="))
+            return next(map(float, averages), None)
     return None
 
 
-def _governor(root: Path) -> str:
-    """Of all CPUs; several where they differ."""
-    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    return ", ".join(sorted({cpus.text(path).strip() for path in files} - {""}))
-
-
-def _turbo(root: Path) -> str:
-    found = (told.get(cpus.text(root / path).strip(), "") for path, told in TURBO.items())
-    return next(filter(None, found), "")
-
-
-def _aslr(root: Path) -> str:
-    return ASLR.get(cpus.text(root / "proc/sys/kernel/randomize_va_space").strip(), "")
-
-
-def _swap(root: Path) -> str:
-    lines = (line.split() for line in cpus.text(root / "proc/meminfo").splitlines())
+def _swap(meminfo: str) -> str:
+    lines = (line.split() for line in meminfo.splitlines())
     kib = {words[0]: int(words[1]) for words in lines if words[0] in ("SwapTotal:", "SwapFree:")}
     if len(kib) < 2:
         return ""
     used, total = (kib["SwapTotal:"] - kib["SwapFree:"]) / 1_024, kib["SwapTotal:"] / 1_024
     return f"{used:,.0f} of {total:,.0f} MiB used" if total else "none"
-
-
-def _pressure(root: Path) -> str:
-    percent = memory_pressure(root)
-    return "" if percent is None else f"{percent:g} %"
-
-
-__all__ = ["look", "memory_pressure"]

@@ -17,21 +17,16 @@ def secret(name: str) -> str:
     return (SECRETS / name).read_text().strip()
 
 
-def store_environment(password: str) -> dict[str, str]:
-    """Return the variables by which boto3 and MLflow open the store."""
-    return {
+def open_bucket(password: str) -> Bucket:
+    """Return the bucket of the artifacts, made if it is missing."""
+    import boto3
+
+    os.environ |= {  # by which MLflow opens the store too
         "MLFLOW_S3_ENDPOINT_URL": os.environ.get("STORE", "http://store:9000"),
         "AWS_ACCESS_KEY_ID": USER,
         "AWS_SECRET_ACCESS_KEY": password,
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-
-
-def open_bucket(password: str) -> Bucket:
-    """Return the bucket of the artifacts, made if it is missing."""
-    import boto3
-
-    os.environ |= store_environment(password)
     client = boto3.client("s3", endpoint_url=os.environ["MLFLOW_S3_ENDPOINT_URL"])
     if BUCKET not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
         client.create_bucket(Bucket=BUCKET)

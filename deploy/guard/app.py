@@ -296,13 +296,13 @@ def _named(route: Route, account: Account, body: dict[str, Any]) -> str:
     action = route.rule.partition("/mlflow/")[2]
     new_name = body.get("new_name")
     if action in ("roles/create", "roles/update") and "name" in body:
-        names.check_team(body["name"])
+        names.check(body["name"], names.TEAM)
     elif action == "users/create":
-        names.check_user(body.get("username"))
+        names.check(body.get("username"), names.USER)
     elif action == "experiments/create":
-        return names.check_experiment(body.get("name"), _teams(account))
+        return names.check_owned(body.get("name"), names.EXPERIMENT, _teams(account))
     elif action == "experiments/update":
-        names.check_experiment(new_name, _teams(account))
+        names.check_owned(new_name, names.EXPERIMENT, _teams(account))
     elif route.kind == routes.WRITE and action.startswith(("registered-models/", "model-versions/")):
         return _model_named(action, _teams(account), body, new_name)
     return ""
@@ -310,11 +310,11 @@ def _named(route: Route, account: Account, body: dict[str, Any]) -> str:
 
 def _model_named(action: str, teams: frozenset[str] | None, body: dict[str, Any], new_name: object) -> str:
     if teams is not None or action == "registered-models/create":
-        team = names.check_model(body.get("name"), teams)
+        team = names.check_owned(body.get("name"), names.MODEL, teams)
     if action == "model-versions/create" and (copied := asked.check_source(body)) and teams is not None:
-        names.check_model(copied, teams)
+        names.check_owned(copied, names.MODEL, teams)
     if action == "registered-models/rename":
-        return names.check_model(new_name, teams)
+        return names.check_owned(new_name, names.MODEL, teams)
     return team if action == "registered-models/create" else ""
 
 

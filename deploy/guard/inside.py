@@ -16,6 +16,7 @@ from cachetools import TTLCache
 from google.protobuf.json_format import Error, MessageToDict
 from google.protobuf.message import Message
 
+from deploy import readiness
 from deploy.guard.refusal import Refusal
 from deploy.guard.routes import Route, line
 
@@ -74,6 +75,7 @@ def prepare(artifacts: str) -> None:
     with auth.store.engine.begin() as connection:
         columns = "pair VARCHAR(64) PRIMARY KEY, day INTEGER NOT NULL"
         connection.execute(text(f"CREATE TABLE IF NOT EXISTS {LOGINS} ({columns})"))
+        connection.execute(text(readiness.CREATE))
 
 
 def application() -> Any:

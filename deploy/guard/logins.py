@@ -132,7 +132,9 @@ class Logins:
         keys = self._backoffs(user, client, is_familiar)
         for backoff, key in keys:
             backoff.failed(key)
-        asked = asyncio.ensure_future(self._hash(user, password, self._hashing[is_familiar]))
+        limiter = self._hashing[is_familiar]
+        hashing = anyio.to_thread.run_sync(inside.verified, user, password, limiter=limiter)
+        asked = asyncio.ensure_future(hashing)
         self._asked[user, password] = asked
         self._waiting[client] += 1
 
@@ -147,14 +149,6 @@ class Logins:
 
         asked.add_done_callback(done)
         return await asyncio.shield(asked)
-
-    async def _hash(
-        self,
-        user: str,
-        password: str,
-        limiter: anyio.CapacityLimiter,
-    ) -> Account | None:
-        return await anyio.to_thread.run_sync(inside.verified, user, password, limiter=limiter)
 
 
 def _words(header: str) -> tuple[str, str]:

@@ -1,59 +1,80 @@
-"""What experiments, models, teams and users may be called, and whose a name is: one grammar, in ASCII."""
+"""Names of experiments, models, teams and users, and whose a name is: one grammar, in ASCII."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from deploy.guard.refusal import Refusal
 
 LONGEST = 250
-TEAM = re.compile(r"[a-z][a-z0-9_-]{1,39}")
-USER = re.compile(r"[A-Za-z][A-Za-z0-9._@-]{1,63}")
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Names of one kind. between: what stands behind the team in names that belong to one."""
+
+    kind: str
+    pattern: str
+    text: str
+    between: str = ""
+
+
+TEAM = Grammar("team", r"[a-z][a-z0-9_-]{1,39}", "2 to 40 of a-z, 0-9, - and _, a letter first")
+USER = Grammar(
+    "user",
+    r"[A-Za-z][A-Za-z0-9._@-]{1,63}",
+    "2 to 64 of A-Z, a-z, 0-9, . _ - and @, a letter first",
+)
 # Words with single spaces between them; parts of an experiment's name are set apart by a slash.
 WORDS = r"[A-Za-z0-9][A-Za-z0-9._+=-]*(?: [A-Za-z0-9._+=-]+)*"
-EXPERIMENT = re.compile(rf"{WORDS}(?:/{WORDS})*")
-MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+=-]*(?:[. ][A-Za-z0-9][A-Za-z0-9_+=-]*)*")
+EXPERIMENT = Grammar(
+    "experiment",
+    rf"{WORDS}(?:/{WORDS})*",
+    "letters, digits, . _ + = - and single spaces, with / between parts",
+    "/",
+)
+# MLflow allows no slash in the names of models.
+MODEL = Grammar(
+    "model",
+    r"[A-Za-z0-9][A-Za-z0-9_+=-]*(?:[. ][A-Za-z0-9][A-Za-z0-9_+=-]*)*",
+    "letters, digits, _ + = - and, each between two of them, single dots and spaces",
+    ".",
+)
 
 
-def check_team(name: object) -> None:
-    """Raises Refusal unless the text can be a team's name."""
-    _check(name, TEAM, "a team's name is 2 to 40 of a-z, 0-9, - and _, a letter first")
+def check(name: object, grammar: Grammar) -> str:
+    """Return a name of this kind. Raises Refusal for anything else."""
+    is_bounded = isinstance(name, str) and len(name) <= LONGEST
+    plain = unicodedata.normalize("NFKC", str(name)) if is_bounded else ""
+    if not re.fullmatch(grammar.pattern, plain):
+        reason = f"a name of a {grammar.kind} is {grammar.text}"
+        raise Refusal(400, f"{ascii(name)[:100]} is no name: {reason}")
+    if name != plain:
+        raise Refusal(400, f"{ascii(name)[:100]} only looks like {plain}: write plain letters")
+    return plain
 
 
-def check_user(name: object) -> None:
-    """Raises Refusal unless the text can be a user's name."""
-    _check(name, USER, "a user's name is 2 to 64 of A-Z, a-z, 0-9, . _ - and @, a letter first")
+def check_owned(name: object, grammar: Grammar, teams: Collection[str] | None) -> str:
+    """Return the team whose experiment or model a name says it is.
 
+    Args:
+        teams: Those of the account, None for an administrator.
 
-def check_experiment(name: object, teams: Collection[str] | None) -> str:
-    """The team whose experiment a name says it is. teams: the account's, None for an administrator. Raises Refusal."""
-    text = _check(name, EXPERIMENT, "an experiment's name is letters, digits, . _ + = - and single spaces, with / between parts")
-    return _owner(text, "/", "experiment", teams)
-
-
-def check_model(name: object, teams: Collection[str] | None) -> str:
-    """The team whose registered model a name says it is; MLflow allows no slash there. Raises Refusal."""
-    text = _check(name, MODEL, "a model's name is letters, digits, _ + = - and, each between two of them, single dots and spaces")
-    return _owner(text, ".", "model", teams)
-
-
-def _check(name: object, grammar: re.Pattern[str], told: str) -> str:
-    if not isinstance(name, str) or len(name) > LONGEST or not grammar.fullmatch(unicodedata.normalize("NFKC", name)):
-        raise Refusal(400, f"{ascii(name)[:100]} is no name: {told}")
-    if name != unicodedata.normalize("NFKC", name):
-        raise Refusal(400, f"{ascii(name)[:100]} only looks like {unicodedata.normalize('NFKC', name)}: write plain letters")
-    return name
-
-
-def _owner(name: str, between: str, what: str, teams: Collection[str] | None) -> str:
-    team, found, _ = name.partition(between)
+    Raises:
+        Refusal: The name is none, or not of the account's teams.
+    """
+    text = check(name, grammar)
+    team, has_team, _ = text.partition(grammar.between)
     if teams is None:
-        return team if found else ""
+        return team if has_team else ""
     if not teams:
-        raise Refusal(403, f"an account without a team makes no {what}; ask an administrator to add it to one")
-    if not found or team not in teams:
-        own = f"{sorted(teams)[0]}{between}{name.rpartition(between)[2]}"
-        raise Refusal(403, f"{what} {name} is not of your team ({', '.join(sorted(teams))}); call it {own}")
+        right = "ask an administrator to add it to one"
+        raise Refusal(403, f"an account without a team makes no {grammar.kind}; {right}")
+    if not has_team or team not in teams:
+        own = f"{sorted(teams)[0]}{grammar.between}{text.rpartition(grammar.between)[2]}"
+        names = ", ".join(sorted(teams))
+        raise Refusal(403, f"{grammar.kind} {text} is not of your team ({names}); call it {own}")
     return team

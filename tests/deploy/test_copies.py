@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.native.folder import Folder, Settings, locked
+from deploy import copies
+from deploy.native import backup
+from deploy.native.folder import Folder, Refused, Settings, locked
 from tests.deploy.group import Group, native
 
 
@@ -128,12 +130,10 @@ def test_a_restore_that_fails_leaves_no_server(folder: Folder, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("about", ["", "[]", "{}", '{"settings": {"color": 1}, "sha256": {}}', '{"settings": 3, "sha256": 4}'])
-def test_what_is_no_copy_is_one_line(tmp_path: Path, about: str) -> None:
+def test_what_is_no_copy_is_refused(tmp_path: Path, about: str) -> None:
     (tmp_path / "about.json").write_text(about)
-    done = native("restore", tmp_path / "new", str(tmp_path))
-    assert done.returncode == 2
-    assert "is no backup: it has no readable about.json" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    with pytest.raises(Refused, match=r"is no backup: it has no readable about\.json"):
+        copies.load(tmp_path, backup.parse)
 
 
 @pytest.mark.debian(package="postgresql")

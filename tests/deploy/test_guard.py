@@ -111,7 +111,8 @@ def test_a_second_name_of_a_run_does_not_lead_to_another_teams_files(hers: Team,
             path = f"{prefix}/2.0/mlflow/upload-artifact?{query}&path=note.txt"
             assert his.group.ask("bob", "POST", path, data=b"his").status_code in (400, 403)
     for method in ("PUT", "DELETE"):
-        assert his.group.ask("bob", method, hers.file, data=b"his").status_code == 403
+        body = {"data": b"his"} if method == "PUT" else {}
+        assert his.group.ask("bob", method, hers.file, **body).status_code == 403
     assert his.group.ask("bob", "GET", hers.file).content == b"kept"
 
 
@@ -423,18 +424,6 @@ def test_one_right_password_on_many_connections_at_once_is_no_guess(group: Group
 @pytest.mark.parametrize("words", [("a\0b", "c"), ("a" * 300, "c"), ("alice", "\x1b"), ("", "c"), ("alice", "")], ids=ascii)
 def test_what_is_no_name_or_password_is_not_looked_up(group: Group, words: tuple[str, str]) -> None:
     assert ask(group, words, "GET", "/", source=address())[0] == 401
-
-
-def test_wrong_passwords_wait_longer_and_longer_and_nobody_else_does(group: Group) -> None:
-    source, right = address(), ("carol", group.password("carol"))
-    assert ask(group, right, "GET", f"{API}/users/current")[0] == 200
-    guesses = [ask(group, ("carol", f"guess {n}"), "GET", "/", source=source)[0] for n in range(24)]
-    assert set(guesses[:5]) == {401}
-    assert guesses.count(429) > 0, "on either of two workers, five are free"
-    assert guesses.count(401) <= 14, "after them one a second, then one in two"
-    assert ask(group, ("carol", "guess"), "GET", "/", source=address())[0] == 401
-    assert ask(group, right, "GET", f"{API}/users/current")[0] == 200
-    assert ask(group, ("alice", group.password("alice")), "GET", f"{API}/users/current", source=source)[0] == 200
 
 
 def test_a_flood_of_wrong_passwords_stops_nobody(group: Group) -> None:

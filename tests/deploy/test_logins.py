@@ -61,7 +61,8 @@ def test_a_network_of_ipv6_counts_as_one_address(answers: dict[str, Any]) -> Non
     assert network("::ffff:192.0.2.1") == network("192.0.2.1") == "192.0.2.1"
 
 
-@pytest.mark.parametrize("user", [pytest.param("dora", marks=pytest.mark.slow), "admin"])
+@pytest.mark.slow
+@pytest.mark.parametrize("user", ["dora", "admin"])
 def test_guesses_from_changing_addresses_lock_nobody_out(group: Group, user: str) -> None:
     """The password is changed in the middle: each worker has to hash the new one."""
     first, second = "the first one of a test", "the second one of a test"

@@ -20,6 +20,7 @@ import requests
 from deploy import readiness
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import free_port
+from tests.deploy.test_readiness import prepared
 from tests.tracking.postgres import Postgres
 
 PASSWORD = "drawn for this test alone"
@@ -34,30 +35,25 @@ def answers(address: str) -> bool:
 
 
 def test_artifacts_go_through_the_server_into_the_store(postgres: Postgres, tmp_path: Path) -> None:
-    store_port, port = free_port(), free_port()
-    store, uri = f"http://127.0.0.1:{store_port}", f"http://127.0.0.1:{port}"
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
     for name in ("database_password", "store_password", "admin_password", "session_key"):
         (tmp_path / name).write_text(PASSWORD + "\n")
-    own = {"SECRETS": str(tmp_path), "TMPDIR": str(tmp_path), "DATABASE": postgres.database("compose"), "STORE": store}
+    own = {"SECRETS": str(tmp_path), "TMPDIR": str(tmp_path), "DATABASE": postgres.database("compose")}
     own |= {"SERVER_NAME": "localhost", "HOST": "127.0.0.1", "PORT": str(port)}
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("MLFLOW_", "AWS_"))}
-    started = []
-    with (tmp_path / "log").open("w") as log:
+    # serve.py gives up root's rights for those of a user that only its container has
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"]
+    with running_store() as store, (tmp_path / "log").open("w") as log:
+        environment = {**kept, **own, "STORE": store}
+        options = {"stdout": log, "stderr": log, "start_new_session": True}
+        process = subprocess.Popen(command, env=environment, cwd=tmp_path, **options)  # type: ignore[call-overload]
         try:
-            for address, command in {
-                store: [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(store_port)],
-                # serve.py gives up root's rights for those of a user that only its container has
-                f"{uri}/health": [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"],
-            }.items():
-                started.append(
-                    subprocess.Popen(command, env={**kept, **own}, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
-                )
-                wait_for(partial(answers, address), 90)
+            wait_for(partial(answers, f"{uri}/health"), 90)
             check(uri, store)
         finally:
-            for process in started:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     assert PASSWORD not in (tmp_path / "log").read_text()
 
 
@@ -160,7 +156,7 @@ def test_database_and_bucket_are_copied_and_made_anew(postgres: Postgres, tmp_pa
 def test_a_store_is_written_and_read_to_be_ready_and_a_full_disk_holds_no_half_copy(
     postgres: Postgres, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = postgres.database("asked")
+    database = prepared(postgres.database("asked"))
     for name, text in {
         "AWS_ACCESS_KEY_ID": "evenhand",
         "AWS_SECRET_ACCESS_KEY": PASSWORD,

@@ -18,13 +18,20 @@ from tests.tracking.postgres import Postgres
 LONGEST_SECONDS = 2 * readiness.WHOLE_SECONDS + 1
 
 
+def prepared(uri: str) -> str:
+    """Return a database with the table that a server makes before it starts."""
+    with create_engine(uri).begin() as connection:
+        connection.execute(text(readiness.CREATE))
+    return uri
+
+
 @pytest.fixture
 def database(postgres: Postgres, request: pytest.FixtureRequest) -> str:
-    return postgres.database(f"ready_{abs(hash(request.node.name))}")
+    return prepared(postgres.database(f"ready_{abs(hash(request.node.name))}"))
 
 
 def test_what_works_is_said_by_nothing_and_leaves_one_row(database: str, tmp_path: Path) -> None:
-    for uri in (database, f"sqlite:///{tmp_path}/one.db"):
+    for uri in (database, prepared(f"sqlite:///{tmp_path}/one.db")):
         artifacts = tmp_path / "artifacts"
         artifacts.mkdir(exist_ok=True)
         assert [readiness.problem(uri, str(artifacts)) for _ in range(3)] == [""] * 3
@@ -63,7 +70,7 @@ def test_a_database_that_hangs_is_not_waited_for(postgres: Postgres, database: s
 
 @pytest.mark.parametrize("small_disk", ["64k"], indirect=True)
 def test_a_full_disk_and_a_missing_folder_are_told(small_disk: Path, tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/one.db"
+    uri = prepared(f"sqlite:///{tmp_path}/one.db")
     assert readiness.problem(uri, str(small_disk)) == ""
     with pytest.raises(OSError, match="No space left"):
         (small_disk / "ballast").write_bytes(bytes(100_000))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import subprocess
@@ -13,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.server.admin import ACTIONS
-from experiments.server.settings import Admin
 from tests.conftest import QUICK, ROOT
 from tests.deploy.group import Group
 from tracking.records import Metrics, Point, Record, RunClosed, RunKind, RunOpened
@@ -143,17 +140,7 @@ def test_a_wrong_action_is_told_in_one_line(group: Group, given: dict[str, str],
     assert done.returncode == 2, done.stdout
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_user_of_no_known_team_is_not_made(group: Group) -> None:
-    group.admin(action="add_user", user="erin", team="nobody")
     assert not (group.accounts / "erin.env").exists()
-    assert "erin" not in group.admin(action="list").stdout
-
-
-def test_every_action_is_offered() -> None:
-    (offered,) = (field.metadata["choices"] for field in dataclasses.fields(Admin) if field.name == "action")
-    assert set(offered) == set(ACTIONS)
 
 
 def test_only_an_administrator_administers(group: Group) -> None:

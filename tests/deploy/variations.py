@@ -1,7 +1,6 @@
 """Variations of field names in requests, and what the guard and MLflow's own functions make of them.
 
-`python -m tests.deploy.variations NUMBER FEWER` prints that for NUMBER of each class and offered route, and
-FEWER of each class and route that writes, to be sent to a server: MINE_run_id stands for a run's id.
+`python -m tests.deploy.variations NUMBER` prints that for NUMBER of each class and offered route.
 """
 
 from __future__ import annotations
@@ -296,12 +295,5 @@ def parsed_by_handlers() -> dict[str, str]:
 
 if __name__ == "__main__":
     known = {line: message.DESCRIPTOR.full_name for line, message in inside._messages().items()}
-    requests = [
-        (method, rule, text.decode())
-        for kind, method, rule, message in offered()
-        if kind == WRITE
-        for variation in CLASSES
-        for text in template(method, rule, message).variations(variation, int(sys.argv[2]))
-    ]
     parsed = {"parsed": parsed_by_handlers(), "known": known}
-    print(json.dumps({**check(int(sys.argv[1])), **parsed, "requests": requests}))
+    print(json.dumps({**check(int(sys.argv[1])), **parsed}))

@@ -1,7 +1,5 @@
 """Fills a tracking server's database with SYNTHETIC campaigns.
 
-Usage: `python -m tests.tracking.fill_server DATABASE_URI --runs 10000`.
-
 Nothing was measured: every value is drawn from a seeded generator around made-up sizes and made-up framework effects, to find out
 how reading behaves with many runs. Names, tags and params are those of docs/schema.md and of the captioning study; what is asked
 for beyond them is called `synthetic_…`. Runs carry the tag `synthetic = true` and stand in an experiment called `synthetic`.
@@ -11,8 +9,6 @@ Rows go straight into the database with MLflow's own table definitions: logging 
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -47,14 +43,12 @@ SIZES = {
 }
 FIRST_MS = 1_760_000_000_000
 FAILED_SHARE = 0.02
-RUNS_A_CALL = 500
+RUNS_A_CALL, TAGS = 500, 30
 
 
-def campaigns(
-    runs: int, *, metrics: int = 60, params: int = 60, tags: int = 30, blocks: int = 25, machines: int = 1, seed: int = 0
-) -> Iterator[StoredRun]:
+def campaigns(runs: int, *, metrics: int = 60, params: int = 60, blocks: int = 25) -> Iterator[StoredRun]:
     """Cell runs of campaigns: block after block, the frameworks in random order. The same for the same arguments."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     names = _names(
         [*(o.metric for o in KNOWN), "model/trainable_parameters", "model/non_trainable_parameters", *BATCHED], metrics
     )
@@ -69,8 +63,8 @@ def campaigns(
         if order == 0:
             shuffled = rng.permutation(list(FRAMEWORKS)).tolist()
         framework = str(shuffled[order])
-        place = {"campaign": campaign_id, "machine": f"box{campaign % machines}", "team": ("vision", "language")[campaign % 2]}
-        yield _cell(rng, framework, block, order, FIRST_MS + at * 60_000, names, settings, place, tags)
+        place = {"campaign": campaign_id, "machine": "box0", "team": ("vision", "language")[campaign % 2]}
+        yield _cell(rng, framework, block, order, FIRST_MS + at * 60_000, names, settings, place)
 
 
 def _names(real: Sequence[str], count: int) -> list[str]:
@@ -86,7 +80,6 @@ def _cell(
     metrics: Sequence[str],
     settings: dict[str, str],
     place: dict[str, str],
-    tags: int,
 ) -> StoredRun:
     failed = rng.random() < FAILED_SHARE
     noise = np.exp(rng.normal(0.002 * block, 0.01, len(metrics))).tolist()
@@ -107,8 +100,8 @@ def _cell(
             "weights": "random",
         },
     }
-    own |= dict.fromkeys(_names(list(own), tags)[len(own) :], "synthetic")
-    own = {name: str(own[name]) for name in list(own)[:tags]}
+    own |= dict.fromkeys(_names(list(own), TAGS)[len(own) :], "synthetic")
+    own = {name: str(own[name]) for name in list(own)[:TAGS]}
     return StoredRun(
         rng.bytes(16).hex(),
         f"{framework} · block {block}",
@@ -175,27 +168,3 @@ def _kept(value: float) -> dict[str, Any]:
     """As MLflow keeps it: what is no number is marked, and infinity the largest number that there is."""
     largest = np.finfo(float).max
     return {"value": 0.0 if np.isnan(value) else float(np.clip(value, -largest, largest)), "is_nan": bool(np.isnan(value))}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("database", help="SQLAlchemy URI of the server's database, such as postgresql+psycopg2://me@host/mlflow")
-    parser.add_argument("--experiment", default=EXPERIMENT, help="MLflow experiment, made if it is not there")
-    parser.add_argument("--runs", type=int, default=1_000, help="cell runs")
-    for name, count, what in (
-        ("metrics", 60, "metrics a run"),
-        ("params", 60, "params a run"),
-        ("tags", 30, "tags a run"),
-        ("blocks", 25, "blocks a campaign, each with every framework once"),
-        ("machines", 1, "machines that campaigns take turns on"),
-        ("seed", 0, "of every value and order"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=count, help=what)
-    given = vars(parser.parse_args())
-    database, experiment, began = given.pop("database"), given.pop("experiment"), time.monotonic()
-    count = fill(database, campaigns(**given), experiment)
-    print(f"{count:,} synthetic runs in experiment {experiment}, {time.monotonic() - began:.0f} s")
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,6 @@ from experiments.comparison.runs.query import table
 from tests.conftest import ROOT, Server, wait_for
 from tests.tracking.fill_server import EXPERIMENT, FIRST_MS, campaigns, fill
 from tests.tracking.postgres import Postgres
-from tracking.records import StoredRun
 from tracking.store import Store
 
 CELLS = "tags.kind = 'cell'"
@@ -47,39 +46,14 @@ print(peak() - before)
 """
 
 
-def serve(postgres: Postgres, folder: Path, runs: int, workers: int = 4, **sizes: int) -> Server:
-    """With as many workers as MLflow starts by itself."""
-    server = Server(folder, postgres.database(folder.name), workers=workers)
+@pytest.fixture(scope="module")
+def filled(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server with so many runs, and as many workers as MLflow starts by itself."""
+    runs, sizes = request.param
+    folder = tmp_path_factory.mktemp("filled")
+    workers = 1 if sizes == SMALL else 4  # one needs no start
+    server = Server(folder, postgres.database(f"filled_{runs}_{len(sizes)}"), workers=workers)
     assert fill(server.backend, campaigns(runs, **sizes)) == runs
-    return server
-
-
-@pytest.fixture(scope="module")
-def small(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """As many runs as two pages hold, with few values; one worker, which needs no start."""
-    server = serve(postgres, tmp_path_factory.mktemp("small"), 1_000, workers=1, **SMALL)
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="module")
-def thousand(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = serve(postgres, tmp_path_factory.mktemp("thousand"), 1_000)
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="module")
-def one_campaign(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The same number of runs in one campaign: a tenth of the rows to judge."""
-    server = serve(postgres, tmp_path_factory.mktemp("one_campaign"), 1_000, blocks=250)
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="module")
-def ten_thousand(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = serve(postgres, tmp_path_factory.mktemp("ten_thousand"), 10_000)
     yield server
     server.kill()
 
@@ -100,42 +74,29 @@ def search(server: Server) -> None:
         token = page.token or ""
 
 
-def test_a_thousand_runs_are_read_once_and_whole(small: Server) -> None:
-    filled = {run.run_id: run for run in campaigns(1_000, **SMALL)}
-    store = Store(small.uri)
+@pytest.mark.parametrize("filled", [(1_000, SMALL)], indirect=True)  # two pages
+def test_a_thousand_runs_are_read_once_and_whole(filled: Server) -> None:
+    runs = {run.run_id: run for run in campaigns(1_000, **SMALL)}
+    store = Store(filled.uri)
     told: list[int] = []
 
     found = list(store.runs(EXPERIMENT, CELLS, progress=lambda done, _: told.append(done)))
     assert len(table(found)) == 1_000
-    assert {run.run_id: run for run in found} == filled
+    assert {run.run_id: run for run in found} == runs
     assert len(found) == 1_000
     assert told[:2] == [500, 1_000]
     assert max(len(run.metrics) for run in found) == SMALL["metrics"]
 
 
-def test_reading_is_ten_times_faster_than_a_call_for_every_run_and_metric(small: Server) -> None:
-    store = Store(small.uri)
-    runs: list[StoredRun] = []
-    ours = seconds(lambda: runs.extend(store.runs(EXPERIMENT)))
-    wanted = [(run.run_id, key) for run in runs for key in run.metrics]
-    sample = wanted[:: len(wanted) // 100]
-    client = mlflow.MlflowClient(small.uri)
-    one_by_one = seconds(lambda: [client.get_metric_history(*one) for one in sample]) / len(sample) * len(wanted)
-    assert one_by_one > 10 * ours
-    run_id, key = sample[0]
-    assert [value for _, value in store.history(run_id, key)] == [next(r for r in runs if r.run_id == run_id).metrics[key]]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("server", ["one_campaign", "thousand"])
-def test_a_thousand_runs_become_a_report_in_seconds(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("filled", [(1_000, {"blocks": 250}), (1_000, {})], indirect=True)
+def test_a_thousand_runs_become_a_report_in_seconds(filled: Server, tmp_path: Path) -> None:
     """From the start of Python until the report lies there, and until it is in MLflow too, on a server on the same two cores.
 
-    The thousand are of ten campaigns: ten strata, with ten times the rows to judge, to write and to draw.
+    Of one campaign, and of ten: ten strata, with ten times the rows to judge, to write and to draw.
     """
-    thousand: Server = request.getfixturevalue(server)
     command = [sys.executable, "-m", "experiments", "compare", f"--experiment={EXPERIMENT}", "--strata=machine"]
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": thousand.uri, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": filled.uri, "PYTHONPATH": str(ROOT)}
 
     def report() -> tuple[float, float]:
         began, before = time.perf_counter(), len(reports())
@@ -149,21 +110,22 @@ def test_a_thousand_runs_become_a_report_in_seconds(server: str, tmp_path: Path,
         return list(tmp_path.glob(".evenhand/comparisons/*/comparison.json"))  # the last file of a report
 
     times = [report() for _ in range(REPORTS)]
-    print(f"{server}: 1,000 runs become a report, and one in MLflow, in {[(round(a, 1), round(b, 1)) for a, b in times]} s")
+    print(f"1,000 runs become a report, and one in MLflow, in {[(round(a, 1), round(b, 1)) for a, b in times]} s")
     # The best of several: other programs are not what is tested, nor that one worker of the server now and then takes both pages.
     assert min(written for written, _ in times) <= REPORT_SECONDS
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-def test_ten_thousand_runs_are_compared_in_half_as_long_again_as_mlflow_needs_to_find_them(ten_thousand: Server) -> None:
+@pytest.mark.parametrize("filled", [(10_000, {})], indirect=True)
+def test_ten_thousand_runs_are_compared_in_half_as_long_again_as_mlflow_needs_to_find_them(filled: Server) -> None:
     found = []
 
     def ours() -> None:
-        found.append(compare(table(Store(ten_thousand.uri).runs(EXPERIMENT, CELLS))).n_runs)
+        found.append(compare(table(Store(filled.uri).runs(EXPERIMENT, CELLS))).n_runs)
 
     # One after the other, so that what else this machine does falls on both.
-    times = [(seconds(ours), seconds(lambda: search(ten_thousand))) for _ in range(ROUNDS)]
+    times = [(seconds(ours), seconds(lambda: search(filled))) for _ in range(ROUNDS)]
     medians = [statistics.median(side) for side in zip(*times, strict=True)]
     print(f"read and compared in {medians[0]:.1f} s, search_runs alone {medians[1]:.1f} s")
     assert medians[0] <= 1.5 * medians[1]
@@ -172,10 +134,11 @@ def test_ten_thousand_runs_are_compared_in_half_as_long_again_as_mlflow_needs_to
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-def test_memory_grows_no_faster_than_the_runs(ten_thousand: Server) -> None:
+@pytest.mark.parametrize("filled", [(10_000, {})], indirect=True)
+def test_memory_grows_no_faster_than_the_runs(filled: Server) -> None:
     def growth(runs: int) -> int:
         before = (str(FIRST_MS + count * 60_000) for count in (200, runs))
-        command = [sys.executable, "-c", PEAK, ten_thousand.uri, EXPERIMENT, *before]
+        command = [sys.executable, "-c", PEAK, filled.uri, EXPERIMENT, *before]
         return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
 
     grown = {runs: growth(runs) for runs in (2_500, 5_000, 10_000)}

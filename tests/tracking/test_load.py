@@ -18,7 +18,7 @@ from tests import neighbours
 from tests.conftest import ROOT
 from tracking.records import OTHERS_CPU
 from tracking.sensors import load
-from tracking.sensors.load import Load, Moment, between, look, together
+from tracking.sensors.load import REASONS, Load, Moment, between, look, together
 
 BURN = "import time\nuntil = time.process_time() + {}\nwhile time.process_time() < until: pass\n"
 # Burns in a process whose own parent has ended, but inside the session of the process that is asked to.
@@ -125,7 +125,7 @@ def test_the_kernels_files(tmp_path: Path) -> None:
 
     def told() -> tuple[float | None, ...]:
         found = look(tmp_path)
-        return found.waited, found.throttled, found.too_hot
+        return tuple(found.kept.get(name) for name in REASONS)
 
     assert told() == (None, None, None)
     pressure = "some avg10=1.50 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
@@ -139,7 +139,7 @@ def test_the_kernels_files(tmp_path: Path) -> None:
     write("proc/self/cgroup", "4:cpu,cpuacct:/a\n")
     write("sys/fs/cgroup/cpu/a/cpu.stat", "nr_periods 5\nnr_throttled 1\nthrottled_time 500000000\n")
     assert told() == (2.5, 0.5, 7.0)
-    both = replace(of(10.0), waited=2.5, throttled=3.0, too_hot=7.0)
+    both = replace(of(10.0), kept=dict(zip(REASONS, (2.5, 3.0, 7.0), strict=True)))
     assert both.metrics["machine/pressure_percent"] == pytest.approx(25)  # of the time
     assert both.metrics["machine/throttled_percent"] == pytest.approx(100 * 3 / 40)  # of all CPUs
     assert both.metrics["machine/thermal_throttles"] == 7

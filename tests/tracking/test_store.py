@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -113,11 +112,13 @@ def test_a_deleted_experiment_is_named_with_its_remedy(store: Store) -> None:
         store.experiment_id("captioning")
 
 
-def test_a_dead_server_costs_seconds() -> None:
+def test_a_dead_server_costs_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(WrongCall, match="cannot be used"):
         Store("http://127.0.0.1:9").check()
-    assert time.monotonic() - began < 15  # two tries with a pause of a second or two; MLflow's default would be four minutes
+    with pytest.raises(Unreachable):
+        Store("http://127.0.0.1:9").apply(some_records(tmp_path), tmp_path)
+    assert time.monotonic() - began < 30  # MLflow's default would be four minutes a call
 
 
 @pytest.fixture
@@ -247,19 +248,6 @@ def test_nothing_is_sent_while_a_cell_is_timed_and_all_of_it_afterwards(
     assert uploader.finish(20)
 
 
-def test_unreachable_is_not_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unreachable):
-        Store("http://127.0.0.1:9").apply(some_records(tmp_path), tmp_path)
-    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" in os.environ
-
-
-# ---- reading back
-
-
-def stored(run_id: str) -> StoredRun:
-    return StoredRun(run_id, run_id, "FINISHED", 1, 2, {}, {}, {})
-
-
 def test_runs_of_several_experiments_come_page_by_page_each_once(store: Store, tmp_path: Path) -> None:
     opened = [RunOpened(f"{place}{i}", i, place, f"{place}{i}") for place in ("one", "two") for i in range(5)]
     store.apply(opened, tmp_path)
@@ -269,23 +257,6 @@ def test_runs_of_several_experiments_come_page_by_page_each_once(store: Store, t
     assert told == [(4, None), (8, None), (10, None)]
     assert len(list(store.runs("two", "attributes.run_name != 'two3'"))) == 4
     assert not list(store.runs("not there"))
-
-
-def test_the_next_page_is_fetched_while_the_first_is_worked_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = {"": (["d", "c"], "second"), "second": (["c", "b"], "third"), "third": (["a"], "")}  # "c" was moved by a new run
-    asked: list[str] = []
-
-    def page(_places: list[str], _condition: str, _size: int, token: str) -> tuple[list[StoredRun], str]:
-        asked.append(token)
-        found, after = pages[token]
-        return [stored(run_id) for run_id in found], after
-
-    store.experiment_id("captioning")
-    monkeypatch.setattr(store, "_page", page)
-    found = store.runs("captioning")
-    first = next(found)
-    wait_for(lambda: asked == ["", "second"], 5)
-    assert [run.run_id for run in (first, *found)] == ["d", "c", "b", "a"]
 
 
 def test_a_server_and_its_database_tell_the_same_runs(server: Server, tmp_path: Path) -> None:
@@ -407,19 +378,3 @@ def test_a_run_that_a_late_creation_left_behind_ends_and_the_one_with_the_values
     assert again.run_id("r1") == store.run_id("r1") != late
     assert everything(store)["cell"].status == "FINISHED"
     assert store._client.get_run(late).info.lifecycle_stage == "deleted"
-
-
-def test_a_copy_of_an_origin_in_another_experiment_is_not_the_run(store: Store, tmp_path: Path) -> None:
-    """It says more of itself than the true one, and would be taken for it wherever a process looks for the run again."""
-    campaign, cell, *rest = some_records(tmp_path)
-    store.apply([campaign, cell], tmp_path)
-    tags = {"origin": "r1", **packed({"origin": "r1"}), **{f"more{number}": "x" for number in range(40)}}
-    copy = store._client.create_run(store.experiment_id("another"), tags=tags, run_name="copy").info.run_id
-    again = Store(store.uri)
-    assert again.apply([campaign, cell, *rest], tmp_path) == []
-    assert again.run_id("r1") == store.run_id("r1") != copy
-    found = everything(store)
-    assert (len(found), found["cell"].status, found["cell"].tags["machine"]) == (2, "FINISHED", "abc")
-    untouched = store.run(copy)
-    assert untouched
-    assert (untouched.status, dict(untouched.metrics)) == ("RUNNING", {})

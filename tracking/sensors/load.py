@@ -1,6 +1,7 @@
-"""Who uses the processors: this program with all that it started, and everyone else. Counters, read at two moments.
+"""Use of the processors by this program with all that it started, and by everyone else.
 
-Nothing is read in between, so that looking costs the measured work nothing.
+Counters are read at two moments. Nothing is read in between, so that looking costs the measured
+work nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from tracking.records import OTHERS_CPU
 SHORTEST_SECONDS = 0.2
 NAME_CHARACTERS = 40
 ROOT = Path("/")
+# Counters that not every kernel keeps, and what is said where it does not.
+REASONS = {
+    "pressure": "the kernel keeps no /proc/pressure/cpu",
+    "throttled": "no cgroup of this process has a cpu.stat that counts it",
+    "thermal_throttles": "the kernel keeps no thermal_throttle counts",
+}
 
 # A process is known by its number and when it began: numbers are used again.
 Process = tuple[int, float]
@@ -28,12 +35,15 @@ Process = tuple[int, float]
 
 @dataclass(frozen=True)
 class Moment:
-    """Counters since the machine began, in seconds; None where the kernel keeps none.
+    """Counters since the machine began, in seconds.
 
-    counted: CPU time of all CPUs, idle or not. busy: of anyone, with what a virtual machine's host took away (`stolen`).
-    ours: of this program, what it started, and what of that has ended. others: own use of every other process.
-    waited: time in which any process waited for a CPU. throttled: CPU time that the cgroup's quota held back.
-    too_hot: how often a core was slowed for its temperature.
+    Attributes:
+        counted: CPU time of all CPUs, idle or not.
+        busy: Of anyone, with what a virtual machine's host took away (`stolen`).
+        ours: Of this program, what it started, and what of that has ended.
+        others: Use of every other process.
+        kept: Those of `REASONS` that the kernel keeps: time in which any process waited for a CPU,
+            CPU time that the cgroup's quota held back, how often a core was slowed for its heat.
     """
 
     at: float
@@ -42,19 +52,18 @@ class Moment:
     stolen: float
     ours: float
     others: Mapping[Process, float]
-    waited: float | None = None
-    throttled: float | None = None
-    too_hot: float | None = None
+    kept: Mapping[str, float] = field(default_factory=dict)
 
 
 def look(root: Path = ROOT) -> Moment:
-    """The counters now. root: of the file system that holds `proc` and `sys`."""
+    """Return the counters now. root: of the file system that holds `proc` and `sys`."""
     everyone = {one.pid: one.info for one in psutil.process_iter(["ppid", "cpu_times", "create_time"])}
     own = _started_by(os.getpid(), {pid: info["ppid"] for pid, info in everyone.items()})
     known = {pid: info for pid, info in everyone.items() if info["cpu_times"]}
     times = psutil.cpu_times()
     waiting = getattr(times, "iowait", 0.0)
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as user time already
+    kept = {"pressure": _waited(root), "throttled": _throttled(root), "thermal_throttles": _too_hot(root)}
     return Moment(
         at=time.monotonic(),
         counted=sum(times) - guests,
@@ -62,18 +71,16 @@ def look(root: Path = ROOT) -> Moment:
         stolen=getattr(times, "steal", 0.0),
         ours=sum(sum(info["cpu_times"][:4]) for pid, info in known.items() if pid in own),
         others={(pid, info["create_time"]): sum(info["cpu_times"][:2]) for pid, info in known.items() if pid not in own},
-        waited=_waited(root),
-        throttled=_throttled(root),
-        too_hot=_too_hot(root),
+        kept={name: value for name, value in kept.items() if value is not None},
     )
 
 
 def _started_by(pid: int, parents: Mapping[int, int | None]) -> set[int]:
-    """A process and what it started; also what has lost its parent since, as long as it stayed in its session."""
-    sessions = {one: _session(one) for one in parents}
+    """Return a process and what it started; also what lost its parent since and stayed in its session."""
+    sessions = {child: _session(child) for child in parents}
     found, more = {pid}, {pid}
     while more:
-        more = {one for one in parents if one not in found and (parents[one] in found or sessions[one] in found)}
+        more = {child for child in parents if child not in found and {parents[child], sessions[child]} & found}
         found |= more
     return found
 
@@ -94,14 +101,12 @@ class Load:
     counted: float = 0.0
     foreign: float = 0.0
     stolen: float = 0.0
-    waited: float | None = None
-    throttled: float | None = None
-    too_hot: float | None = None
+    kept: Mapping[str, float] = field(default_factory=dict)
     used: Mapping[Process, float] = field(default_factory=dict)
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be said; empty where something can."""
+        """Why nothing can be said; empty if something can."""
         if self.seconds < SHORTEST_SECONDS:
             return f"the timed {self.seconds:.2f} s are too short for counters of 10 ms; {SHORTEST_SECONDS} s are needed"
         if self.counted < self.seconds * self.cpus / 2:
@@ -118,33 +123,28 @@ class Load:
         """Percent of all CPUs over the spans; only what the kernel counts."""
         if self.trouble:
             return {}
-        found = {
-            OTHERS_CPU: self.others_percent,
-            "machine/steal_percent": self._percent(self.stolen),
-            "machine/pressure_percent": None if self.waited is None else min(100.0, 100 * self.waited / self.seconds),
-            "machine/throttled_percent": None if self.throttled is None else self._percent(self.throttled),
-            "machine/thermal_throttles": self.too_hot,
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        found = {OTHERS_CPU: self.others_percent, "machine/steal_percent": self._percent(self.stolen)}
+        if "pressure" in self.kept:
+            found["machine/pressure_percent"] = min(100.0, 100 * self.kept["pressure"] / self.seconds)
+        if "throttled" in self.kept:
+            found["machine/throttled_percent"] = self._percent(self.kept["throttled"])
+        if "thermal_throttles" in self.kept:
+            found["machine/thermal_throttles"] = self.kept["thermal_throttles"]
+        return found
 
     @property
     def missing(self) -> dict[str, str]:
         """What cannot be said, and why."""
         if self.trouble:
             return {"machine_load": self.trouble}
-        reasons = {
-            "machine_pressure": (self.waited, "the kernel keeps no /proc/pressure/cpu"),
-            "machine_throttled": (self.throttled, "no cgroup of this process has a cpu.stat that counts it"),
-            "machine_thermal_throttles": (self.too_hot, "the kernel keeps no thermal_throttle counts"),
-        }
-        return {name: reason for name, (value, reason) in reasons.items() if value is None}
+        return {f"machine_{name}": reason for name, reason in REASONS.items() if name not in self.kept}
 
     def culprit(self) -> str:
-        """The program that used more than half of what others used, with its process; empty where no process did, or it is gone.
+        """Return the program that used more than half of what others used, with its process; empty if none did, or it is gone.
 
-        The program's name alone: arguments may hold what is nobody's business.
+        The program's name alone: arguments may be private.
         """
-        (pid, began), most = max(self.used.items(), key=lambda one: one[1], default=((0, 0.0), 0.0))
+        (pid, began), most = max(self.used.items(), key=lambda item: item[1], default=((0, 0.0), 0.0))
         if most <= self.foreign / 2 or not self.foreign:
             return ""
         try:
@@ -159,63 +159,50 @@ class Load:
 
 
 def between(first: Moment, last: Moment) -> Load:
-    """What happened meanwhile. A process that was not there at first began in between, and all of its use counts."""
-    others = {one: used - first.others.get(one, 0.0) for one, used in last.others.items()}
+    """Return what happened meanwhile. Of a process that began in between all use counts."""
+    others = {process: used - first.others.get(process, 0.0) for process, used in last.others.items()}
     return Load(
         seconds=last.at - first.at,
         cpus=psutil.cpu_count() or 1,
         counted=last.counted - first.counted,
         foreign=max(0.0, (last.busy - first.busy) - (last.ours - first.ours)),
         stolen=max(0.0, last.stolen - first.stolen),
-        waited=_rise(first.waited, last.waited),
-        throttled=_rise(first.throttled, last.throttled),
-        too_hot=_rise(first.too_hot, last.too_hot),
-        used={one: used for one, used in others.items() if used > 0},
+        kept={name: max(0.0, last.kept[name] - first.kept[name]) for name in first.kept.keys() & last.kept.keys()},
+        used={process: used for process, used in others.items() if used > 0},
     )
 
 
 def together(loads: Iterable[Load]) -> Load:
-    """Several spans as one."""
+    """Return several spans as one."""
     found = list(loads)
     if not found:
         return Load()
     used: Counter[Process] = Counter()
-    for one in found:
-        used.update(one.used)  # type: ignore[arg-type]  # a Counter takes any number
+    for load in found:
+        used.update(load.used)  # type: ignore[arg-type]  # a Counter takes any number
+    everywhere = set.intersection(*(set(load.kept) for load in found))
     return Load(
-        seconds=sum(one.seconds for one in found),
+        seconds=sum(load.seconds for load in found),
         cpus=found[0].cpus,
-        counted=sum(one.counted for one in found),
-        foreign=sum(one.foreign for one in found),
-        stolen=sum(one.stolen for one in found),
-        waited=_sum(one.waited for one in found),
-        throttled=_sum(one.throttled for one in found),
-        too_hot=_sum(one.too_hot for one in found),
+        counted=sum(load.counted for load in found),
+        foreign=sum(load.foreign for load in found),
+        stolen=sum(load.stolen for load in found),
+        kept={name: sum(load.kept[name] for load in found) for name in everywhere},
         used=used,
     )
 
 
-def _rise(first: float | None, last: float | None) -> float | None:
-    return None if first is None or last is None else max(0.0, last - first)
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    found = list(values)
-    known = [one for one in found if one is not None]
-    return sum(known) if len(known) == len(found) else None
-
-
 def _waited(root: Path) -> float | None:
-    """Pressure stall information: `some` of the CPU, kept in microseconds."""
+    """Return the pressure stall information: `some` of the CPU, kept in microseconds."""
     for line in cpus.text(root / "proc/pressure/cpu").splitlines():
         kind, *fields = line.split()
         if kind == "some":
-            return next((int(one.removeprefix("total=")) / 1e6 for one in fields if one.startswith("total=")), None)
+            return next((int(text.removeprefix("total=")) / 1e6 for text in fields if text.startswith("total=")), None)
     return None
 
 
 def _throttled(root: Path) -> float | None:
-    """The most that this process's cgroup or one above it was held back: version 2 counts in µs, version 1 in ns."""
+    """Return the most that this process's cgroup or one above it was held back: version 2 counts in µs, version 1 in ns."""
     counters = {"throttled_usec": 1e6, "throttled_time": 1e9}
     found = []
     for folder in cpus.groups(root):
@@ -227,8 +214,6 @@ def _throttled(root: Path) -> float | None:
 
 
 def _too_hot(root: Path) -> float | None:
-    counts = [
-        cpus.text(one).strip() for one in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
-    ]
-    known = [int(one) for one in counts if one.isdigit()]
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
+    known = [int(text) for text in (cpus.text(file).strip() for file in files) if text.isdigit()]
     return float(sum(known)) if known else None
