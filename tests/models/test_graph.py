@@ -54,9 +54,24 @@ def test_what_is_switched_off_leaves_its_nodes(off: str) -> None:
     assert known["elements"] == [2, 2]
 
 
+# One process: what was switched before is forgotten.
+OPTIONS = """
+import json, sys
+import tensorflow as tf
+from tensorflow.python.eager import context
+from models.frameworks.tensorflow import graph
+found = {}
+for name in sys.argv[1:]:
+    context.context()._optimizer_experimental_options.clear()
+    graph.switch([name])
+    found[name] = tf.config.optimizer.get_experimental_options()
+print(json.dumps(found))
+"""
+
+
 def test_every_optimizer_has_its_switch() -> None:
-    for off in GRAPH_OPTIMIZERS:
-        options, *_ = counted(off)
+    done = run_in("tensorflow", "-c", OPTIONS, *GRAPH_OPTIMIZERS)
+    for off, options in json.loads(done.stdout.splitlines()[-1]).items():
         expected = {"disable_meta_optimizer": off == "all", "disable_model_pruning": off == "pruning"}
         assert options == expected | ({} if off in ("all", "pruning") else {off: False})
 
