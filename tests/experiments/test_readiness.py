@@ -17,7 +17,6 @@ from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 from tracking.records import RunOpened
-from tracking.sensors import Sensors
 from tracking.store import Store
 
 LOOK = """
