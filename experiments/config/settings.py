@@ -500,7 +500,8 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
 
 def for_users(kind: type[Any]) -> list[dataclasses.Field[Any]]:
     """Return the settings that a caller can set: a study sets its parameters, cell by cell."""
-    return [field for field in _fields(kind) if field.name not in _parameters(kind)]
+    parameters = _parameters(kind)
+    return [field for field in _fields(kind) if field.name not in parameters]
 
 
 def refuse_parameter(kind: type[Any], name: str, where: str = "") -> None:
