@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,6 +101,8 @@ def _item(head: str, text: str) -> list[str]:
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:
+    import shutil  # with libraries of archives, which the overview does without
+
     width = shutil.get_terminal_size().columns - 1
     wrapper = textwrap.TextWrapper(max(width, 2 * INDENT), indent, indent, break_on_hyphens=False, break_long_words=False)
     return wrapper.wrap(text)

@@ -500,7 +500,8 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
 
 def for_users(kind: type[Any]) -> list[dataclasses.Field[Any]]:
     """Return the settings that a caller can set: a study sets its parameters, cell by cell."""
-    return [field for field in _fields(kind) if field.name not in _parameters(kind)]
+    parameters = _parameters(kind)
+    return [field for field in _fields(kind) if field.name not in parameters]
 
 
 def refuse_parameter(kind: type[Any], name: str, where: str = "") -> None:
@@ -546,23 +547,24 @@ def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]
 
 def read(path: Path) -> dict[str, str]:
     """Settings of a JSON file: an object of texts, numbers, truth values and flat lists. Raises WrongCall."""
+    named = f"settings={plain.short(str(path))}"
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
-            raise WrongCall(f"settings={path} has more than {MAX_BYTES:,} bytes: no file of settings has")
+            raise WrongCall(f"{named} has more than {MAX_BYTES:,} bytes: no file of settings has")
         found = json.loads(text, object_pairs_hook=_each_once)
     except OSError as error:
-        raise WrongCall(f"settings={path} cannot be read: {error.strerror}") from None
+        raise WrongCall(f"{named} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
-        raise WrongCall(f"settings={path} is not JSON: {reason}") from None
+        raise WrongCall(f"{named} is not JSON: {reason}") from None
     if not isinstance(found, dict):
-        raise WrongCall(f'settings={path} holds no object; write {{"batch_size": 64}}')
+        raise WrongCall(f'{named} holds no object; write {{"batch_size": 64}}')
     for name, value in found.items():
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, str | int | float | bool) for part in parts):
-            raise WrongCall(f"settings={path}: {plain.short(name)} is neither a text, a number, true, false, nor a list of them")
+            raise WrongCall(f"{named}: {plain.short(name)} is neither a text, a number, true, false, nor a list of them")
     return {name: to_text(tuple(value) if isinstance(value, list) else value) for name, value in found.items()}
 
 
