@@ -35,7 +35,7 @@ MAX_SECONDS = 20
 # Of all cases together beyond the interpreter and its libraries: 64 MiB may be unpacked freely, twice, with what is made of them.
 MAX_GROWN_BYTES = 256 << 20
 DATA_BYTES, TORCH_DATA_BYTES = 1 << 30, 8 << 30
-SIZES = spec("caption_decoder").CaptionDecoderSpec(vocabulary=11, length=4, features=6, width=5, hidden=3)
+SIZES = spec("caption_decoder").Spec(vocabulary=11, length=4, features=6, width=5, hidden=3)
 
 
 @dataclass(frozen=True)
