@@ -11,8 +11,8 @@ import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
-from experiments.cell.compiling import Compiling
 from experiments.cell.contract import CellSpec, Output
+from experiments.cell.loop import TrainingLoop, count_step
 from experiments.cell.measure import (
     as_timed,
     check_losses,
@@ -65,14 +65,9 @@ class Budget:
 
     def stepped(self, peaks: DevicePeaks) -> bool:
         """Count a step to the warm-up. Returns whether that of a GPU ended with it."""
-        ends = False
-        if self.warm_up and not self.warm_up.is_over:
-            self.warm_up.step()
-            ends = self.warm_up.is_over
-        if self.warm_up is None or self.warm_up.is_over:
-            peaks.end_warmup()
-            if ends:
-                self.pauses = ((self.began, clock.now()),)
+        ends = count_step(self.warm_up, peaks)
+        if ends:
+            self.pauses = ((self.began, clock.now()),)
         return ends
 
     @property
@@ -149,22 +144,18 @@ def _train(
     peaks.begin_warmup()
     optimizer = make_optimizer(spec, framework, network)
     output.progress(f"training, batch {rows}", 0, None)
-    compiling = Compiling(framework)
-
-    def on_step(step: int, *_: float) -> None:
-        compiling.stepped()
-        if budget.stepped(peaks):
-            watch.go_on_with(timing.pace(spec.settings, first=0))
-        output.progress(f"training, batch {rows}", step, None)
-
+    loop = TrainingLoop(framework, network, optimizer, output)
     output.begin(PLACES["train"])
     budget = budget_of(spec, framework, output)
-    pace = timing.EVERY_STEP if budget.warm_up else timing.pace(spec.settings, first=1)
-    watch = Stopwatch(on_step, pace=pace, turn=output.turn)
-    with compiling.epoch():
-        framework.train_epoch(network, optimizer, _again(batch, budget), watch)
+    watch = loop.clock(
+        timing.pace(spec.settings, first=0 if budget.warm_up else 1),
+        lambda _: budget.stepped(peaks),
+        lambda step, *_: output.progress(f"training, batch {rows}", step, None),
+        is_warming=budget.warm_up is not None,
+    )
+    loop.run(_again(batch, budget), watch)
     check_losses(watch.losses)
-    compiling.tell(spec, spec.settings["model"], output)
+    loop.compiling.tell(spec, spec.settings["model"], output)
     steps = len(watch.losses)
     examples = rows * (steps - budget.warm_up_steps)
     output.window("train", budget.began, clock.now(), examples, pauses=budget.pauses)
