@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from models import frameworks, own
+from models.definition import ModelDefinition
 from models.errors import ModelError, choices
 
 
@@ -33,12 +34,12 @@ def load(model: str, architecture: str) -> ModuleType:
     return _module(model, f"{architecture}.{model}" if "." in architecture else f"{__name__}.{model}.{architecture}")
 
 
-def spec(model: str) -> ModuleType:
-    """The module `models.<model>.spec`: sizes, shapes, expected counts, initial weights. NumPy only."""
+def spec(model: str) -> ModelDefinition:
+    """Return what `models/<model>/spec.py` states. NumPy only."""
     found = available()
     if model not in found:
         raise ModelError(f"no model {model!r}; {choices(model, found)}")
-    return _module(model, f"{__name__}.{model}.spec")
+    return ModelDefinition.of(_module(model, f"{__name__}.{model}.spec"))
 
 
 def _module(model: str, name: str) -> ModuleType:

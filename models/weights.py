@@ -67,7 +67,7 @@ def renamed(model: str, found: Mapping[str, Array]) -> Weights:
 
     Raises ModelError where two of its names are one of ours.
     """
-    rename = getattr(models.spec(model), "checkpoint_name", str)
+    rename = models.spec(model).checkpoint_name
     names: dict[str, str] = {}
     for theirs in found:
         ours = None if theirs.endswith("num_batches_tracked") else rename(theirs)

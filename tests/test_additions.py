@@ -38,9 +38,7 @@ class Adapter(Toy):
 from dataclasses import dataclass
 from typing import ClassVar
 
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "probe_batch", "shapes"]
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,11 @@ def probe(rng, *, full=False):
     return spec, probe_batch(spec, 8, rng)
 """,
     "models/tiny/numbers.py": """
-from models.tiny.spec import parameters
 from tests.toy_framework.networks import Network
 
 
 def build(spec):
-    return Network(spec.shapes(), parameters(spec), output="words.bias")
+    return Network(spec.shapes(), spec.shapes().parameters, output="words.bias")
 """,
     "experiments/datasets/labelled/arrays.py": """
 import numpy as np

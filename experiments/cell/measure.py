@@ -12,12 +12,11 @@ import numpy as np
 
 from experiments.cell import peak_memory, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
-from experiments.cell.compiling import Compiling
+from experiments.cell.loop import TrainingLoop, count_step
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
-from experiments.cell.timing import EVERY_STEP, Pace, PhaseValues, Stopwatch
+from experiments.cell.timing import PhaseValues
 from experiments.cell.warm_up import WarmUp, of_gpu
-from experiments.config import memory
 from experiments.contract import CellSpec, Output, Task
 from models.contract import Framework, OptimizerConfig
 from models.frameworks import described, distributions
@@ -131,13 +130,14 @@ def _train(
     task: Task, spec: CellSpec, framework: Framework, network: Any, optimizer: Any, peaks: DevicePeaks, output: Output
 ) -> TrainingState:
     epochs = spec.settings["epochs"]
-    warmup, delay = spec.settings["warmup_steps"], spec.settings["inject_delay"]
+    warmup = spec.settings["warmup_steps"]
     checkpoint = Checkpoint(Path(spec.checkpoint), spec.settings)
     state = checkpoint.load(framework, network, optimizer)
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
     output.begin()
-    began, already, compiling = clock.now(), state.steps, Compiling(framework)
+    began, already = clock.now(), state.steps
+    loop = TrainingLoop(framework, network, optimizer, output)
     pauses: list[tuple[float, float]] = []
     state.starts.append(len(state.seconds))
     # processes of earlier versions have recorded none
@@ -148,13 +148,8 @@ def _train(
         if (rate := task.learning_rate(epoch)) is not None:
             framework.set_learning_rate(optimizer, rate)
         peak_memory.restart()
-        warming = max(0, state.starts[-1] + warmup - len(state.seconds))
-        singly = 0 if warm_up else warming
-        pace = timing.pace(spec.settings, singly, windows_first=epoch % 2 == 0)
-        losses, seconds = _epoch(
-            *(task, epoch, epochs, framework, network, optimizer, state, delay, pace, warming),
-            *(compiling, peaks, output, warm_up),
-        )
+        feed = timing.Feed(task.training(epoch, framework))
+        losses, seconds = _epoch(task, spec, loop, feed, epoch, state, peaks, output, warm_up)
         if warm_up:
             state.warmups[-1] = warm_up.steps
         trained, validating = clock.now(), time.perf_counter()
@@ -172,7 +167,7 @@ def _train(
             raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
         pauses.append((trained, clock.now()))
     output.window("train", began, clock.now(), (state.steps - already) * task.examples_a_step, pauses=pauses)
-    compiling.tell(spec, task.model, output)
+    loop.compiling.tell(spec, task.model, output)
     if warm_up:
         warm_up.record(spec, "train", output)
     return state
@@ -180,48 +175,39 @@ def _train(
 
 def _epoch(
     task: Task,
+    spec: CellSpec,
+    loop: TrainingLoop,
+    feed: timing.Feed,
     epoch: int,
-    epochs: int,
-    framework: Framework,
-    network: Any,
-    optimizer: Any,
     state: TrainingState,
-    delay: float,
-    pace: Pace,
-    warming: int,
-    compiling: Compiling,
     peaks: DevicePeaks,
     output: Output,
     warm_up: WarmUp | None = None,
 ) -> tuple[list[float], float]:
+    """Train one epoch, add its steps to the state, and return their losses and its seconds."""
     last_live = time.monotonic()
     done_before = state.steps
-    is_warming = warm_up is not None and not warm_up.is_over
+    warming = max(0, state.starts[-1] + spec.settings["warmup_steps"] - len(state.seconds))
+    pace = timing.pace(spec.settings, 0 if warm_up else warming, windows_first=epoch % 2 == 0)
 
-    def on_step(step: int, loss: float, seconds: float) -> None:
-        nonlocal last_live, is_warming
-        compiling.stepped()
-        if is_warming and warm_up:
-            warm_up.step()
-            if warm_up.is_over:
-                is_warming = False
-                watch.go_on_with(pace)
-        if not is_warming and step >= warming:
-            peaks.end_warmup()
-        output.progress(f"epoch {epoch + 1}/{epochs}", step, task.steps_per_epoch)
+    def report(step: int, loss: float, seconds: float) -> None:
+        nonlocal last_live
+        output.progress(f"epoch {epoch + 1}/{spec.settings['epochs']}", step, task.steps_per_epoch)
         if time.monotonic() - last_live >= LIVE_SECONDS:
             last_live = time.monotonic()
             rate = task.examples_a_step / seconds
             live = {"live/loss": loss, "live/examples_per_second": rate}  # for the eye alone
             output.metrics({name: float(f"{value:.4g}") for name, value in live.items()}, step=done_before + step)
 
-    watch = Stopwatch(on_step, delay, EVERY_STEP if is_warming else pace, output.turn)
-    feed = timing.Feed(task.training(epoch, framework))
-    with compiling.epoch():
-        faults, began = memory.page_faults(), time.perf_counter()
-        framework.train_epoch(network, optimizer, feed, watch)
-        seconds = time.perf_counter() - began - watch.telling_seconds
-    state.page_faults.append(memory.page_faults() - faults)
+    watch = loop.clock(
+        pace,
+        lambda step: count_step(warm_up, peaks, is_warm=step >= warming),
+        report,
+        is_warming=warm_up is not None and not warm_up.is_over,
+        delay=spec.settings["inject_delay"],
+    )
+    seconds = loop.run(feed, watch)
+    state.page_faults.append(loop.page_faults)
     state.seconds.extend(watch.seconds)
     state.ended.extend(watch.ended)
     state.windows.extend(watch.windows)

@@ -108,7 +108,7 @@ def _check(settings: Settings) -> None:
         raise WrongCall(f"precision=bfloat16: TensorFlow's {' and '.join(blocks)} take float32 alone; leave them out")
     for name in settings.models:
         module = spec(name)
-        if not (hasattr(module, "sized") and hasattr(module.sized("tiny"), "lstm")):
+        if module.takes_images or "lstm" not in vars(module.sized("tiny")):
             raise WrongCall(f"models={name}: it has no LSTM; have {', '.join(Settings.models)}")
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import models
 from models import frameworks
+from models.definition import ModelDefinition
 from models.errors import choices
 from models.layers.images import ImageSpec
 from tracking import plain
 from tracking.errors import WrongCall
 
 
-def of_images(name: str, asked: Sequence[str], setting: str) -> ModuleType:
+def of_images(name: str, asked: Sequence[str], setting: str) -> ModelDefinition:
     """The model's `spec` module. asked: frameworks; setting: what the user calls the model by. Raises WrongCall, ModelError."""
     if name not in models.available():
         raise WrongCall(f"{setting}={plain.short(name)}: no such model of images; {choices(name, _of_images())}")
     module = models.spec(name)
-    if not takes_images(module):
+    if not module.takes_images:
         raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(_of_images())}")
     check_siblings(name, asked, setting)
     return module
@@ -33,12 +33,7 @@ def check_siblings(name: str, asked: Sequence[str], setting: str) -> None:
 
 
 def _of_images() -> list[str]:
-    return [name for name in models.available() if takes_images(models.spec(name))]
-
-
-def takes_images(module: ModuleType) -> bool:
-    """module: a model's `spec`."""
-    return hasattr(module, "Spec") and issubclass(module.Spec, ImageSpec)
+    return [name for name in models.available() if models.spec(name).takes_images]
 
 
 def check_images(name: str, spec: ImageSpec, side: tuple[str, int], rows: tuple[str, int] | None = None) -> None:

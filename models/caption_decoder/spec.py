@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod, sqrt
+from math import sqrt
 
 import numpy as np
 
-from models import lstms
-from models.contract import Array, Batch, ModelError, Weights
+from models.contract import Array, Batch, Weights
+from models.layers.images import Shapes
+from models.layers.sequences import check_sizes
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,10 @@ class CaptionDecoderSpec:
     lstm: str = "layer"
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "length", "features", "width", "hidden"):
-            if getattr(self, name) < 1:
-                raise ModelError(f"caption_decoder: {name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ModelError(f"caption_decoder: dropout must be in [0, 1), not {self.dropout}")
-        lstms.check("caption_decoder", self.lstm)
+        check_sizes("caption_decoder", self, vocabulary=1, length=1, features=1, width=1, hidden=1)
 
 
+Spec = CaptionDecoderSpec
 SIZES = {
     "paper": CaptionDecoderSpec(vocabulary=8_485, length=34),
     "tiny": CaptionDecoderSpec(vocabulary=61, length=7, features=40, width=24, hidden=12),
@@ -47,26 +44,15 @@ def sized(size: str, *, lstm: str = "layer", **_: str) -> CaptionDecoderSpec:
     return replace(SIZES[size], lstm=lstm)
 
 
-def shapes(spec: CaptionDecoderSpec) -> dict[str, tuple[int, ...]]:
+def shapes(spec: CaptionDecoderSpec) -> Shapes:
     """Name -> shape of every weight, PyTorch's names and layouts. One bias vector per LSTM gate."""
-    gates = 4 * spec.width
-    return {
-        "image.weight": (spec.width, spec.features),
-        "image.bias": (spec.width,),
-        "embedding.weight": (spec.vocabulary, spec.width),
-        "lstm.weight_ih_l0": (gates, spec.width),
-        "lstm.weight_hh_l0": (gates, spec.width),
-        "lstm.bias_ih_l0": (gates,),
-        "merge.weight": (spec.hidden, spec.width),
-        "merge.bias": (spec.hidden,),
-        "words.weight": (spec.vocabulary, spec.hidden),
-        "words.bias": (spec.vocabulary,),
-    }
-
-
-def parameters(spec: CaptionDecoderSpec) -> tuple[int, int]:
-    """Expected (trainable, non-trainable) parameters."""
-    return sum(prod(shape) for shape in shapes(spec).values()), 0
+    found = Shapes()
+    found.linear("image", spec.width, spec.features)
+    found.embedding("embedding", spec.vocabulary, spec.width)
+    found.lstm("lstm", spec.width, spec.width)
+    found.linear("merge", spec.hidden, spec.width)
+    found.linear("words", spec.vocabulary, spec.hidden)
+    return found
 
 
 def initial_weights(spec: CaptionDecoderSpec, rng: np.random.Generator) -> Weights:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from models import lstms
 from models.contract import Array, Batch, ModelError, Reads, Weights
 from models.layers.images import Shapes
+from models.layers.sequences import check_sizes
 
 KERNELS = ((11, 41), (11, 21))  # frames × bins
 STRIDES = ((2, 2), (1, 2))
@@ -41,12 +41,9 @@ class Spec:
     lstm: str = "layer"
 
     def __post_init__(self) -> None:
-        for name, least in (("features", 1), ("channels", 1), ("width", 1), ("layers", 1), ("symbols", 2)):
-            if getattr(self, name) < least:
-                raise ModelError(f"deepspeech2: {name} must be at least {least}, not {getattr(self, name)}")
+        check_sizes("deepspeech2", self, features=1, channels=1, width=1, layers=1, symbols=2)
         if self.ctc not in CTC:
             raise ModelError(f"deepspeech2: no ctc {self.ctc!r}; have {', '.join(CTC)}")
-        lstms.check("deepspeech2", self.lstm)
 
     @property
     def bins(self) -> int:
@@ -76,24 +73,16 @@ def frames_left(frames: Any) -> Any:
 
 def shapes(spec: Spec) -> Shapes:
     """Name -> shape of every weight and running statistic, PyTorch's names and layouts. One bias vector per LSTM gate."""
-    found, gates = Shapes(), 4 * spec.width
+    found = Shapes()
     for index, kernel in enumerate(KERNELS):
         found.convolution(f"convolutions.{index}", spec.channels, spec.channels if index else 1, kernel)
         found.norm(f"norms.{index}", spec.channels)
     for index in range(spec.layers):
         inputs = spec.width if index else spec.channels * spec.bins
-        for direction in ("", "_reverse"):
-            found[f"lstms.{index}.weight_ih_l0{direction}"] = (gates, inputs)
-            found[f"lstms.{index}.weight_hh_l0{direction}"] = (gates, spec.width)
-            found[f"lstms.{index}.bias_ih_l0{direction}"] = (gates,)
+        found.lstm(f"lstms.{index}", spec.width, inputs, bidirectional=True)
         found.norm(f"sequence_norms.{index}", spec.width)
     found.linear("symbols", spec.symbols, spec.width)
     return found
-
-
-def parameters(spec: Spec) -> tuple[int, int]:
-    """Expected (trainable, non-trainable) parameters: running statistics are not trained."""
-    return shapes(spec).parameters
 
 
 def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:

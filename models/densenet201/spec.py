@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from models.contract import Batch, ModelError
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,3 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]
     """A shallow version with every kind of layer in it, or all of it, and a batch of small images for the parity gate."""
     spec = Spec() if full else Spec(classes=5, growth=4, blocks=(2, 1, 2, 1), stem=8)
     return spec, probe_batch(spec, 64, rng)
-
-
-__all__ = ["Spec", "checkpoint_name", "initial_weights", "parameters", "probe", "shapes"]

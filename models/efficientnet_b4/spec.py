@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 # Of B0, the paper's table 1: expansion, kernel, strides of the first, input channels, output channels, units.
 STAGES = (
@@ -99,6 +99,3 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]
     """A narrow and short version, or all of it, and a batch of small images for the parity gate."""
     spec = Spec() if full else Spec(5, 0.25, 0.6)
     return spec, probe_batch(spec, 64, rng)
-
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "shapes"]

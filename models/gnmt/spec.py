@@ -8,12 +8,13 @@ context goes to every layer above the decoder's first, from whose output it is f
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod, sqrt
+from math import sqrt
 
 import numpy as np
 
-from models import lstms
-from models.contract import Array, Batch, ModelError, Reads, Weights
+from models.contract import Array, Batch, Reads, Weights
+from models.layers.images import Shapes
+from models.layers.sequences import check_sizes
 
 PADDING, START = 0, 1
 LONGEST = 50  # word pieces of a sentence
@@ -35,12 +36,7 @@ class Spec:
     lstm: str = "layer"
 
     def __post_init__(self) -> None:
-        for name, least in (("vocabulary", 3), ("width", 1), ("layers", 2)):
-            if getattr(self, name) < least:
-                raise ModelError(f"gnmt: {name} must be at least {least}, not {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ModelError(f"gnmt: dropout must be in [0, 1), not {self.dropout}")
-        lstms.check("gnmt", self.lstm)
+        check_sizes("gnmt", self, vocabulary=3, width=1, layers=2)
 
     @property
     def inputs(self) -> dict[str, list[int]]:
@@ -59,22 +55,18 @@ def sized(size: str, *, lstm: str = "layer", **_: str) -> Spec:
     return replace(SIZES[size], lstm=lstm)
 
 
-def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
+def shapes(spec: Spec) -> Shapes:
     """Name -> shape of every weight, PyTorch's names and layouts. One bias vector per LSTM gate."""
-    found: dict[str, tuple[int, ...]] = {"embedding.weight": (spec.vocabulary, spec.width)}
+    found = Shapes()
+    found.embedding("embedding", spec.vocabulary, spec.width)
     for side, inputs in spec.inputs.items():
         for index, size in enumerate(inputs):
-            for direction in ("", "_reverse") if (side, index) == ("encoder", 0) else ("",):
-                found[f"{side}.{index}.weight_ih_l0{direction}"] = (4 * spec.width, size)
-                found[f"{side}.{index}.weight_hh_l0{direction}"] = (4 * spec.width, spec.width)
-                found[f"{side}.{index}.bias_ih_l0{direction}"] = (4 * spec.width,)
-    found |= {"query.weight": (spec.width, spec.width), "key.weight": (spec.width, spec.width), "score.weight": (1, spec.width)}
-    return found | {"words.weight": (spec.vocabulary, spec.width), "words.bias": (spec.vocabulary,)}
-
-
-def parameters(spec: Spec) -> tuple[int, int]:
-    """Expected (trainable, non-trainable) parameters."""
-    return sum(map(prod, shapes(spec).values())), 0
+            both_ways = (side, index) == ("encoder", 0)
+            found.lstm(f"{side}.{index}", spec.width, size, bidirectional=both_ways)
+    found["query.weight"] = found["key.weight"] = (spec.width, spec.width)
+    found["score.weight"] = (1, spec.width)
+    found.linear("words", spec.vocabulary, spec.width)
+    return found
 
 
 def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, Size, initial_weights, pair, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, Size, pair, probe_batch
 
 EPSILON = 1e-3
 POOL, MAX, AVERAGE = "pool", "max", "average"
@@ -156,6 +156,3 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]
     """An eighth of the channels, or all, and a batch of small images for the parity gate."""
     spec = Spec() if full else Spec(classes=5, narrower=8, transform_input=True)
     return spec, probe_batch(spec, 107, rng)
-
-
-__all__ = ["Spec", "checkpoint_name", "initial_weights", "parameters", "probe", "shapes"]

@@ -44,6 +44,13 @@ class Shapes(dict[str, tuple[int, ...]]):
         for part in ("query", "key", "value", "output"):
             self.linear(f"{path}.{part}", width, width)
 
+    def lstm(self, path: str, width: int, inputs: int, *, bidirectional: bool = False) -> None:
+        """One bias vector a gate."""
+        for direction in ("", "_reverse") if bidirectional else ("",):
+            self[f"{path}.weight_ih_l0{direction}"] = (4 * width, inputs)
+            self[f"{path}.weight_hh_l0{direction}"] = (4 * width, width)
+            self[f"{path}.bias_ih_l0{direction}"] = (4 * width,)
+
     @property
     def parameters(self) -> tuple[int, int]:
         """(trainable, non-trainable)."""
@@ -96,11 +103,6 @@ class ImageSpec(ABC):
 def shapes(spec: ImageSpec) -> Shapes:
     """Name -> shape of every weight and running statistic, in PyTorch's names and layouts."""
     return spec.shapes()
-
-
-def parameters(spec: ImageSpec) -> tuple[int, int]:
-    """Expected (trainable, non-trainable) parameters: running statistics are not trained."""
-    return spec.shapes().parameters
 
 
 def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:

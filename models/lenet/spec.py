@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,3 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]
     """The whole network, which is small, and a batch of random images for the parity gate."""
     spec = Spec()
     return spec, probe_batch(spec, 28, rng)
-
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "shapes"]

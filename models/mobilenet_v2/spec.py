@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 
 class Unit(NamedTuple):
@@ -77,6 +77,3 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]
     """A short version with every kind of unit in it, or all of it, and a batch of small images for the parity gate."""
     spec = Spec() if full else Spec(classes=5, stages=((1, 16, 1, 1), (6, 24, 2, 2), (2, 32, 1, 2)))
     return spec, probe_batch(spec, 64, rng)
-
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "shapes"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from models.layers.images import ImageSpec, Shapes
+import numpy as np
+
+from models.contract import Batch
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 STEM = 64
 
@@ -60,3 +63,13 @@ class ResNetSpec(ImageSpec):
                 found.norm(f"{unit.path}.downsample.1", outputs)
         found.linear("fc", self.classes, outputs)
         return found
+
+
+def probe_of(sizes: type[ResNetSpec]) -> Callable[..., tuple[ResNetSpec, Batch]]:
+    """Return the `probe` of a ResNet: one unit a stage, or all of it, and a batch of small images."""
+
+    def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[ResNetSpec, Batch]:
+        spec = sizes() if full else sizes(classes=5, blocks=(1, 1, 1, 1))
+        return spec, probe_batch(spec, 64, rng)
+
+    return probe

@@ -13,9 +13,9 @@ from math import prod, sqrt
 
 import numpy as np
 
-from models import lstms
 from models.contract import Array, Batch, ModelError, Reads, Weights
 from models.layers.images import Shapes
+from models.layers.sequences import check_sizes
 
 KERNEL = 5
 CONVOLUTIONS, POSTNET = 3, 5
@@ -43,15 +43,10 @@ class Spec:
     lstm: str = "layer"
 
     def __post_init__(self) -> None:
-        for name in ("characters", "width", "bins", "prenet", "decoder", "attention", "filters", "reach"):
-            least = 2 if name in ("characters", "width") else 1
-            if getattr(self, name) < least:
-                raise ModelError(f"tacotron2: {name} must be at least {least}, not {getattr(self, name)}")
+        ones = dict.fromkeys(("bins", "prenet", "decoder", "attention", "filters", "reach"), 1)
+        check_sizes("tacotron2", self, characters=2, width=2, **ones)
         if self.width % 2 or not self.reach % 2:
             raise ModelError("tacotron2: width must be even, for two directions, and reach odd, for a middle")
-        if not 0 <= self.dropout < 1:
-            raise ModelError(f"tacotron2: dropout must be in [0, 1), not {self.dropout}")
-        lstms.check("tacotron2", self.lstm)
 
     @property
     def lstms(self) -> dict[str, tuple[int, int]]:
@@ -99,11 +94,6 @@ def _lstm(found: Shapes, path: str, suffix: str, inputs: int, width: int) -> Non
     found[f"{path}.weight_ih{suffix}"] = (4 * width, inputs)
     found[f"{path}.weight_hh{suffix}"] = (4 * width, width)
     found[f"{path}.bias_ih{suffix}"] = (4 * width,)
-
-
-def parameters(spec: Spec) -> tuple[int, int]:
-    """Expected (trainable, non-trainable) parameters: running statistics are not trained."""
-    return shapes(spec).parameters
 
 
 def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:

@@ -92,7 +92,7 @@ def check_only_its_own_framework_is_imported(framework: Framework) -> None:
 
 def check_published_sizes(framework: Framework) -> None:
     for vocabulary, length, trainable in ((8485, 34, 4_316_709), (18313, 74, 8_100_489), (26443, 49, 11_230_539)):
-        sizes = decoder.CaptionDecoderSpec(vocabulary, length)
+        sizes = decoder.Spec(vocabulary, length)
         assert decoder.parameters(sizes) == (trainable, 0)
         assert framework.parameter_counts(framework.build("caption_decoder", sizes)) == (trainable, 0)
     dense = spec("densenet201")

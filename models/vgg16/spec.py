@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 # Whatever the image's size, the classifier sees 7 × 7: the mean over as many parts of what is left of it.
 POOLED = 7
@@ -54,6 +54,3 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]
     """A narrow version or all of it, and a batch whose pooling has parts of unequal size, for the parity gate."""
     spec = Spec() if full else Spec(classes=5, stages=((1, 4), (2, 6), (1, 8)), hidden=10)
     return spec, probe_batch(spec, 72, rng)
-
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "shapes"]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,3 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]
     """A narrow version or all of it, and a batch of small images for the parity gate."""
     spec = Spec() if full else Spec(classes=5, stages=((2, 4), (1, 6), (2, 8)), hidden=10)
     return spec, probe_batch(spec, 32, rng)
-
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "shapes"]

@@ -9,9 +9,8 @@ from typing import Any
 
 from experiments.cell import measure, timing
 from experiments.cell.checkpoint import TrainingState
-from experiments.cell.compiling import Compiling
+from experiments.cell.loop import TrainingLoop
 from experiments.cell.peak_memory import DevicePeaks
-from experiments.cell.timing import EVERY_STEP
 
 SETTINGS = {"inference_requests": 20, "warmup_requests": 5, "inference_batch_sizes": (1, 4), "inject_delay": 0.0}
 
@@ -107,23 +106,13 @@ class Slowly(Told):
 
 def test_the_epochs_clock_holds_the_input_and_not_what_is_told() -> None:
     """4 · (20 + 10 + 5 + 5) ms, a busy machine adds to each; telling would be 600 ms more, placing 10 to every step."""
-    steady, state = Steady(), TrainingState()
-    compiling = Compiling(steady)  # type: ignore[arg-type]
-    losses, seconds = measure._epoch(
-        steady,
-        0,
-        1,
-        steady,
-        None,
-        None,
-        state,
-        0.0,
-        EVERY_STEP,
-        0,
-        compiling,
-        DevicePeaks(steady),  # type: ignore[arg-type]
-        Slowly(),  # type: ignore[arg-type]
-    )
+    steady, output, state = Steady(), Slowly(), TrainingState(starts=[0])
+    settings = {"epochs": 1, "warmup_steps": 0, "inject_delay": 0.0, "timing": "step", "window_steps": 1}
+    spec: Any = SimpleNamespace(settings=settings)
+    loop = TrainingLoop(steady, None, None, output)  # type: ignore[arg-type]
+    peaks = DevicePeaks(steady)  # type: ignore[arg-type]
+    feed = timing.Feed(steady.training())  # type: ignore[arg-type]
+    losses, seconds = measure._epoch(steady, spec, loop, feed, 0, state, peaks, output)  # type: ignore[arg-type]
     assert losses == [0.0, 1.0, 2.0, 3.0]
     assert 0.16 <= seconds < 0.7
     assert 0.005 <= min(state.seconds) < 0.015

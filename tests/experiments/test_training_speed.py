@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import mlflow
@@ -118,7 +119,7 @@ def test_networks_of_images_take_the_papers_batches_and_pictures() -> None:
 
 
 def test_a_model_of_somebody_without_random_inputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(models.spec("gnmt"), "sized")
+    monkeypatch.delattr(import_module("models.gnmt.spec"), "sized")
     with pytest.raises(EvenhandError, match="models=gnmt: there are no random inputs for it"):
         prepare.prepare(training_speed.Settings(models=("gnmt",)), lambda *_: None)
 

@@ -31,7 +31,7 @@ from tracking.errors import WrongCall
 QUICK, ALL = 240, 10_000
 HEAD_BYTES = 320
 TORCH_DATA_BYTES = 8 << 30
-SIZES = spec("caption_decoder").CaptionDecoderSpec(vocabulary=11, length=4, features=6, width=5, hidden=3)
+SIZES = spec("caption_decoder").Spec(vocabulary=11, length=4, features=6, width=5, hidden=3)
 
 
 def whole_and_head(path: Path) -> list[Target]:

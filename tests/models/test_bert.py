@@ -27,7 +27,7 @@ POOLER, HEAD = 768 * 768 + 768, 2 * 768 + 2
 def test_the_papers_size_and_initial_weights() -> None:
     encoder = EMBEDDINGS + 12 * (ATTENTION + FEED_FORWARD) + POOLER
     assert encoder == 109_482_240
-    assert bert.parameters(bert.Spec(classes=None)) == (encoder, 0)
+    assert bert.shapes(bert.Spec(classes=None)).parameters == (encoder, 0)
     check_sizes("bert", (encoder + HEAD, 0))
     check_initial_weights("bert")
     drawn = bert.initial_weights(replace(bert.SIZES["tiny"], vocabulary=5_000), np.random.default_rng(0))

@@ -25,7 +25,7 @@ def test_models_are_folders() -> None:
     found = models.available()
     assert {"caption_decoder", "densenet201", "lenet", "resnet18", "vgg16"} <= set(found)
     assert set(found.values()) == {("keras", "pytorch")}  # every model is a pair
-    assert models.spec("caption_decoder").CaptionDecoderSpec(10, 5).width == 256
+    assert models.spec("caption_decoder").Spec(10, 5).width == 256
 
 
 @pytest.mark.parametrize("architecture", ["keras", "pytorch"])
@@ -88,12 +88,12 @@ assert not heavy, heavy
 @pytest.mark.parametrize(("wrong", "said"), [({"vocabulary": 0}, "vocabulary must be at least 1"), ({"dropout": 1.0}, "dropout")])
 def test_specs_refuse_nonsense(wrong: dict[str, float], said: str) -> None:
     with pytest.raises(ModelError, match=said):
-        models.spec("caption_decoder").CaptionDecoderSpec(**{"vocabulary": 10, "length": 5, **wrong})
+        models.spec("caption_decoder").Spec(**{"vocabulary": 10, "length": 5, **wrong})
 
 
 def test_initial_weights_are_drawn_once_and_follow_their_seed() -> None:
     module = models.spec("caption_decoder")
-    spec = module.CaptionDecoderSpec(500, 20)
+    spec = module.Spec(500, 20)
     first, again, other = (module.initial_weights(spec, np.random.default_rng(seed)) for seed in (1, 1, 2))
     for name, array in first.items():
         assert array.dtype == np.float32

@@ -18,7 +18,7 @@ from models.contract import ModelError
 from tests.models.children import run_in
 
 decoder = spec("caption_decoder")
-SIZES = decoder.CaptionDecoderSpec(vocabulary=11, length=4, features=6, width=5, hidden=3)
+SIZES = decoder.Spec(vocabulary=11, length=4, features=6, width=5, hidden=3)
 
 
 def test_random_follows_its_seed() -> None:
@@ -195,7 +195,7 @@ from models.frameworks import open_framework
 from tracking.errors import EvenhandError
 folder = Path(sys.argv[1]) / "checkpoint"
 framework = open_framework("pytorch", device="cpu", threads=1, precision="float32", seed=0)
-sizes = spec("caption_decoder").CaptionDecoderSpec(vocabulary=11, length=4, features=6, width=5, hidden=3)
+sizes = spec("caption_decoder").Spec(vocabulary=11, length=4, features=6, width=5, hidden=3)
 network = framework.build("caption_decoder", sizes)
 optimizer = framework.optimizer(network, OptimizerConfig("adam", 0.1))
 checkpoint = Checkpoint(folder, {"seed": 0})

@@ -55,8 +55,9 @@ json.dump(shapes, open(sys.argv[1], "w"))
 """
 TRAINS = """
 import sys, numpy as np, models
-from models.contract import Batch, OptimizerConfig
+from models.contract import OptimizerConfig
 from models.frameworks import open_framework
+from models.layers.images import probe_batch
 framework = open_framework(sys.argv[1], device="cpu", threads=2, precision="float32", seed=0)
 rng = np.random.default_rng(0)
 for name in sys.argv[2:]:
@@ -64,7 +65,7 @@ for name in sys.argv[2:]:
     spec = module.Spec(classes=4)
     network = framework.build(name, spec)
     framework.load_weights(network, module.initial_weights(spec, rng))
-    batch = module.probe_batch(spec, max(32, spec.least_side), rng, rows=9)
+    batch = probe_batch(spec, max(32, spec.least_side), rng, rows=9)
     optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-4))
     losses = [float(framework.train_step(network, optimizer, batch)) for _ in range(12)]
     assert np.isfinite(losses).all(), (name, losses)

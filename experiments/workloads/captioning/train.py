@@ -16,7 +16,7 @@ from experiments.datasets.captions import CaptionData
 from experiments.workloads import served
 from experiments.workloads.captioning import captioner, features, samples
 from models.caption_decoder.decoding import decode
-from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights, parameters
+from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights, shapes
 from models.contract import Array, Batch, Framework, Weights
 
 DECODE_IMAGES = 64
@@ -41,7 +41,7 @@ class Captioning:
         self._features = np.load(array, mmap_mode="r")
         self._start, self._end = spec.inputs["start"], spec.inputs["end"]
         self.spec = CaptionDecoderSpec(data.vocabulary.size, data.length, dropout=settings["dropout"])
-        self.parameters = parameters(self.spec)
+        self.parameters = shapes(self.spec).parameters
         self.examples_a_step = settings["batch_size"]
         self._training = data.captions_of("train", self._broken)
         self.steps_per_epoch = settings["steps_per_epoch"] or caption_batches.steps_per_epoch(

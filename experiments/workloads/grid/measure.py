@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
-from experiments.cell.compiling import Compiling
+from experiments.cell.loop import TrainingLoop, count_step
 from experiments.cell.measure import (
     as_timed,
     check_losses,
@@ -27,6 +26,7 @@ from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output
 from models.contract import Batch, Framework
+from models.definition import ModelDefinition
 from tracking import clock
 from tracking.errors import EvenhandError
 
@@ -70,14 +70,9 @@ class Budget:
 
     def stepped(self, peaks: DevicePeaks) -> bool:
         """Count a step to the warm-up. Returns whether that of a GPU ended with it."""
-        ends = False
-        if self.warm_up and not self.warm_up.is_over:
-            self.warm_up.step()
-            ends = self.warm_up.is_over
-        if self.warm_up is None or self.warm_up.is_over:
-            peaks.end_warmup()
-            if ends:
-                self.pauses = ((self.began, clock.now()),)
+        ends = count_step(self.warm_up, peaks)
+        if ends:
+            self.pauses = ((self.began, clock.now()),)
         return ends
 
     @property
@@ -107,7 +102,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     finish(spec, framework, measured, peaks, output)
 
 
-def open_point(spec: CellSpec) -> tuple[ModuleType, Any, np.random.Generator]:
+def open_point(spec: CellSpec) -> tuple[ModelDefinition, Any, np.random.Generator]:
     """Make a cell's folder; return its network's module and sizes, and what draws weights, then a batch."""
     spec.path.mkdir(parents=True, exist_ok=True)
     module = models.spec(spec.settings["model"])
@@ -156,22 +151,18 @@ def _train(framework: Framework, network: Any, batch: Batch, spec: CellSpec, pea
     peaks.begin_warmup()
     optimizer = make_optimizer(spec, framework, network)
     output.progress(f"training, batch {rows}", 0, None)
-    compiling = Compiling(framework)
-
-    def on_step(step: int, *_: float) -> None:
-        compiling.stepped()
-        if budget.stepped(peaks):
-            watch.go_on_with(timing.pace(spec.settings, first=0))
-        output.progress(f"training, batch {rows}", step, None)
-
+    loop = TrainingLoop(framework, network, optimizer, output)
     output.begin(PLACES["train"])
     budget = budget_of(spec, framework, output)
-    pace = timing.EVERY_STEP if budget.warm_up else timing.pace(spec.settings, first=1)
-    watch = Stopwatch(on_step, pace=pace, turn=output.turn)
-    with compiling.epoch():
-        framework.train_epoch(network, optimizer, _again(batch, budget), watch)
+    watch = loop.clock(
+        timing.pace(spec.settings, first=0 if budget.warm_up else 1),
+        lambda _: budget.stepped(peaks),
+        lambda step, *_: output.progress(f"training, batch {rows}", step, None),
+        is_warming=budget.warm_up is not None,
+    )
+    loop.run(_again(batch, budget), watch)
     check_losses(watch.losses)
-    compiling.tell(spec, spec.settings["model"], output)
+    loop.compiling.tell(spec, spec.settings["model"], output)
     steps = len(watch.losses)
     values = close_phase(spec, "train", watch.seconds, budget, output, steps)
     values = replace(values, ended=tuple(watch.ended))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from experiments.datasets.sequences.data import Sequences
-from experiments.workloads.networks import takes_images
 from models.contract import Array, Batch
+from models.definition import ModelDefinition
 from models.layers import images
 from models.layers.images import ImageSpec
 
@@ -20,9 +19,9 @@ SIDES = {"paper": 224, "tiny": 32}
 CLASSES = {"paper": 1_000, "tiny": 10}
 
 
-def sizes(module: ModuleType, size: str, ctc: str, lstm: str = "layer") -> Any:
+def sizes(module: ModelDefinition, size: str, ctc: str, lstm: str = "layer") -> Any:
     """The network's sizes, as its `build` takes them."""
-    if takes_images(module):
+    if module.takes_images:
         return module.Spec(classes=CLASSES[size])
     return module.sized(size, ctc=ctc, lstm=lstm)
 
@@ -33,13 +32,13 @@ def side(spec: ImageSpec, size: str) -> int:
 
 
 def batches(
-    module: ModuleType, spec: Any, size: str, *, rows: int, varying: bool, rng: np.random.Generator, folder: str = ""
+    module: ModelDefinition, spec: Any, size: str, *, rows: int, varying: bool, rng: np.random.Generator, folder: str = ""
 ) -> list[Batch]:
     """What a training goes through, again and again: two batches of each bucket of lengths, shuffled; or two of one length.
 
     folder: in the cache, of sequences that were read; empty for random inputs.
     """
-    if takes_images(module):
+    if module.takes_images:
         return [images.batch(spec, side(spec, size), rng, rows) for _ in range(2)]
     if folder:
         found = _read(module, spec, Sequences.open(Path(folder)), rows, varying, rng)
@@ -55,7 +54,7 @@ def _some(lengths: Array, rows: int, rng: np.random.Generator) -> Array:
     return np.append(rng.choice(lengths, rows - 1), lengths.max())
 
 
-def _read(module: ModuleType, spec: Any, data: Sequences, rows: int, varying: bool, rng: np.random.Generator) -> list[Batch]:
+def _read(module: ModelDefinition, spec: Any, data: Sequences, rows: int, varying: bool, rng: np.random.Generator) -> list[Batch]:
     """As random ones; a bucket of too few examples has some of them more than once in a batch."""
     found, longest = [], module.reads(spec).longest
     for bucket in buckets(data.lengths, varying=varying):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice, takewhile
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
-from experiments.cell.compiling import Compiling
+from experiments.cell.loop import TrainingLoop, count_step
 from experiments.cell.measure import (
     as_timed,
     check_losses,
@@ -23,7 +22,7 @@ from experiments.cell.measure import (
 )
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
-from experiments.cell.timing import PhaseValues, Stopwatch
+from experiments.cell.timing import PhaseValues
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output
 from experiments.workloads.training_speed import inputs
@@ -47,36 +46,27 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     optimizer, peaks = make_optimizer(spec, framework, network), DevicePeaks(framework)
 
-    warmup = settings["steps"] if varying else settings["warmup_steps"]
-    total = warmup + settings["steps"]
-    compiling = Compiling(framework)
-    warm_up = of_gpu(framework, output, warmup)
-
-    def on_step(step: int, *_: float) -> None:
-        compiling.stepped()
-        if warm_up and not warm_up.is_over:
-            warm_up.step()
-            if warm_up.is_over:
-                watch.go_on_with(timing.pace(settings, 0))
-        if len(watch.losses) >= warmup and (warm_up is None or warm_up.is_over):
-            peaks.end_warmup()
-        output.progress("training", step, None if warm_up else total)
-
-    pace = timing.EVERY_STEP if warm_up else timing.pace(settings, warmup)
-    watch = Stopwatch(on_step, pace=pace, turn=output.turn)
+    before = settings["steps"] if varying else settings["warmup_steps"]
+    total = before + settings["steps"]
+    loop, warm_up = TrainingLoop(framework, network, optimizer, output), of_gpu(framework, output, before)
+    watch = loop.clock(
+        timing.pace(settings, 0 if warm_up else before),
+        lambda step: count_step(warm_up, peaks, is_warm=step >= before),
+        lambda step, *_: output.progress("training", step, None if warm_up else total),
+        is_warming=warm_up is not None,
+    )
     output.begin()
     began = clock.now()
-    with compiling.epoch():
-        epochs, ended = [], list[float]()
-        for part in _parts(batches, settings, warm_up):
-            epochs.append(_epoch(framework, network, optimizer, part, watch))
-            ended.append(clock.now())
-    least, warmup = warmup, len(watch.losses) - settings["steps"]
+    epochs, ended = [], list[float]()
+    for part in _parts(batches, settings, warm_up):
+        epochs.append(loop.run(part, watch))
+        ended.append(clock.now())
+    warmup = len(watch.losses) - settings["steps"]
     pauses = [(ended[0], ended[1])] if len(ended) > 2 else []  # how long a GPU needed is no result
-    singly = watch.seconds[:least] + watch.seconds[warmup:]
+    singly = watch.seconds[:before] + watch.seconds[warmup:]
     seconds = sum(singly) + sum(one.seconds for one in watch.windows)
     check_losses(watch.losses)
-    compiling.tell(spec, model, output)
+    loop.compiling.tell(spec, model, output)
     if warm_up:
         warm_up.record(spec, "train", output)
     output.window("train", began, clock.now(), rows * total, pauses=pauses)
@@ -107,10 +97,3 @@ def _parts(batches: Sequence[Batch], settings: dict[str, int | str], warm_up: Wa
     if warm_up and not warm_up.is_over:
         yield takewhile(lambda _: not warm_up.is_over, cycle(batches))
     yield islice(cycle(batches), int(settings["steps"]))
-
-
-def _epoch(framework: Framework, network: object, optimizer: object, batches: Iterator[Batch], watch: Stopwatch) -> float:
-    """Seconds, its batches placed; without what was told meanwhile."""
-    began, telling = time.perf_counter(), watch.telling_seconds
-    framework.train_epoch(network, optimizer, batches, watch)
-    return time.perf_counter() - began - (watch.telling_seconds - telling)

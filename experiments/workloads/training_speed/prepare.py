@@ -57,8 +57,8 @@ def _of_files(settings: Settings, counts: dict[str, int], progress: Progress) ->
 
 def _read(name: str, settings: Settings, progress: Progress) -> Sequences:
     module, fixed = models.spec(name), settings.lengths == "fixed"
-    if not hasattr(module, "reads"):
-        have = ", ".join(one for one in settings.models if hasattr(models.spec(one), "reads"))
+    if not module.reads_files:
+        have = ", ".join(one for one in settings.models if models.spec(one).reads_files)
         right = f"name others, such as models={have}" if have else f"take data={SYNTHETIC}"
         raise WrongCall(f"data={settings.data}: {name} trains on random inputs alone; {right}")
     reads = module.reads(inputs.sizes(module, settings.size, settings.ctc))
@@ -78,10 +78,10 @@ def _warnings(settings: Settings, found: dict[str, Sequences]) -> tuple[str, ...
 
 def _check_model(name: str, settings: Settings) -> None:
     module = models.spec(name)
-    if not hasattr(module, "sized") and not networks.takes_images(module):
+    if not module.has_random_inputs:
         raise WrongCall(f"models={name}: there are no random inputs for it")
     networks.check_siblings(name, settings.frameworks, "models")
-    if networks.takes_images(module):
+    if module.takes_images:
         spec = inputs.sizes(module, settings.size, settings.ctc)
         side = ("side", inputs.side(spec, settings.size))
         networks.check_images(name, spec, side, ("batch_size", min(settings.rows(name))))

@@ -1,12 +1,12 @@
 import numpy as np
 
-from models.caption_decoder.spec import CaptionDecoderSpec, parameters, shapes
+from models.caption_decoder.spec import CaptionDecoderSpec, shapes
 from models.contract import Array
 from tests.toy_framework.networks import Network
 
 
 def build(spec: CaptionDecoderSpec) -> Network:
-    return Network(shapes(spec), parameters(spec), output="words.bias")
+    return Network(shapes(spec), shapes(spec).parameters, output="words.bias")
 
 
 def search(network: Network, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:  # noqa: ARG001

@@ -1,4 +1,4 @@
-from models.densenet201.spec import Spec, parameters
+from models.densenet201.spec import Spec
 from tests.toy_framework.networks import Network
 
 FEATURES = 1_920
@@ -6,4 +6,5 @@ FEATURES = 1_920
 
 def build(spec: Spec) -> Network:
     """Without a classifier: an image's mean brightness, as many times as there are features."""
-    return Network(spec.shapes(), parameters(spec), output="" if spec.classes is None else "classifier.bias", width=FEATURES)
+    output = "" if spec.classes is None else "classifier.bias"
+    return Network(spec.shapes(), spec.shapes().parameters, output=output, width=FEATURES)

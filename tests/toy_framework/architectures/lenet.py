@@ -1,6 +1,6 @@
-from models.lenet.spec import Spec, parameters
+from models.lenet.spec import Spec
 from tests.toy_framework.networks import Network
 
 
 def build(spec: Spec) -> Network:
-    return Network(spec.shapes(), parameters(spec), output="linear3.bias")
+    return Network(spec.shapes(), spec.shapes().parameters, output="linear3.bias")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,3 @@ class Spec(ImageSpec):
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
     """The network, which is small, and a batch."""
     return Spec(), probe_batch(Spec(), 4 if full else 3, rng)
-
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "shapes"]

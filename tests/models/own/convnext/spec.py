@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,3 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]
     """A small network with every kind of layer in it, or the whole one, and a batch."""
     spec = Spec() if full else Spec(classes=4, widths=(4, 6), depths=(2, 1))
     return spec, probe_batch(spec, 12, rng)
-
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "shapes"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, initial_weights, parameters, probe_batch, shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,3 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]
     """A small network with every kind of layer in it, or the whole one, and a batch."""
     spec = Spec() if full else Spec(classes=4, width=8, heads=2, blocks=2)
     return spec, probe_batch(spec, spec.only_side, rng)
-
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "shapes"]
