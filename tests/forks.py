@@ -137,7 +137,7 @@ class Subprocess:
         return fork
 
     def run(self, command: Sequence[str], *, cwd: Path, **given: Any) -> subprocess.CompletedProcess[str]:
-        """`python -m models.parity MODEL FRAMEWORK …`, `python -m models.testing FRAMEWORK …`, or a module of one framework."""
+        """`python -m models.parity FRAMEWORK …`, `python -m models.testing FRAMEWORK …`, or a module of one framework."""
         framework = self._framework or next(word for word in command if word in frameworks.available())
         if not possible(framework, "cpu", {}):
             return subprocess.run(command, cwd=cwd, **given)
