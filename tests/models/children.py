@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests import forks
 
@@ -19,6 +21,11 @@ def run_python(*arguments: str, timeout: int = 500) -> subprocess.CompletedProce
 def run_in(framework: str, *arguments: str, timeout: int = 500) -> subprocess.CompletedProcess[str]:
     """The same in a process in which nothing has happened but the import of the framework's packages."""
     return _checked(forks.run(forks.server(), framework, arguments, ROOT, timeout))
+
+
+def answer(framework: str, script: str, *arguments: str) -> Any:
+    """What a script prints of a framework, as JSON in its last line."""
+    return json.loads(run_in(framework, "-c", script, *arguments).stdout.splitlines()[-1])
 
 
 def _checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
