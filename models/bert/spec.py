@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from models.contract import Array, Batch, ModelError, Reads, Weights
+from models.contract import Array, Batch, ModelError, Reads, Weights, check_sizes
 from models.layers.images import Shapes
 
 EPSILON = 1e-12  # of every LayerNorm
@@ -37,16 +37,12 @@ class Spec:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        least = {"vocabulary": 2, "width": 1, "layers": 1, "heads": 1, "intermediate": 1, "positions": 1, "types": 1}
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise ModelError(f"bert: {name} must be at least {smallest}, not {getattr(self, name)}")
+        least = dict.fromkeys(("width", "layers", "heads", "intermediate", "positions", "types"), 1)
+        check_sizes("bert", self, vocabulary=2, **least)
         if self.width % self.heads:
             raise ModelError(f"bert: width must be a multiple of heads, not {self.width} of {self.heads}")
         if self.classes is not None and self.classes < 1:
             raise ModelError(f"bert: classes must be at least 1 or None, not {self.classes}")
-        if not 0 <= self.dropout < 1:
-            raise ModelError(f"bert: dropout must be in [0, 1), not {self.dropout}")
 
 
 # Heads of 16: the scale of attention is a power of two, which no framework rounds.

@@ -8,7 +8,7 @@ from math import prod, sqrt
 import numpy as np
 
 from models import lstms
-from models.contract import Array, Batch, ModelError, Weights
+from models.contract import Array, Batch, Weights, check_sizes
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,7 @@ class CaptionDecoderSpec:
     lstm: str = "layer"
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "length", "features", "width", "hidden"):
-            if getattr(self, name) < 1:
-                raise ModelError(f"caption_decoder: {name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ModelError(f"caption_decoder: dropout must be in [0, 1), not {self.dropout}")
+        check_sizes("caption_decoder", self, vocabulary=1, length=1, features=1, width=1, hidden=1)
         lstms.check("caption_decoder", self.lstm)
 
 

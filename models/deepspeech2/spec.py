@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models import lstms
-from models.contract import Array, Batch, ModelError, Reads, Weights
+from models.contract import Array, Batch, ModelError, Reads, Weights, check_sizes
 from models.layers.images import Shapes
 
 KERNELS = ((11, 41), (11, 21))  # frames × bins
@@ -41,9 +41,7 @@ class Spec:
     lstm: str = "layer"
 
     def __post_init__(self) -> None:
-        for name, least in (("features", 1), ("channels", 1), ("width", 1), ("layers", 1), ("symbols", 2)):
-            if getattr(self, name) < least:
-                raise ModelError(f"deepspeech2: {name} must be at least {least}, not {getattr(self, name)}")
+        check_sizes("deepspeech2", self, features=1, channels=1, width=1, layers=1, symbols=2)
         if self.ctc not in CTC:
             raise ModelError(f"deepspeech2: no ctc {self.ctc!r}; have {', '.join(CTC)}")
         lstms.check("deepspeech2", self.lstm)

@@ -13,7 +13,7 @@ from math import prod, sqrt
 import numpy as np
 
 from models import lstms
-from models.contract import Array, Batch, ModelError, Reads, Weights
+from models.contract import Array, Batch, Reads, Weights, check_sizes
 
 PADDING, START = 0, 1
 LONGEST = 50  # word pieces of a sentence
@@ -35,11 +35,7 @@ class Spec:
     lstm: str = "layer"
 
     def __post_init__(self) -> None:
-        for name, least in (("vocabulary", 3), ("width", 1), ("layers", 2)):
-            if getattr(self, name) < least:
-                raise ModelError(f"gnmt: {name} must be at least {least}, not {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ModelError(f"gnmt: dropout must be in [0, 1), not {self.dropout}")
+        check_sizes("gnmt", self, vocabulary=3, width=1, layers=2)
         lstms.check("gnmt", self.lstm)
 
     @property

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from models.contract import Batch
 from models.layers.images import initial_weights, parameters, probe_batch, shapes
-from models.resnets.sizes import ResNetSpec
+from models.resnets.sizes import ResNetSpec, probe_of
 
 
 @dataclass(frozen=True)
@@ -19,10 +16,5 @@ class Spec(ResNetSpec):
     bottleneck: bool = True
 
 
-def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """One unit a stage, or all of it, and a batch of small images for the parity gate."""
-    spec = Spec() if full else Spec(classes=5, blocks=(1, 1, 1, 1))
-    return spec, probe_batch(spec, 64, rng)
-
-
-__all__ = ["Spec", "initial_weights", "parameters", "probe", "shapes"]
+probe = probe_of(Spec)
+__all__ = ["Spec", "initial_weights", "parameters", "probe", "probe_batch", "shapes"]

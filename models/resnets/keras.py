@@ -11,7 +11,7 @@ from models.layers.keras import convolution, images, linear, max_pool, network, 
 from models.resnets.sizes import STEM, ResNetSpec, Unit
 
 
-def build(spec: ResNetSpec, name: str) -> keras.Model:
+def build(spec: ResNetSpec) -> keras.Model:
     """call(images (n, height, width, 3), normalised) -> (n, classes)."""
     inputs = images()
     x = convolution(inputs, STEM, 7, "conv1", strides=2, padding=3)
@@ -20,7 +20,7 @@ def build(spec: ResNetSpec, name: str) -> keras.Model:
     for unit in spec.units():
         x = _unit(x, unit)
     x = layers.GlobalAveragePooling2D()(x)
-    return network(inputs, linear(x, spec.classes, "fc"), name)
+    return network(inputs, linear(x, spec.classes, "fc"), "resnet")
 
 
 def _unit(x: Any, unit: Unit) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from models.layers.images import ImageSpec, Shapes
+from models.layers.images import ImageSpec, Shapes, probe_batch
 
 STEM = 64
 
@@ -60,3 +60,13 @@ class ResNetSpec(ImageSpec):
                 found.norm(f"{unit.path}.downsample.1", outputs)
         found.linear("fc", self.classes, outputs)
         return found
+
+
+def probe_of(spec_type: type[ResNetSpec]) -> Callable[..., Any]:
+    """Return `probe`: one unit a stage, or all of it, and a batch of small images for the parity gate."""
+
+    def probe(rng: Any, *, full: bool = False) -> tuple[ResNetSpec, Any]:
+        spec = spec_type() if full else spec_type(classes=5, blocks=(1, 1, 1, 1))
+        return spec, probe_batch(spec, 64, rng)
+
+    return probe

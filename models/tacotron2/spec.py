@@ -14,7 +14,7 @@ from math import prod, sqrt
 import numpy as np
 
 from models import lstms
-from models.contract import Array, Batch, ModelError, Reads, Weights
+from models.contract import Array, Batch, ModelError, Reads, Weights, check_sizes
 from models.layers.images import Shapes
 
 KERNEL = 5
@@ -43,14 +43,10 @@ class Spec:
     lstm: str = "layer"
 
     def __post_init__(self) -> None:
-        for name in ("characters", "width", "bins", "prenet", "decoder", "attention", "filters", "reach"):
-            least = 2 if name in ("characters", "width") else 1
-            if getattr(self, name) < least:
-                raise ModelError(f"tacotron2: {name} must be at least {least}, not {getattr(self, name)}")
+        least = dict.fromkeys(("bins", "prenet", "decoder", "attention", "filters", "reach"), 1)
+        check_sizes("tacotron2", self, characters=2, width=2, **least)
         if self.width % 2 or not self.reach % 2:
             raise ModelError("tacotron2: width must be even, for two directions, and reach odd, for a middle")
-        if not 0 <= self.dropout < 1:
-            raise ModelError(f"tacotron2: dropout must be in [0, 1), not {self.dropout}")
         lstms.check("tacotron2", self.lstm)
 
     @property
