@@ -7,6 +7,7 @@ returns (n,): minus the logarithm of the probability.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -47,7 +48,7 @@ def keras(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
     return ops.ctc_loss(targets, logits, labels, frames, mask_index=BLANK)
 
 
-LOSSES = {
+LOSSES: dict[str, Callable[..., Any]] = {
     "scan": scan,
     "sparse": partial(operators.ctc_sparse, blank=BLANK),
     "dense": partial(operators.ctc_dense, blank=BLANK),

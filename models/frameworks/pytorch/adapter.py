@@ -42,6 +42,8 @@ class Adapter(FrameworkOnDevice):
 
     architecture = "pytorch"
 
+    _device: TorchDevice
+
     def __init__(
         self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
     ) -> None:
