@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, SupportsFloat
@@ -35,6 +35,16 @@ def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, 
     for name in weights:
         if name not in shapes:
             raise ModelError(f"weights: {name!r} is superfluous; the network has no such array")
+
+
+def check_sizes(model: str, spec: Any, **least: int) -> None:
+    """Raises ModelError naming the first size of a network below its least, or a dropout that is not in [0, 1)."""
+    values = asdict(spec)
+    for name, smallest in least.items():
+        if values[name] < smallest:
+            raise ModelError(f"{model}: {name} must be at least {smallest}, not {values[name]}")
+    if not 0 <= values.get("dropout", 0) < 1:
+        raise ModelError(f"{model}: dropout must be in [0, 1), not {values['dropout']}")
 
 
 @dataclass(frozen=True)
@@ -208,7 +218,7 @@ class Framework(ABC):
     ) -> None:
         """name: with its variant, as in `models.frameworks.available()`. threads: 0 leaves them alone.
 
-        conv_algorithm: how a GPU's library chooses the algorithm of a convolution, see `models.frameworks.check_convolutions`.
+        conv_algorithm: how a GPU's library chooses the algorithm of a convolution, see `models.frameworks.CONV_ALGORITHMS`.
         """
 
     @abstractmethod

@@ -1,11 +1,10 @@
 """The gate: in float64, from the same weights, the same function, the same training, the same that training drops.
 
-`python -m models.parity MODEL FRAMEWORK OUT.npz …` is the child that computes one side: one framework a process.
+`python -m models.parity FRAMEWORK OUT.npz JSON` is the child that computes one side: one framework a process.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -273,10 +272,8 @@ def _computed(asked: ParityRequest, side: Side, threads: int, environment: Mappi
     variables = environment or frameworks.environment_on(asked.device, os.environ)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "computed.npz"
-        command = [side.python or sys.executable, "-m", "models.parity", asked.model, side.framework, str(out)]
-        command += ["--own", json.dumps(side.own), "--precision", side.precision, "--device", asked.device]
-        command += ["--rules", json.dumps(list(map(asdict, asked.rules))), "--seed", str(asked.seed), "--threads", str(threads)]
-        command += ["--full"] if asked.full else []
+        given = json.dumps({"request": asdict(asked), "side": asdict(side), "threads": threads})
+        command = [side.python or sys.executable, "-m", "models.parity", side.framework, str(out), given]
         root = Path(__file__).parents[1]
         done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
         if done.returncode or not out.is_file():  # code of the user's may end the process as if all were well
@@ -384,44 +381,24 @@ def _relative_l2(reference: Array | None, other: Array | None) -> float:
     return float(difference / size) if size else float(difference)
 
 
-def _rules(text: str) -> tuple[OptimizerConfig, ...]:
-    return tuple(OptimizerConfig(**one) for one in json.loads(text))
-
-
-def _own(text: str) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in json.loads(text))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("framework")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rules", type=_rules, default=RULES["adam"], help="JSON, a list of objects as OptimizerConfig")
-    parser.add_argument(
-        "--own", type=_own, default=(), help="JSON, a list of pairs: what of the network's spec is this side's own"
-    )
-    parser.add_argument("--precision", default="float64")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    asked = ParityRequest(options.model, options.rules, options.full, options.seed, options.device)
+def main(out: str, text: str) -> int:
+    given = json.loads(text)
+    rules = tuple(OptimizerConfig(**values) for values in given["request"].pop("rules"))
+    request = ParityRequest(**given["request"], rules=rules)
     try:
-        computed = compute(asked, Side(options.framework, options.own, options.precision), options.threads)
+        computed = compute(request, Side(**given["side"]), given["threads"])
     except ModelError as error:
         print(error, file=sys.stderr)
         return 2
     except Exception as error:
-        if options.model not in own.folders():
+        if request.model not in own.folders():
             raise
-        print(own.fault(options.model, error), file=sys.stderr)
+        print(own.fault(request.model, error), file=sys.stderr)
         return 2
-    with options.out.open("wb") as file:
+    with Path(out).open("wb") as file:
         np.savez(file, allow_pickle=False, **computed)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[2:]))

@@ -1,18 +1,13 @@
 """Weights between a PyTorch state_dict's names and layouts and Keras variables, by layer type and layer name.
 
-`python -m models.transfer PAGE` writes the table of the layers that move into a page of the docs.
-
 Every weighted Keras layer bears its torch module path as its name, dots written as hyphens (`features-denseblock1-norm1`),
 because Keras on PyTorch refuses dots and no module path has a hyphen.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,9 +148,6 @@ def to_keras(found: Mapping[str, Entry], weights: Mapping[str, Array]) -> None:
             variable.assign(np.ascontiguousarray(array))
 
 
-MARKED = r"(<!-- layers that move -->\n).*?(<!-- end -->)"
-
-
 def supported() -> str:
     """The table of docs/own-model.md: Keras layers with a rule, and their siblings in PyTorch."""
     rows = sorted((kind.__name__, sibling) for kind, (sibling, _) in RULES.items())
@@ -268,9 +260,3 @@ def _recurrent(layer: Any) -> Arrays:
 def _bidirectional(layer: Any) -> Arrays:
     yield from _cell(layer.forward_layer.cell, "_l0")
     yield from _cell(layer.backward_layer.cell, "_l0_reverse")
-
-
-if __name__ == "__main__":
-    page = Path(sys.argv[1])
-    text = page.read_text(encoding="utf-8")
-    page.write_text(re.sub(MARKED, f"\\1{supported()}\\2", text, flags=re.S), encoding="utf-8")

@@ -13,13 +13,11 @@ import pytest
 
 from tests.conftest import PYTHONPATH, ROOT
 
-# It drops nothing, decays the one array that it trains, and has one caption for every picture.
+# It drops nothing and decays the one array that it trains.
 NOT_ITS_OWN = {
     "check_dropout_is_on_only_in_training",
     "check_what_training_drops_is_measured",
     "check_sgd_is_the_textbooks",
-    "check_greedy_is_the_argmax_loop",
-    "check_beams_find_the_best_pair",
 }
 
 
@@ -66,7 +64,8 @@ print(*(path.name for path in parity_cache._sources() if "toy_framework" in path
     ],
 )
 def test_what_is_no_framework_is_one_line(tmp_path: Path, value: str, said: str) -> None:
-    done = python("-m", "models.parity", "lenet", "toy", str(tmp_path / "out"), path=plugin(tmp_path, value))
+    given = json.dumps({"request": {"model": "lenet", "rules": []}, "side": {"framework": "toy"}, "threads": 1})
+    done = python("-m", "models.parity", "toy", str(tmp_path / "out"), given, path=plugin(tmp_path, value))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert said in done.stderr
 

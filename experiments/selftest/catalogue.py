@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cell.alone import AloneResult
 from experiments.config import devices
 from experiments.selftest import cells, children
+from experiments.selftest.cells import AloneResult
 from experiments.selftest.checks import (
     Check,
     Context,

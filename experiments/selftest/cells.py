@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments import studies, workloads
-from experiments.cell import alone
-from experiments.cell.alone import AloneResult
 from experiments.config import devices
 from experiments.config import settings as settings_
+from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from experiments.contract import CellSpec
 from experiments.planning import treatments
+from experiments.run.cell_process import CellProcess
 from tracking.cpus import quota
-from tracking.records import Record, to_line
+from tracking.records import Record, RunOutcome, Tags, to_line
 
 RECORDS = "records.jsonl"
+SENSOR_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class AloneResult:
+    """How a cell without a campaign ended, and the latest value of each of its metrics.
+
+    phase: in which it ran out of memory, or empty. disturbed: what others used of the machine, if that was
+    more than the limit.
+    """
+
+    outcome: str
+    reason: str
+    phase: str
+    metrics: Mapping[str, float]
+    disturbed: str
 
 
 def run(folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any) -> AloneResult:
@@ -31,7 +49,15 @@ def run(folder: Path, study: str, framework: str, device: str, *, block: int = 1
         def write(record: Record) -> None:
             file.write(to_line(record) + "\n")
 
-        return alone.run(spec, write)
+        cell = CellProcess(spec, write)
+        closed, phase = cell.run(SENSOR_SECONDS), ""
+        if closed.outcome == RunOutcome.OUT_OF_MEMORY:
+            phase = next((name for name in spec.settings.get("phases", ()) if name not in cell.timed), cell.phase)
+            write(Tags(spec.run, {"phase": phase}))
+        disturbed = cell.background.log(spec.run, OTHERS_LIMIT_PERCENT, write)
+        write(closed)
+    metrics = {**cell.latest, **cell.background.metrics}
+    return AloneResult(str(closed.outcome), closed.reason, phase, metrics, disturbed)
 
 
 def cell_spec(folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any) -> CellSpec:

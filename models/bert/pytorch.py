@@ -74,7 +74,7 @@ class Bert(nn.Module):  # type: ignore[misc]
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
-        self.heads = spec.heads
+        self.heads, self.classes = spec.heads, spec.classes
         self.embeddings = Embeddings(spec)
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(spec) for _ in range(spec.layers))})
         self.pooler = nn.ModuleDict({"dense": nn.Linear(spec.width, spec.width)})
@@ -89,7 +89,7 @@ class Bert(nn.Module):  # type: ignore[misc]
         for layer in self.encoder["layer"]:
             x = layer(x, seen)
         pooled = self.pooler["dense"](x[:, 0]).tanh()
-        return self.classifier(self.dropout(pooled)) if hasattr(self, "classifier") else pooled
+        return self.classifier(self.dropout(pooled)) if self.classes is not None else pooled
 
 
 def build(spec: Spec) -> nn.Module:

@@ -7,12 +7,14 @@ returns (n,): minus the logarithm of the probability.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from keras import ops
 
 from models.deepspeech2.spec import BLANK
-from models.frameworks.tensorflow import ctc as tensorflow
+from models.frameworks.tensorflow import operators
 from models.layers.scan import outputs_of
 
 NEVER = -1e30  # the logarithm of a probability of zero; an infinite one would make gradients NaN
@@ -41,22 +43,17 @@ def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
     return -ops.where(labels > 0, ops.logaddexp(last, label), last)
 
 
-def sparse(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:  # noqa: ARG001
-    """TensorFlow's kernel, to which labels are given as a sparse tensor."""
-    return tensorflow.sparse(logits, targets, frames, BLANK)
-
-
-def dense(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
-    """TensorFlow's loss in its own operators, to which labels are given padded."""
-    return tensorflow.dense(logits, targets, frames, labels, BLANK)
-
-
 def keras(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
     """Keras' operator; it computes in float32 on TensorFlow."""
     return ops.ctc_loss(targets, logits, labels, frames, mask_index=BLANK)
 
 
-LOSSES = {"scan": scan, "sparse": sparse, "dense": dense, "keras": keras}
+LOSSES: dict[str, Callable[..., Any]] = {
+    "scan": scan,
+    "sparse": partial(operators.ctc_sparse, blank=BLANK),
+    "dense": partial(operators.ctc_dense, blank=BLANK),
+    "keras": keras,
+}
 
 
 def _with_blanks(targets: Any) -> Any:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from models.variant import Variant
 
 DEVICES = ("auto", "cpu", "cuda")
+# How a GPU's library chooses the algorithm of a convolution, on one that it has not met in this shape. `profiled`: tries
+# them and keeps the quickest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a CPU these are all
+# the same; there are `onednn` and `plain`: that library's kernels, or the framework's own, also for products.
 CONV_ALGORITHMS = ("profiled", "heuristic", "fixed", "onednn", "plain")
 # Of TensorFlow; `all` stands for these and every other one.
 GRAPH_OPTIMIZERS = ("pruning", "constant_folding", "arithmetic_optimization", "dependency_optimization", "all")
@@ -35,6 +38,8 @@ OTHER_GRAPH_OPTIMIZERS = (
     *("layout_optimizer", "shape_optimization", "remapping", "loop_optimization", "function_optimization"),
     *("scoped_allocator_optimization", "pin_to_host_optimization", "implementation_selector"),
 )
+# `float32` and `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed, as each framework has
+# it: weights, loss and optimizer in float32, convolutions and products in bfloat16.
 PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 
 
@@ -48,30 +53,6 @@ def check(name: str) -> None:
     names = available()
     if name not in names:
         raise ModelError(f"no framework {name!r}; {choices(name, names)}")
-
-
-def check_device(device: str) -> None:
-    if device not in DEVICES:
-        raise ModelError(f"no device {device!r}; have {', '.join(DEVICES)}")
-
-
-def check_precision(precision: str) -> None:
-    """`float32` and `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed.
-
-    Mixed is each framework's own: weights, loss and optimizer in float32, convolutions and products in bfloat16.
-    """
-    if precision not in PRECISIONS:
-        raise ModelError(f"no precision {precision!r}; have {', '.join(PRECISIONS)}")
-
-
-def check_convolutions(algorithm: str) -> None:
-    """How a GPU's library chooses the algorithm of a convolution, on one that it has not met in this shape.
-
-    `profiled`: tries them and keeps the quickest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a CPU
-    these are all the same; there are `onednn` and `plain`: that library's kernels, or the framework's own, also for products.
-    """
-    if algorithm not in CONV_ALGORITHMS:
-        raise ModelError(f"no conv_algorithm {algorithm!r}; have {', '.join(CONV_ALGORITHMS)}")
 
 
 def described(name: str) -> Variant:
@@ -110,9 +91,10 @@ def open_framework(
     name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = "profiled"
 ) -> Framework:
     """The adapter of `name`, its framework imported and set up: one a process. Raises ModelError for what is missing."""
-    check_device(device)
-    check_precision(precision)
-    check_convolutions(conv_algorithm)
+    settings = {"device": (device, DEVICES), "precision": (precision, PRECISIONS)}
+    for setting, (value, values) in (settings | {"conv_algorithm": (conv_algorithm, CONV_ALGORITHMS)}).items():
+        if value not in values:
+            raise ModelError(f"no {setting} {value!r}; have {', '.join(values)}")
     if reason := missing(name):
         raise ModelError(reason)
     module = import_module(f"{_variants()[name][0]}.adapter")

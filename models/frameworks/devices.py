@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from models.contract import StepEvents
+from models.contract import Batch, Framework, ImageFiles, StepEvents
 from models.errors import ModelError, NoDevice
 
 # What a library has, or may have, a switch for.
@@ -48,6 +49,39 @@ class Device(Protocol):
         """What this library's own compiler did, in this process."""
 
     def versions(self) -> dict[str, str]: ...
+
+
+class FrameworkOnDevice(Framework):
+    """A framework that computes on one of these devices. readers: its input pipelines, which last for all epochs."""
+
+    _device: Device
+    _readers: dict[tuple[Any, ...], Any]
+
+    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
+        key = (files.images, files.batch_size, workers)
+        if key not in self._readers:
+            self._readers[key] = self._reader(files, workers)
+        epoch: Iterable[Batch] = self._readers[key].epoch(files)
+        return epoch
+
+    def keep_denormals(self) -> None:
+        self._device.keep_denormals()
+
+    def step_events(self, steps: int) -> StepEvents | None:
+        return self._device.step_events(steps)
+
+    def synchronise(self) -> None:
+        self._device.synchronise()
+
+    def peak_device_bytes(self) -> int | None:
+        return self._device.peak_bytes()
+
+    def reset_peak(self) -> bool:
+        return self._device.reset_peak()
+
+    @abstractmethod
+    def _reader(self, files: ImageFiles, workers: int) -> Any:
+        """Return the framework's own input pipeline. Raises ModelError if it has none."""
 
 
 def resolve(wanted: str, has_accelerator: bool, library: str, precision: str, messages: str | Callable[[], object] = "") -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 from keras.backend import backend
 
-from models.frameworks.tensorflow import scan
+from models.frameworks.tensorflow import operators
 
 
 def outputs_of(step: Callable[[Any, Any], Any], first: Any, given: Any) -> Any:
@@ -17,7 +17,7 @@ def outputs_of(step: Callable[[Any, Any], Any], first: Any, given: Any) -> Any:
     given: arrays, nested, whose first axis is that of the steps.
     """
     if backend() == "tensorflow":  # XLA differentiates TensorFlow's scan, but not that of Keras
-        return scan.outputs_of(step, first, given)
+        return operators.scan(step, first, given)
 
     def both(state: Any, now: Any) -> tuple[Any, Any]:
         state = step(state, now)

@@ -12,7 +12,7 @@ from keras import layers, ops
 from keras.backend import backend
 
 from models.contract import ModelError
-from models.frameworks.tensorflow import lstm as tensorflow
+from models.frameworks.tensorflow import operators as tensorflow
 from models.layers.scan import outputs_of
 
 
@@ -34,7 +34,7 @@ def outputs(implementation: str, layer: Any, steps: Any, there: Any = None, *, t
 
 
 def _run(implementation: str) -> Callable[[Any, Any], Any]:
-    if implementation in tensorflow.OPERATORS and backend() != "tensorflow":
+    if implementation in tensorflow.LSTMS and backend() != "tensorflow":
         raise ModelError(f"lstm {implementation!r} is TensorFlow's; on {backend()} Keras has layer, cells, scan")
     return RUNS[implementation]
 

@@ -6,9 +6,7 @@ Everything is in float64: there equal computations agree to 1e-12 and a fault sh
 from __future__ import annotations
 
 import itertools
-import json
 import sys
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -141,32 +139,6 @@ def check_loss_is_the_weighted_mean(framework: Framework) -> None:
     np.testing.assert_allclose(float(trained), (losses * weights).sum() / weights.sum(), rtol=1e-6)
 
 
-def check_padding_changes_nothing(framework: Framework) -> None:
-    network, _, batch = small_network(framework)
-    features, tokens, positions = batch.inputs
-    rows, columns = np.divmod(positions, tokens.shape[1])
-    padded = np.pad(tokens, ((0, 1), (0, 4)))
-    moved = (rows * padded.shape[1] + columns).astype(np.int32)
-    wider = framework.infer(network, (np.pad(features, ((0, 1), (0, 0))), padded, moved))
-    np.testing.assert_allclose(wider, framework.infer(network, batch.inputs), rtol=TIGHT, atol=TIGHT)
-
-
-def check_prefixes_equal_sequences(framework: Framework) -> None:
-    """One row a prefix, read at its last token, against one row a caption, read at all its tokens."""
-    network, _, batch = small_network(framework)
-    features, tokens, _ = batch.inputs
-    length = tokens.shape[1]
-    positions = np.flatnonzero(tokens).astype(np.int32)
-    rows, last = np.divmod(positions, length)
-    prefixes = np.where(np.arange(length) <= last[:, None], tokens[rows], 0).astype(np.int32)
-    at = (np.arange(len(rows)) * length + last).astype(np.int32)
-    targets, weights = batch.targets[: len(rows)], batch.weights[: len(rows)]
-    by_sequence = Batch((features, tokens, positions), targets, weights)
-    by_prefix = Batch((features[rows], prefixes, at), targets, weights)
-    np.testing.assert_allclose(framework.evaluate(network, by_prefix), framework.evaluate(network, by_sequence), rtol=TIGHT)
-    assert relative(framework.gradients(network, by_sequence), framework.gradients(network, by_prefix)) < TIGHT
-
-
 def check_dropout_is_on_only_in_training(framework: Framework) -> None:
     network, _, batch = small_network(framework, dropout=0.5)
     first = framework.evaluate(network, batch)
@@ -199,35 +171,27 @@ def check_nothing_drops_when_told_so(framework: Framework) -> None:
 
 
 def check_an_epoch_is_its_steps(framework: Framework) -> None:
-    """Also: every step is clocked once, its own loss reported, no batch or step lost or added at either end of `fit`."""
+    """One by one, and in windows of four: nine batches are four, four and what is left.
+
+    Every step is clocked once, its own loss reported, no batch or step lost or added at either end of `fit`.
+    """
     batches, network = ragged_batches(9), small_network(framework)[0]
     optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-2))
     losses = [float(framework.train_step(network, optimizer, batch)) for batch in batches]
     stepped = framework.weights(network)
-
-    network = small_network(framework)[0]
-    optimizer, clock = framework.optimizer(network, OptimizerConfig("adam", 1e-2)), Clock()
-    framework.train_epoch(network, optimizer, iter(batches[:5]), clock)
-    framework.train_epoch(network, optimizer, batches[5:], clock)
-    assert clock.calls[::2] == ["begin"] * len(batches)
-    # Keras keeps its loss tracker in float32 on some backends
-    np.testing.assert_allclose(np.ravel(clock.calls[1::2]), losses, rtol=1e-6)
-    assert relative(stepped, framework.weights(network)) < TIGHT
-
-
-def check_a_window_is_its_steps(framework: Framework) -> None:
-    """The same training in windows of four steps: nine batches are four, four and what is left."""
-    batches, found = ragged_batches(9), {}
-    for steps in (1, 4):
+    # Keras keeps its loss tracker in float32 on some backends; out of running means of four steps, four times as far
+    for parts, window_steps, windows, tolerance in (
+        ((batches[:5], batches[5:]), 1, [1] * 9, 1e-6),
+        ((batches,), 4, [4, 4, 1], 1e-5),
+    ):
         network = small_network(framework)[0]
-        optimizer, clock = framework.optimizer(network, OptimizerConfig("adam", 1e-2)), Clock(steps)
-        framework.train_epoch(network, optimizer, iter(batches), clock)
-        assert clock.calls[::2] == ["begin"] * len(clock.calls[1::2])
-        found[steps] = clock.calls[1::2], framework.weights(network)
-    assert [len(window) for window in found[4][0]] == [4, 4, 1]
-    # a loss out of running means in float32, of four steps: four times as far from float64's as a single one
-    np.testing.assert_allclose(np.concatenate(found[4][0]), np.concatenate(found[1][0]), rtol=1e-5)
-    assert relative(found[1][1], found[4][1]) < TIGHT
+        optimizer, clock = framework.optimizer(network, OptimizerConfig("adam", 1e-2)), Clock(window_steps)
+        for part in parts:
+            framework.train_epoch(network, optimizer, iter(part), clock)
+        assert clock.calls[::2] == ["begin"] * len(windows)
+        assert [len(window) for window in clock.calls[1::2]] == windows
+        np.testing.assert_allclose(np.concatenate(clock.calls[1::2]), losses, rtol=tolerance)
+        assert relative(stepped, framework.weights(network)) < TIGHT
 
 
 def check_a_window_is_not_waited_for(framework: Framework) -> None:
@@ -247,27 +211,23 @@ def check_a_window_is_not_waited_for(framework: Framework) -> None:
 
 def check_batches_are_made_and_placed_between_the_steps(framework: Framework) -> None:
     """Whatever a framework's own way of training is: its steps are timed on arrays that are on the device."""
-    for steps in (1, 3):
-        _check_batches_are_made_and_placed_between_windows(framework, Clock(steps))
-
-
-def _check_batches_are_made_and_placed_between_windows(framework: Framework, clock: Clock) -> None:
     network, _, batch = small_network(framework)
-    seen = {"made": list[bool](), "placed": list[bool]()}
     place = framework.place
+    for clock in (Clock(1), Clock(3)):
+        seen = {"made": list[bool](), "placed": list[bool]()}
 
-    def made() -> Iterator[Batch]:
-        for _ in range(4):
-            seen["made"].append(clock.runs)
-            yield batch
+        def made(clock: Clock = clock, seen: dict[str, list[bool]] = seen) -> Iterator[Batch]:
+            for _ in range(4):
+                seen["made"].append(clock.runs)
+                yield batch
 
-    def placed(one: Batch) -> Batch:
-        seen["placed"].append(clock.runs)
-        return place(one)
+        def placed(given: Batch, clock: Clock = clock, seen: dict[str, list[bool]] = seen) -> Batch:
+            seen["placed"].append(clock.runs)
+            return place(given)
 
-    with patch.object(framework, "place", placed):
-        framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), made(), clock)
-    assert seen == {"made": [False] * 4, "placed": [False] * 4}
+        with patch.object(framework, "place", placed):
+            framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), made(), clock)
+        assert seen == {"made": [False] * 4, "placed": [False] * 4}
 
 
 def check_the_device_holds_the_batches_of_one_window(framework: Framework) -> None:
@@ -347,10 +307,6 @@ def check_optimizers_have_names(framework: Framework) -> None:
     for _ in range(3):
         framework.train_step(network, optimizer, batch)
     assert framework.evaluate(network, batch)[0] < before
-    with pytest.raises(ModelError, match="no optimizer 'adamm'; have adam, sgd, adam-stock"):
-        OptimizerConfig("adamm", 1e-2)
-    with pytest.raises(ModelError, match="those of sgd"):
-        OptimizerConfig("adam", 1e-2, momentum=0.9)
 
 
 def check_it_says_which_optimizer_runs(framework: Framework) -> None:
@@ -375,80 +331,12 @@ def check_sgd_is_the_textbooks(framework: Framework) -> None:
             assert relative({name: before[name] - rate * moved[name] for name in moved}, {n: after[n] for n in moved}) < TIGHT
 
 
-def next_log_probabilities(framework: Framework, network: Any, features: Any, words: Any) -> Any:
-    """Naively: log p of every next word after `words`, the whole prefix run again."""
-    rows, length = words.shape
-    logits = framework.infer(network, (features, words, (np.arange(1, rows + 1) * length - 1).astype(np.int32)))
-    return logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True)) - logits.max(1, keepdims=True)
-
-
-def naive_greedy(framework: Framework, network: Any, features: Any, words: int) -> Any:
-    tokens = np.full((len(features), 1), START, np.int32)
-    for _ in range(words):
-        best = next_log_probabilities(framework, network, features, tokens).argmax(1).astype(np.int32)
-        tokens = np.concatenate([tokens, best[:, None]], 1)
-    return tokens[:, 1:]
-
-
 def lively_network(framework: Framework, **changes: Any) -> tuple[Any, Any]:
     """A decoder whose captions vary: its weights are three times as large as a fresh one's."""
     network, small, _ = small_network(framework, **changes)
     framework.load_weights(network, {name: 3 * array for name, array in framework.weights(network).items()})
     features = np.random.default_rng(5).standard_normal((6, small.features)).astype(np.float32)
     return network, features
-
-
-def check_greedy_is_the_argmax_loop(framework: Framework) -> None:
-    network, features = lively_network(framework)
-    naive = naive_greedy(framework, network, features, 6)
-    never = 0
-    assert never not in naive
-    assert len(np.unique(naive)) > 4
-    captions = decode(framework, network, features, start=START, end=never, words=6, beams=1)
-    assert captions.dtype == np.int32
-    np.testing.assert_array_equal(captions, naive)
-
-
-def check_finished_captions_are_filled_with_end(framework: Framework) -> None:
-    network, features = lively_network(framework)
-    end = int(naive_greedy(framework, network, features, 6)[0, 2])
-    for beams in (1, 3):
-        captions = decode(framework, network, features, start=START, end=end, words=6, beams=beams)
-        ended = np.cumsum(captions == end, axis=1) > 0
-        assert ended.any()
-        assert (captions[ended] == end).all()
-
-
-def check_beams_find_the_best_pair(framework: Framework) -> None:
-    """As many beams as words in the vocabulary are exact for two words: against all pairs."""
-    network, features = lively_network(framework)
-    vocabulary = 61
-    first = next_log_probabilities(framework, network, features, np.full((6, 1), START, np.int32))
-    pairs = np.array([[START, word] for word in range(vocabulary)], np.int32)
-    for image in range(len(features)):
-        second = next_log_probabilities(framework, network, np.repeat(features[image : image + 1], vocabulary, 0), pairs)
-        second[END] = np.where(np.arange(vocabulary) == END, 0, -np.inf)  # what has ended stays ended, for free
-        best = np.unravel_index((first[image][:, None] + second).argmax(), second.shape)
-        found = decode(framework, network, features[image : image + 1], start=START, end=END, words=2, beams=vocabulary)
-        np.testing.assert_array_equal(found[0], best)
-
-
-def check_decoding_keeps_the_state(framework: Framework) -> None:
-    """20 words: 21 LSTM steps against 230, so 11 at best, and 2 where a step costs its Python more than its arithmetic."""
-    network, _ = lively_network(framework, width=256)
-    features = np.random.default_rng(6).standard_normal((16, 40)).astype(np.float32)
-    seconds: dict[str, list[float]] = {"naive": [], "kept": []}
-    for _ in range(5):  # in turns, the first to warm up; the best of each, so that a busy machine does not decide
-        began = time.perf_counter()
-        naive_greedy(framework, network, features, 20)
-        between = time.perf_counter()
-        decode(framework, network, features, start=START, end=0, words=20, beams=1)
-        seconds["naive"].append(between - began)
-        seconds["kept"].append(time.perf_counter() - between)
-    ratio = min(seconds["naive"][1:]) / min(seconds["kept"][1:])
-    print(f"{framework.name}: naive / kept = {ratio:.1f}")
-    if framework.device == "cpu":  # on a GPU a call costs its launch, however many words it is of
-        assert ratio >= 2
 
 
 def check_a_placed_batch_is_the_batch(framework: Framework) -> None:
@@ -508,19 +396,3 @@ def outcome(check: Callable[[Framework], None], framework: Framework) -> str:
 
 
 CHECKS = {name: function for name, function in list(globals().items()) if name.startswith("check_")}
-
-
-def main(name: str, folder: str, names: Sequence[str] = (), *, device: str = "cpu", checks: Sequence[str] = ()) -> None:
-    """Run every check and compute what frameworks share.
-
-    Where models are named, compute only what the parity gate compares of them. Where checks are
-    named, run only these, and compute nothing else.
-    """
-    if names:
-        np.savez(Path(folder, "cross.npz"), **computed(name, names, device))
-        return
-    framework = open_framework(name, device=device, threads=1, precision="float64", seed=0)
-    outcomes = {check: outcome(function, framework) for check, function in CHECKS.items() if check in (checks or CHECKS)}
-    Path(folder, "outcomes.json").write_text(json.dumps(outcomes))
-    if not checks:
-        np.savez(Path(folder, "cross.npz"), **cross_checked(framework))

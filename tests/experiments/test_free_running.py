@@ -14,7 +14,7 @@ import pytest
 import models
 from experiments import studies
 from experiments.cell import measure, timing
-from experiments.cell.checkpoint import Checkpoint, TrainingState
+from experiments.cell.checkpoint import Checkpoint
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, pace
 from experiments.contract import Study
@@ -388,7 +388,3 @@ def test_a_campaign_of_freely_running_steps_is_judged_by_their_throughput(place:
     assert "Where steps ran freely, a window of them stands for a step." in (folder / "report.md").read_text()
     runs = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
     assert {(run.params["timing"], run.params["window_steps"]) for run in runs} == {("free", "4")}
-
-
-def test_a_state_without_windows_is_one_of_before() -> None:
-    assert TrainingState(seconds=[1.0, 2.0]).steps == 2

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from experiments.selftest.checks import (
 )
 from tests.conftest import ROOT
 from tracking import provenance
-from tracking.records import Metrics, RunClosed, RunOutcome, Tags, from_line
+from tracking.records import Metrics, RunOutcome, Tags, from_line
 
 ON_THE_CPU = (2, 4, 5, 7, 12, 13, 14, 16)
 # What a machine with a GPU may lack.
@@ -182,26 +182,16 @@ def test_a_gpu_that_is_missing_is_a_wrong_call(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.usefixtures("toy_installed")
-def test_a_cell_runs_without_a_campaign(tmp_path: Path, bare_environment: dict[str, str]) -> None:
-    spec = cells.cell_spec(tmp_path, "grid", "toy", "cpu", models=("lenet",), image_sizes=(28,), batch_sizes=(4,), seconds=0.05)
-    told = {**asdict(spec), "journal": ".", "checkpoint": "checkpoint"}
-    file = tmp_path / "spec.json"
-    file.write_text(json.dumps(told))
-    paths = os.pathsep.join([bare_environment["PYTHONPATH"], os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.cell.alone", str(file)],
-        cwd=ROOT,
-        env={**bare_environment, **os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    records = [from_line(line) for line in done.stdout.splitlines()]
-    metrics = {point.key for record in records if isinstance(record, Metrics) for point in record.points}
-    assert {"train/examples_per_second", "inference/examples_per_second", "system/cpu_utilization_percentage"} <= metrics
-    assert isinstance(records[-1], RunClosed)
-    assert records[-1].outcome == RunOutcome.OK
-    assert (tmp_path / spec.folder / "values.parquet").is_file()
+def test_a_cell_runs_without_a_campaign(tmp_path: Path) -> None:
+    sizes = {"models": ("lenet",), "image_sizes": (28,), "batch_sizes": (4,), "seconds": 0.05}
+    result = cells.run(tmp_path, "grid", "toy", "cpu", **sizes)
+    assert (result.outcome, result.reason) == (RunOutcome.OK, "")
+    assert {"train/examples_per_second", "inference/examples_per_second"} <= result.metrics.keys()
+    (file,) = tmp_path.glob(f"cells/*/{cells.RECORDS}")
+    records = [from_line(line) for line in file.read_text().splitlines()]
+    points = {point.key for record in records if isinstance(record, Metrics) for point in record.points}
+    assert "system/cpu_utilization_percentage" in points
+    assert list(tmp_path.glob("cells/*/values.parquet"))
 
 
 @pytest.mark.usefixtures("toy_installed")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from experiments.cell.alone import AloneResult
 from experiments.selftest import catalogue, cells, children, running
 from experiments.selftest.catalogue import CHECKS, GIB, MIB
+from experiments.selftest.cells import AloneResult
 from experiments.selftest.checks import FAILED, PASSED, Context
 from tracking.sensors import Sample
 

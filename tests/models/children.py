@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from models import frameworks
 
@@ -36,3 +38,8 @@ def run_in(framework: str, *arguments: str, timeout: int = 500) -> subprocess.Co
         KERAS_TORCH_DEVICE="cpu",
         TF_CPP_MIN_LOG_LEVEL="3",
     )
+
+
+def answer(framework: str, script: str, *arguments: str) -> Any:
+    """What a script prints of a framework, as JSON in its last line."""
+    return json.loads(run_in(framework, "-c", script, *arguments).stdout.splitlines()[-1])

@@ -215,31 +215,3 @@ assert {name: tuple(tensor.shape) for name, tensor in whole.items()} == bert.sha
 def test_it_is_the_bert_of_transformers() -> None:
     """The same names, and the same pooled vectors, in float64."""
     run_python("-c", REFERENCE)
-
-
-def test_random_sentences_are_padded_to_the_longest() -> None:
-    rng = np.random.default_rng(0)
-    for size, least, most in (("paper", 4, 128), ("tiny", 2, 16)):
-        pieces = bert.lengths(size, 2_000, rng)
-        assert least <= pieces.min() < np.median(pieces) < pieces.mean() < pieces.max() <= most <= bert.SIZES[size].positions
-    (tokens, lengths, types), spec = bert.batch(bert.SIZES["tiny"], np.array([4, 9, 2]), rng).inputs, bert.SIZES["tiny"]
-    assert tokens.shape == types.shape == (3, 9)
-    assert [int((row != bert.PADDING).sum()) for row in tokens] == [4, 9, 2] == lengths.tolist()
-    assert (tokens[2, 2:] == bert.PADDING).all()
-    assert 0 < tokens.max() < spec.vocabulary
-    assert {array.dtype.name for array in (tokens, lengths, types)} == {"int32"}
-    assert not types.any()
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"layers": 0}, "bert: layers must be at least 1, not 0"),
-        ({"heads": 7}, "bert: width must be a multiple of heads, not 768 of 7"),
-        ({"classes": 0}, "bert: classes must be at least 1 or None, not 0"),
-        ({"dropout": 1.0}, r"bert: dropout must be in \[0, 1\), not 1.0"),
-    ],
-)
-def test_nonsense_sizes_are_refused(given: dict[str, float], told: str) -> None:
-    with pytest.raises(ModelError, match=told):
-        bert.Spec(**given)  # type: ignore[arg-type]

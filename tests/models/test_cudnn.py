@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from experiments.cell import measure
 from experiments.comparison.report import remarks
 from models.frameworks import missing
-from tests.models.children import run_in
+from tests.models.children import answer
 from tracking.records import JIT_COMPILE, JIT_PLANNED, Tags
 
 MODELS = ("caption_decoder", "gnmt", "deepspeech2", "tacotron2")
@@ -53,7 +52,7 @@ print(json.dumps({"models": found, "version": adapter.versions()["keras_use_cudn
 def test_only_what_xla_does_not_compile_may_use_cudnn(framework: str, use_cudnn: object) -> None:
     if reason := missing(framework):
         pytest.skip(reason)
-    found = json.loads(run_in(framework, "-c", CHILD, framework, *MODELS).stdout.splitlines()[-1])
+    found = answer(framework, CHILD, framework, *MODELS)
     assert found["version"] == str(use_cudnn)
     for model in MODELS:
         layers = found["models"][model]["use_cudnn"]
@@ -139,8 +138,7 @@ def test_a_cell_records_what_keras_decided(framework: str, device: str, decided:
     """
     if reason := missing(framework):
         pytest.skip(reason)
-    done = run_in(framework, "-c", DECIDED, framework, device)
-    assert json.loads(done.stdout.splitlines()[-1]) == decided
+    assert answer(framework, DECIDED, framework, device) == decided
 
 
 def test_a_report_names_what_was_compiled_otherwise() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.studies import graph
 from models.frameworks import GRAPH_OPTIMIZERS
-from tests.models.children import run_in, run_python
+from tests.models.children import answer, run_in, run_python
 
 COUNTED = """
 import json, sys
@@ -32,7 +32,7 @@ print(json.dumps([options, *found]))
 
 
 def counted(*off: str) -> list[dict[str, list[int]]]:
-    found: list[dict[str, list[int]]] = json.loads(run_in("tensorflow", "-c", COUNTED, json.dumps(off)).stdout.splitlines()[-1])
+    found: list[dict[str, list[int]]] = answer("tensorflow", COUNTED, json.dumps(off))
     return found
 
 

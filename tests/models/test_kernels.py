@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from models.errors import ModelError
 from models.frameworks import missing
 from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
 from models.frameworks.keras.jax import MATMUL_PRECISION
-from tests.models.children import ROOT, run_in
+from tests.models.children import ROOT, answer
 
 OPENED = """
 import json
@@ -48,13 +47,9 @@ print(json.dumps({
 """
 
 
-def result(framework: str, script: str) -> Any:
-    return json.loads(run_in(framework, "-c", script).stdout.splitlines()[-1])
-
-
 def test_the_stock_optimizer_is_pytorchs_default_and_is_named_by_the_kernels_that_ran() -> None:
     """With `fused=False` PyTorch would not choose foreach on a GPU; the tests in tests/gpu compare the kernels there."""
-    found = result("pytorch", OPENED + KERNELS)
+    found = answer("pytorch", OPENED + KERNELS)
     assert found["set"] == [None, None]
     assert found["stock"] == found["default"]
     assert found["names"] == [
@@ -90,7 +85,7 @@ print(json.dumps(found))
 
 def test_pytorchs_switches_are_set_one_by_one_and_agree_with_the_older_ones() -> None:
     """cuDNN's are tf32 before, as in PyTorch 2.11, where the switch for all of them does not reach these."""
-    found = result("pytorch", OPENED + SWITCHES)
+    found = answer("pytorch", OPENED + SWITCHES)
     assert found["tf32"] == [["tf32"], [True, True], "high"]
     assert found["ieee"] == [["ieee"], [False, False], "highest"]
     assert found["versions"] == {f"torch_{operation}_precision": "ieee" for operation in OPERATIONS}
@@ -103,7 +98,7 @@ def test_pytorchs_switches_are_set_one_by_one_and_agree_with_the_older_ones() ->
 def test_other_libraries_record_the_same_of_each_operation(framework: str, library: str) -> None:
     if reason := missing(framework):
         pytest.skip(reason)
-    versions = result(
+    versions = answer(
         framework,
         OPENED.replace('"pytorch"', f'"{framework}"').replace("import torch\n", "") + "print(json.dumps(framework.versions()))",
     )
@@ -196,16 +191,16 @@ def test_denormals_are_flushed_in_every_framework_on_all_of_its_threads(framewor
     """Half of the smallest normal number, a million times, computed by the framework."""
     if reason := missing(framework):
         pytest.skip(reason)
-    assert json.loads(run_in(framework, "-c", DENORMALS, framework).stdout.splitlines()[-1]) == ["", "True"]
+    assert answer(framework, DENORMALS, framework) == ["", "True"]
 
 
 def test_pytorch_computes_with_denormals_where_that_is_asked_for() -> None:
-    found = json.loads(run_in("pytorch", "-c", DENORMALS, "pytorch", "keep").stdout.splitlines()[-1])
+    found = answer("pytorch", DENORMALS, "pytorch", "keep")
     assert found == ["", "False"]
 
 
 def test_tensorflow_refuses_to_keep_denormals() -> None:
-    refused, flushes = json.loads(run_in("tensorflow", "-c", DENORMALS, "tensorflow", "keep").stdout.splitlines()[-1])
+    refused, flushes = answer("tensorflow", DENORMALS, "tensorflow", "keep")
     assert refused.startswith("flush_denormals=false: TensorFlow")
     assert flushes == "True"
 
@@ -230,7 +225,7 @@ print(json.dumps(framework.versions()))
 def test_every_pool_has_as_many_threads(framework: str, names: tuple[str, ...]) -> None:
     if reason := missing(framework):
         pytest.skip(reason)
-    versions = json.loads(run_in(framework, "-c", THREADS, framework).stdout.splitlines()[-1])
+    versions = answer(framework, THREADS, framework)
     assert [versions[name] for name in names] == ["3"] * len(names)
 
 
@@ -256,7 +251,7 @@ print(json.dumps(found))
 
 
 def test_bfloat16_lstms_are_refused_where_pytorch_would_compute_in_float16() -> None:
-    on_gpu, on_cpu, cells, dtype = result("pytorch", AUTOCAST)
+    on_gpu, on_cpu, cells, dtype = answer("pytorch", AUTOCAST)
     assert on_gpu == "precision 'bfloat16': PyTorch computes 1 (nn.LSTM) in float16 on a GPU; use float32 or tf32"
     assert (on_cpu, cells, dtype) == ("", "", "torch.bfloat16")
 
@@ -291,7 +286,7 @@ print(json.dumps(found))
 
 def test_a_gpu_needs_a_c_compiler_only(tmp_path: Path) -> None:
     """By what is installed: whether the variant is missing anywhere, on the CPU, on a GPU."""
-    found = json.loads(run_in("pytorch", "-c", COMPILERS, str(tmp_path)).stdout.splitlines()[-1])
+    found = answer("pytorch", COMPILERS, str(tmp_path))
     assert found == [[True, True, True], [False, True, False], [False, False, False]]
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from models import parity
 from models.contract import Array, ModelError, Weights
-from models.gnmt.spec import Spec
 from models.lstms import FLOAT32_ALONE
 from models.parity import ParityRequest, Side
 from tests.models import plain
@@ -161,7 +160,5 @@ def test_the_gate_calls_every_implementation_equal_and_refuses_wrong_slopes() ->
 
 
 def test_implementations_that_there_are_not_are_refused() -> None:
-    with pytest.raises(ModelError, match="gnmt: no lstm 'cudnn'; have layer, cells, scan, block, block-v2"):
-        Spec(lstm="cudnn")
     with pytest.raises(ModelError, match="lstm 'block-v2': PyTorch has none; have layer, cells, scan, block"):
         parity.gate(ParityRequest("gnmt"), [Side("pytorch", (("lstm", "block-v2"),))])

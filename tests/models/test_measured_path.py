@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.models.children import run_in
+from tests.models.children import answer
 
 PRELUDE = """
 import json, sys
@@ -43,7 +42,7 @@ def opened(name, model, precision="float32"):
 
 def told(script: str, framework: str, *arguments: str) -> Any:
     """What the script prints of the framework, as JSON in its last line."""
-    return json.loads(run_in(framework, "-c", PRELUDE + script, framework, *arguments).stdout.splitlines()[-1])
+    return answer(framework, PRELUDE + script, framework, *arguments)
 
 
 MODES = """

@@ -18,7 +18,7 @@ from models.testing import check_equality, check_initial_weights, check_sizes
 from tests.models.children import run_in
 
 FOLDERS = Path(__file__).parent / "own"
-PARAMETERS = {"vision_transformer": 53_354, "convnext": 71_002, "assorted": 996}
+PARAMETERS = {"vision_transformer": 53_354, "convnext": 71_002}
 GELU = 'gelu(linear(y, 4 * width, f"{path}.linear1"))'
 BLOCK = "stages.0.blocks.0"
 BETWEEN = (f"{BLOCK}.linear2", f"{BLOCK}.linear1")

@@ -29,11 +29,9 @@ CAUGHT: dict[str, tuple[set[str], str]] = {
     "epsilon": (FUNCTION | {"statistics"}, "first in layer features.norm0"),
     "momentum": ({"statistics"}, "statistics of norm2_1.running_"),
     "dropout_rate": ({"mask", "dropout"}, "dropout of hidden_drop differs by 2e-01"),
-    "caption_dropout_rate": ({"mask", "dropout"}, "dropout of merged_dropout differs by 2e-01"),
     "no_dropout": ({"place", "mask", "dropout"}, "dropout of classifier_drop is missing on one side"),
     "hidden_dropout": ({"place", "step"}, "place of state_dropout"),
     "dropout_place": ({"place"}, "place of state_dropout"),
-    "stochastic_depth_rate": ({"mask", "dropout"}, "dropout of features.5.1.stochastic_depth differs by"),
     "stochastic_depth_of_pixels": ({"mask"}, "mask of features.5.1.stochastic_depth differs by"),
     "gate_order": (FUNCTION | {"place"}, "first in layer lstm"),
     "flatten_order": (FUNCTION, "first between conv2 and linear1"),
@@ -45,25 +43,13 @@ CAUGHT: dict[str, tuple[set[str], str]] = {
     "pooled_padding": (FUNCTION | {"statistics", "place"}, " and Mixed_5b.branch_pool.conv"),
     "label_shift": ({"loss", "gradient", "step"}, "loss of mean differs by"),
     "transposed_kernel": (FUNCTION | {"statistics"}, "first in layer features.conv0"),
-    "tanh_gelu": (
-        FUNCTION | {"place"},
-        f"first between {BLOCK}.intermediate.dense and {BLOCK}.output.dense",
-    ),
     "layer_norm_epsilon": (FUNCTION | {"place"}, f"first in layer {BLOCK}.output.LayerNorm"),
-    "attention_scale": (FUNCTION | {"place"}, ATTENTION),
     "attention_mask": (FUNCTION | {"place"}, ATTENTION),
-    "attention_dropout_rate": ({"mask", "dropout"}, "dropout of encoder.layer.1.attention.self.dropout differs by 5e-02"),
-    "sub_layer_dropout_place": ({"place"}, "place of encoder.layer."),
-    "pooler_activation": (FUNCTION | {"place"}, "first between pooler.dense and dropout"),
     "key_bias_at_the_values": (FUNCTION | {"place"}, f" and {BLOCK}.attention.output.dense"),
     "fused_activation": (FUNCTION, "first between linear2 and linear3"),
-    "wrong_strides": (FUNCTION | {"statistics", "place"}, "first in layer features.0.0"),
 }
 ENDED = {
     "one_bias_more": "weights: 'conv1_1.bias' is missing",
-    "misnamed_layer": "weights: 'fc2.weight' is missing, 'linear2.weight' is superfluous",
-    "wrong_shape": "'conv2.weight' has shape (16, 6, 5, 5), the network wants (16, 6, 3, 3)",
-    "no_key_bias": "weights: 'encoder.layer.0.attention.self.key.bias' is superfluous",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.frameworks import available, missing
-from tests.models.children import run_in
+from tests.models.children import answer, run_in
 from tests.models.test_contract import QUICK
 
 FRAMEWORKS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in available()]
@@ -47,7 +46,7 @@ print(json.dumps(found))
 def computed(framework: str, precision: str) -> dict[str, Any]:
     if reason := missing(framework):
         pytest.skip(reason)
-    found: dict[str, Any] = json.loads(run_in(framework, "-c", COMPUTE, framework, precision, *MODELS).stdout.splitlines()[-1])
+    found: dict[str, Any] = answer(framework, COMPUTE, framework, precision, *MODELS)
     return found
 
 

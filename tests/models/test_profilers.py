@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from models.frameworks import missing
 from models.frameworks.spans import Event
 from models.frameworks.xplane import FUSED, STEP, TraceEvent, read_trace, to_profile
-from tests.models.children import run_in
+from tests.models.children import answer
 
 STEPS, SLEEP = 3, 0.02
 # Three steps that are marked, and one that is not. `sleep`: Python that computes nothing.
@@ -55,8 +54,7 @@ def step():
 
 
 def profile_of(framework: str, script: str, call: str = "told(profiled)") -> dict[str, Any]:
-    lines = run_in(framework, "-c", f"{WORK}\n{script}\n{call}").stdout.splitlines()
-    found: dict[str, Any] = json.loads(lines[-1])
+    found: dict[str, Any] = answer(framework, f"{WORK}\n{script}\n{call}")
     return found
 
 
@@ -249,8 +247,7 @@ print(json.dumps([framework.compilations(), framework.graph_breaks()]))
 
 @pytest.mark.parametrize("kind", ["", "print", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("item", "loop"))])
 def test_graphs_that_python_breaks_are_counted_with_the_reason(kind: str) -> None:
-    done = run_in("pytorch+compile", "-c", f"KIND = {kind!r}\n{BROKEN}")
-    graphs, breaks = json.loads(done.stdout.splitlines()[-1])
+    graphs, breaks = answer("pytorch+compile", f"KIND = {kind!r}\n{BROKEN}")
     assert graphs > 0
     assert bool(breaks) == bool(kind)
     if kind:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
 
-import numpy as np
 import pytest
 
 import models
@@ -21,40 +20,38 @@ NAMES = {
 }
 
 
-def test_models_are_folders() -> None:
+def test_models_and_frameworks_are_folders() -> None:
     found = models.available()
     assert {"caption_decoder", "densenet201", "lenet", "resnet18", "vgg16"} <= set(found)
     assert set(found.values()) == {("keras", "pytorch")}  # every model is a pair
-    assert models.spec("caption_decoder").Spec(10, 5).width == 256
-
-
-@pytest.mark.parametrize("architecture", ["keras", "pytorch"])
-def test_no_such_model(architecture: str) -> None:
-    have = "have bert, caption_decoder, .*densenet201, .*, resnet18, .*"
-    with pytest.raises(ModelError, match=rf"^no {architecture} model 'lenett'; did you mean lenet.*\? {have}"):
-        models.load("lenett", architecture)
-    with pytest.raises(ModelError, match=r"^no model '\.\./models'"):
-        models.spec("../models")
-
-
-def test_frameworks_have_variants() -> None:
     assert set(frameworks.available()) == NAMES
 
 
-@pytest.mark.parametrize("wrong", ["tensorflow+xl", "pytorhc", "jax", ""])
-def test_no_such_framework(wrong: str) -> None:
-    with pytest.raises(ModelError, match=r"^no framework .*have .*tensorflow") as raised:
-        frameworks.check(wrong)
+@pytest.mark.parametrize(
+    ("find", "wrong", "named"),
+    [
+        (frameworks.check, "tensorflow+xl", r"no framework .*did you mean tensorflow\+xla.*have .*keras-jax"),
+        (frameworks.check, "jax", "no framework 'jax'; .*have .*tensorflow"),
+        (frameworks.check, "", "no framework ''; have .*tensorflow"),
+        (models.spec, "resnet81", r"no model 'resnet81'; did you mean resnet18.*\? have bert, "),
+        (models.spec, "zzz", "no model 'zzz'; have bert, "),
+        (models.spec, "../models", r"no model '\.\./models'"),
+        (lambda name: models.load(name, "keras"), "lenett", r"no keras model 'lenett'; did you mean lenet.*\? have bert, "),
+        (lambda name: opened(device=name), "gpu", "no device 'gpu'; have auto, cpu"),
+        (lambda name: opened(precision=name), "float16", "no precision 'float16'; have float32"),
+        (lambda name: opened(conv_algorithm=name), "best", "no conv_algorithm 'best'; have profiled"),
+    ],
+)
+def test_a_name_that_there_is_not_is_one_line_with_those_that_there_are(
+    find: Callable[[str], object], wrong: str, named: str
+) -> None:
+    with pytest.raises(ModelError, match=f"^{named}") as raised:
+        find(wrong)
     assert "\n" not in str(raised.value)
 
 
-def test_near_names_are_suggested() -> None:
-    with pytest.raises(ModelError, match="did you mean tensorflow\\+xla"):
-        frameworks.check("tensorflow+xl")
-    with pytest.raises(ModelError, match=r"^no model 'resnet81'; did you mean resnet18.*\? have bert, "):
-        models.spec("resnet81")
-    with pytest.raises(ModelError, match=r"^no model 'zzz'; have bert, "):
-        models.spec("zzz")
+def opened(**settings: str) -> object:
+    return frameworks.open_framework("pytorch", **{"device": "cpu", "precision": "float32", **settings}, threads=1, seed=0)
 
 
 def test_a_missing_package_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,13 +61,6 @@ def test_a_missing_package_says_what_installs_it(monkeypatch: pytest.MonkeyPatch
     assert frameworks.missing("keras-torch") is None
     with pytest.raises(ModelError, match="jax is not installed"):
         frameworks.open_framework("keras-jax", device="cpu", threads=1, precision="float32", seed=0)
-
-
-@pytest.mark.parametrize(("setting", "value"), [("device", "gpu"), ("precision", "float16")])
-def test_settings_that_do_not_exist(setting: str, value: str) -> None:
-    settings: dict[str, Any] = {"device": "cpu", "threads": 1, "precision": "float32", "seed": 0, setting: value}
-    with pytest.raises(ModelError, match=f"no {setting} '{value}'; have "):
-        frameworks.open_framework("pytorch", **settings)
 
 
 def test_names_cost_no_framework() -> None:
@@ -83,25 +73,6 @@ heavy = {"torch", "tensorflow", "keras", "jax", "torchvision"} & sys.modules.key
 assert not heavy, heavy
 """
     run_python("-c", script)
-
-
-@pytest.mark.parametrize(("wrong", "said"), [({"vocabulary": 0}, "vocabulary must be at least 1"), ({"dropout": 1.0}, "dropout")])
-def test_specs_refuse_nonsense(wrong: dict[str, float], said: str) -> None:
-    with pytest.raises(ModelError, match=said):
-        models.spec("caption_decoder").Spec(**{"vocabulary": 10, "length": 5, **wrong})
-
-
-def test_initial_weights_are_drawn_once_and_follow_their_seed() -> None:
-    module = models.spec("caption_decoder")
-    spec = module.Spec(500, 20)
-    first, again, other = (module.initial_weights(spec, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    for name, array in first.items():
-        assert array.dtype == np.float32
-        np.testing.assert_array_equal(array, again[name])
-        assert not np.array_equal(array, other[name])
-    bound = 1 / np.sqrt(1920)
-    assert 0.99 * bound < np.abs(first["image.weight"]).max() <= bound  # uniform over 491,520 draws reaches its bound
-    assert first["embedding.weight"].std() == pytest.approx(1, abs=0.01)  # standard error 0.002
 
 
 def test_what_is_hidden_from_a_framework_is_there_again_afterwards() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from experiments.cell import measure
 from experiments.cell.timing import PhaseValues
-from tests.models.children import run_in
+from tests.models.children import answer
 from tracking.records import Tags
 
 CHILD = """
@@ -36,7 +35,7 @@ NETWORKS = ("deepspeech2=layer", "gnmt=layer", "tacotron2=layer", "deepspeech2=s
 
 
 def test_packed_sequences_of_pytorch_wait_on_a_gpu() -> None:
-    found = json.loads(run_in("pytorch", "-c", CHILD, "pytorch", *NETWORKS).stdout.splitlines()[-1])
+    found = answer("pytorch", CHILD, "pytorch", *NETWORKS)
     assert {name for name, reason in found.items() if reason} == {
         "cuda deepspeech2 layer",
         "cuda gnmt layer",
@@ -71,7 +70,7 @@ print(json.dumps(found))
 
 
 def test_pytorch_widens_targets_before_the_step_and_no_inputs() -> None:
-    found = json.loads(run_in("pytorch", "-c", PLACED).stdout.splitlines()[-1])
+    found = answer("pytorch", PLACED)
     assert found == {
         "caption_decoder": [["torch.float32", "torch.int32"], "torch.int64"],
         "bert": [["torch.int32"], "torch.int64"],

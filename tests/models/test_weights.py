@@ -34,12 +34,6 @@ def test_digest_sees_names_shapes_and_values_but_not_order() -> None:
         assert weights.digest(changed) != digest
 
 
-def test_files_are_read_back(tmp_path: Path) -> None:
-    drawn = weights.load("random", "caption_decoder", SIZES)
-    weights.write_safetensors(drawn, tmp_path / "drawn.safetensors")
-    assert weights.digest(weights.load(str(tmp_path / "drawn.safetensors"), "caption_decoder", SIZES)) == weights.digest(drawn)
-
-
 def publish(drawn: Mapping[str, np.ndarray], path: Path) -> None:
     """A .pth as torchvision publishes it: old names, BatchNorm's counters."""
     between = path.with_suffix(".safetensors")
@@ -80,25 +74,6 @@ def test_no_pickle_is_executed(tmp_path: Path) -> None:
     assert not fuse.exists()
 
 
-def test_a_file_of_another_architecture_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.safetensors"
-    weights.write_safetensors({"conv1.weight": np.ones((2, 2))}, path)
-    with pytest.raises(ModelError, match=r"other\.safetensors: not a caption_decoder of these sizes: weights: 'image\.weight'"):
-        weights.load(str(path), "caption_decoder", SIZES)
-
-
-@pytest.mark.parametrize(("name", "said"), [("absent.pth", "no such file"), ("weights.h5", "must be random, imagenet or a file")])
-def test_what_is_not_a_file_of_weights(name: str, said: str) -> None:
-    with pytest.raises(ModelError, match=said):
-        weights.load(name, "caption_decoder", SIZES)
-
-
-def test_garbage_is_not_safetensors(tmp_path: Path) -> None:
-    (tmp_path / "noise.safetensors").write_bytes(b"not at all")
-    with pytest.raises(ModelError, match="not a safetensors file"):
-        weights.load(str(tmp_path / "noise.safetensors"), "caption_decoder", SIZES)
-
-
 def write_safetensors(path: Path, header: str, data: bytes = b"", promised: int | None = None) -> Path:
     size = len(header.encode()) if promised is None else promised
     path.write_bytes(struct.pack("<Q", size) + header.encode() + data)
@@ -118,38 +93,51 @@ def test_bfloat16_becomes_the_same_values_in_float32(tmp_path: Path) -> None:
     assert weights.digest(weights.load(str(path), "caption_decoder", SIZES)) == weights.digest(cut)
 
 
-@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "C64"])
-def test_a_type_that_is_not_read_is_named_with_its_array(tmp_path: Path, kind: str) -> None:
-    size = 8 if kind == "C64" else 1
-    header = json.dumps({"image.weight": {"dtype": kind, "shape": [2], "data_offsets": [0, 2 * size]}})
-    path = write_safetensors(tmp_path / "other.safetensors", header, bytes(2 * size))
-    with pytest.raises(ModelError, match=rf"'image\.weight' is of the type {kind}; save it as F32, or as F64, F16 or BF16"):
+FOREIGN = "not a safetensors file"
+HUGE = '{"a": {"dtype": "F32", "shape": [%s], "data_offsets": [0, 0]}}'
+
+
+def header_of(kind: str, size: int) -> str:
+    return json.dumps({"image.weight": {"dtype": kind, "shape": [2], "data_offsets": [0, 2 * size]}})
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "promised", "named"),
+    [
+        ("{}", b"", 2**63, FOREIGN),
+        ("{}" + " " * (11 << 20), b"", None, FOREIGN),
+        (HUGE % "4294967296, 4294967296", b"", None, FOREIGN),
+        (HUGE % "0, 4611686018427387904", b"", None, FOREIGN),
+        ('{"a": ' * 2_000, b"", None, FOREIGN),
+        ("not at all", b"", 7, FOREIGN),
+        (header_of("F8_E4M3", 1), bytes(2), None, r"'image\.weight' is of the type F8_E4M3"),
+        (header_of("F8_E5M2", 1), bytes(2), None, r"'image\.weight' is of the type F8_E5M2"),
+        (header_of("C64", 8), bytes(16), None, r"'image\.weight' is of the type C64"),
+        (header_of("I64", 8), bytes(16), None, r"not a caption_decoder of these sizes: weights: 'image\.weight' has shape"),
+    ],
+    ids=["promise", "blanks", "overflow", "empty", "nested", "noise", "F8_E4M3", "F8_E5M2", "C64", "shape"],
+)
+def test_a_file_that_does_not_fit_is_one_line(tmp_path: Path, header: str, data: bytes, promised: int | None, named: str) -> None:
+    path = write_safetensors(tmp_path / "bomb.safetensors", header, data, promised)
+    with pytest.raises(ModelError, match=rf"bomb\.safetensors'?: {named}" if named[0] == "n" else named) as raised:
         weights.load(str(path), "caption_decoder", SIZES)
+    assert str(raised.value).isprintable()
 
 
 def test_weights_that_are_no_floats_are_refused(tmp_path: Path) -> None:
     drawn = weights.load("random", "caption_decoder", SIZES)
     weights.write_safetensors({**drawn, "image.bias": drawn["image.bias"].astype(np.int8)}, tmp_path / "whole.safetensors")
-    with pytest.raises(ModelError, match=r"'image\.bias' holds int8, the network wants floats; save it as float32"):
+    with pytest.raises(ModelError, match=r"'image\.bias' holds int8"):
         weights.load(str(tmp_path / "whole.safetensors"), "caption_decoder", SIZES)
 
 
 @pytest.mark.parametrize(
-    ("header", "promised"),
-    [
-        ("{}", 2**63),
-        ("{}" + " " * (11 << 20), None),
-        ('{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}', None),
-        ('{"a": {"dtype": "F32", "shape": [0, 4611686018427387904], "data_offsets": [0, 0]}}', None),
-        ('{"a": ' * 2_000, None),
-    ],
-    ids=["promise", "blanks", "overflow", "empty", "nested"],
+    ("source", "named"),
+    [("absent.pth", "no such file"), ("weights.h5", "must be random, imagenet or"), ("imagenet", "has none for caption_decoder")],
 )
-def test_a_header_is_not_believed(tmp_path: Path, header: str, promised: int | None) -> None:
-    path = write_safetensors(tmp_path / "bomb.safetensors", header, promised=promised)
-    with pytest.raises(ModelError, match=r"bomb\.safetensors': not a safetensors file: ") as raised:
-        weights.load(str(path), "caption_decoder", SIZES)
-    assert str(raised.value).isprintable()
+def test_what_is_not_a_source_of_weights(source: str, named: str) -> None:
+    with pytest.raises(ModelError, match=named):
+        weights.load(source, "caption_decoder", SIZES)
 
 
 HOSTILE = """
@@ -215,11 +203,6 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
     assert len(said) == 3
     assert all(line.startswith(f"the checkpoint in {tmp_path}/checkpoint ") for line in said)
     assert all(line.endswith("; remove it to start this cell again") for line in said)
-
-
-def test_imagenet_has_no_captions() -> None:
-    with pytest.raises(ModelError, match="torchvision has none for caption_decoder; use weights=random or a local file"):
-        weights.load("imagenet", "caption_decoder", SIZES)
 
 
 def test_imagenet_comes_from_the_cache_without_its_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import models
 from models import parity, weights
 from models.frameworks import available, missing
 from models.testing import check_equality, check_initial_weights, check_sizes
-from tests.models.children import run_in
+from tests.models.children import answer, run_in
 
 # Trainable and non-trainable parameters: torchvision's tables and the papers'; of vgg16_cifar and lenet by hand.
 PUBLISHED = {
@@ -132,7 +132,7 @@ print(json.dumps(found))
 
 @cache
 def pooled(framework: str) -> dict[str, list[list[float]]]:
-    found: dict[str, list[list[float]]] = json.loads(run_in(framework, "-c", POOLS, framework).stdout.splitlines()[-1])
+    found: dict[str, list[list[float]]] = answer(framework, POOLS, framework)
     return found
 
 

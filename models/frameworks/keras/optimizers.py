@@ -6,13 +6,18 @@ What is one for all variables (rates, corrections) is computed once a step, not 
 from __future__ import annotations
 
 from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 from keras import config, ops, optimizers
 
 
-class _OnceAStep(optimizers.Optimizer):  # type: ignore[misc]
-    """`update_step` gets what `_once` returns in place of the learning rate; PyTorch updates all variables in one call."""
+class OnceAStep(optimizers.Optimizer):  # type: ignore[misc]
+    """`update_step` gets what `_once` returns in place of the learning rate; PyTorch updates all variables in one call.
+
+    implementations: by backend, which code updates the weights.
+    """
+
+    implementations: ClassVar[dict[str, str]]
 
     def _backend_update_step(self, gradients: Any, variables: list[Any], learning_rate: Any) -> None:
         rate = ops.cast(learning_rate, variables[0].dtype)
@@ -25,13 +30,13 @@ class _OnceAStep(optimizers.Optimizer):  # type: ignore[misc]
         return [slots[self._get_variable_index(variable)].value for variable in variables]
 
 
-class TorchAdam(_OnceAStep):
+class TorchAdam(OnceAStep):
     """Kingma & Ba (2015), algorithm 1, as torch.optim.Adam computes it.
 
     Keras' own adds epsilon before the bias correction, and on TensorFlow squares repeated embedding rows un-summed.
     """
 
-    implementations = {  # noqa: RUF012
+    implementations: ClassVar[dict[str, str]] = {
         "tensorflow": "Adam: TensorFlow's kernel ResourceApplyAdam",
         "torch": "Adam: PyTorch's kernel _fused_adam_",
         "jax": "Adam: compiled by XLA",
@@ -110,13 +115,13 @@ class TorchAdam(_OnceAStep):
             torch._fused_adam_(values, gradients, *slots, [], [step] * len(values), lr=rate, **betas, **plain)
 
 
-class TorchSGD(_OnceAStep):
+class TorchSGD(OnceAStep):
     """Stochastic gradient descent as torch.optim.SGD computes it: L2 decay in the gradient, momentum of gradients alone.
 
     Keras' own folds the learning rate into the momentum, so that a drop of the rate reaches it late, and decays apart from it.
     """
 
-    implementations = {  # noqa: RUF012
+    implementations: ClassVar[dict[str, str]] = {
         "tensorflow": "SGD: TensorFlow's kernel ResourceApplyMomentum",
         "torch": "SGD: PyTorch's kernel _fused_sgd_",
         "jax": "SGD: compiled by XLA",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,14 @@ from models.contract import (
     Batch,
     Dropping,
     EvenSoFar,
-    Framework,
     ImageFiles,
     Mark,
     ModelError,
     OptimizerConfig,
     Profile,
-    StepEvents,
     Weights,
 )
-from models.frameworks.devices import Device
+from models.frameworks.devices import Device, FrameworkOnDevice
 from models.frameworks.keras.jax import JaxDevice
 from models.frameworks.pytorch.device import TorchDevice
 from models.frameworks.tensorflow.device import TensorFlowDevice
@@ -42,7 +40,7 @@ OWNERS = {"tensorflow": "tensorflow", "torch": "pytorch"}
 PROFILERS = {**OWNERS, "jax": "keras"}
 
 
-class KerasFramework(Framework):
+class KerasFramework(FrameworkOnDevice):
     """Keras layers on one backend. Keras is imported here, once the backend and its device are chosen."""
 
     architecture = "keras"
@@ -114,10 +112,11 @@ class KerasFramework(Framework):
         return optimizer
 
     def optimizer_implementation(self, optimizer: Any) -> str:
-        ours: dict[str, str] = getattr(type(optimizer), "implementations", {})
-        if self.backend in ours:
+        from models.frameworks.keras.optimizers import OnceAStep
+
+        if isinstance(optimizer, OnceAStep):
             by_xla = self.backend == "tensorflow" and self._compiles_each_shape
-            return f"{ours[self.backend]}, compiled by XLA" if by_xla else ours[self.backend]
+            return optimizer.implementations[self.backend] + ", compiled by XLA" * by_xla
         # On PyTorch Keras puts a class of its own in the place of each optimizer, whose code calls foreach kernels.
         kernels = ": foreach" if type(optimizer).__module__.startswith("keras.src.backend.torch") else ""
         return f"keras.optimizers.{type(optimizer).__name__}{kernels}"
@@ -157,13 +156,6 @@ class KerasFramework(Framework):
 
         seen.drop_nothing(seen.droppers(network).values())
 
-    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
-        key = (files.images, files.batch_size, workers)
-        if key not in self._readers:
-            self._readers[key] = self._reader(files, workers)
-        epoch: Iterable[Batch] = self._readers[key].epoch(files)
-        return epoch
-
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         module = import_module(f"{models.__name__}.frameworks.{PROFILERS[self.backend]}.profiler")
         profile: Profile = module.profiled(folder, self.device, work)
@@ -189,21 +181,6 @@ class KerasFramework(Framework):
             import jax
 
             jax.config.update("jax_enable_compilation_cache", False)
-
-    def keep_denormals(self) -> None:
-        self._device.keep_denormals()
-
-    def step_events(self, steps: int) -> StepEvents | None:
-        return self._device.step_events(steps)
-
-    def synchronise(self) -> None:
-        self._device.synchronise()
-
-    def peak_device_bytes(self) -> int | None:
-        return self._device.peak_bytes()
-
-    def reset_peak(self) -> bool:
-        return self._device.reset_peak()
 
     def _reader(self, files: ImageFiles, workers: int) -> Any:
         """The input pipeline of the backend, whose images lie in memory as Keras keeps them: channels last."""

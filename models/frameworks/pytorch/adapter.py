@@ -21,27 +21,28 @@ from models.contract import (
     Batch,
     Dropping,
     EvenSoFar,
-    Framework,
     ImageFiles,
     Mark,
     ModelError,
     OptimizerConfig,
     Profile,
     StepClock,
-    StepEvents,
     Weights,
     check_weights,
 )
+from models.frameworks.devices import FrameworkOnDevice
 from models.frameworks.pytorch import CC, CXX, has_compiler, seen
 from models.frameworks.pytorch.device import TorchDevice
 
 IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 
 
-class Adapter(Framework):
+class Adapter(FrameworkOnDevice):
     """PyTorch: eager, with torch.compile around the network, or with images and kernels in memory as `channels_last`."""
 
     architecture = "pytorch"
+
+    _device: TorchDevice
 
     def __init__(
         self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
@@ -117,15 +118,6 @@ class Adapter(Framework):
                 raise ModelError(f"optimizer state: {key!r} belongs to no weight of the network")
             slots.setdefault(names.index(name), {})[slot] = torch.tensor(value)
         optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
-
-    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
-        from models.frameworks.pytorch.pipeline import Reader
-
-        key = (files.images, files.batch_size, workers)
-        if key not in self._readers:
-            self._readers[key] = Reader(files, workers, self.device, channels_last=self._layout == torch.channels_last)
-        epoch: Iterable[Batch] = self._readers[key].epoch(files)
-        return epoch
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         from models.frameworks.pytorch.profiler import profiled
@@ -219,24 +211,16 @@ class Adapter(Framework):
             os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
-    def keep_denormals(self) -> None:
-        self._device.keep_denormals()
-
-    def step_events(self, steps: int) -> StepEvents | None:
-        return self._device.step_events(steps)
-
     def waits_in_step(self, network: nn.Module) -> str:
-        waiting = any(getattr(module, "waits_for_lengths", False) for module in network.modules())
+        from models.lstms.pytorch import Layer
+
+        waiting = any(isinstance(module, Layer) and module.waits_for_lengths for module in network.modules())
         return "lengths of packed sequences are copied to the host" if waiting and self.device == "cuda" else ""
 
-    def synchronise(self) -> None:
-        self._device.synchronise()
+    def _reader(self, files: ImageFiles, workers: int) -> Any:
+        from models.frameworks.pytorch.pipeline import Reader
 
-    def peak_device_bytes(self) -> int | None:
-        return self._device.peak_bytes()
-
-    def reset_peak(self) -> bool:
-        return self._device.reset_peak()
+        return Reader(files, workers, self.device, channels_last=self._layout == torch.channels_last)
 
     def _placed(self, array: Array | Tensor) -> Tensor:
         tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)

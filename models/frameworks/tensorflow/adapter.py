@@ -37,10 +37,12 @@ class Adapter(KerasFramework):
 
         Keras takes cuDNN's operator as soon as it sees a GPU, and XLA cannot compile that.
         """
+        from keras import layers
+
         network = super().build(model, spec)
         if self._compiles_each_shape:
             for layer in network._flatten_layers():
-                if hasattr(layer, "use_cudnn"):
+                if isinstance(layer, (layers.LSTM, layers.GRU)):
                     layer.use_cudnn = False
         return network
 
@@ -81,9 +83,8 @@ class Adapter(KerasFramework):
         return outputs
 
     def compilations(self) -> int:
-        compiled = (one for one in self._functions.values() if hasattr(one, "experimental_get_tracing_count"))
-        traced = (int(one.experimental_get_tracing_count()) for one in compiled)
-        return super().compilations() + sum(traced)
+        functions = () if self.name == "tensorflow+eager" else self._functions.values()
+        return super().compilations() + sum(int(function.experimental_get_tracing_count()) for function in functions)
 
     def leave_graphs(self, off: Collection[str]) -> None:
         from models.frameworks.tensorflow import graph

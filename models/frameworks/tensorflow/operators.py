@@ -1,13 +1,38 @@
-"""What TensorFlow brings for an LSTM over whole sequences, as one operator; in float32 alone.
+"""Operators that TensorFlow brings and Keras does not pass on: a scan, CTC losses, LSTMs over whole sequences.
 
-Steps (n, T, inputs), weights and bias as Keras has them, gates in the order i f g o; returns the states (n, T, width).
+CTC: logits (n, frames, symbols), targets (n, labels) padded with the blank; frames and labels (n,): how many of each
+are a row's; returns (n,). LSTM, in float32 only: steps (n, T, inputs), weights and bias as Keras has them, gates in
+the order i f g o; returns the states (n, T, width).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-OPERATORS = ("block", "block-v2")
+LSTMS = ("block", "block-v2")
+
+
+def scan(step: Callable[[Any, Any], Any], first: Any, given: Any) -> Any:
+    """Return the state after each step for each of `given`, along their first axis."""
+    import tensorflow as tf
+
+    return tf.scan(step, given, first)
+
+
+def ctc_sparse(logits: Any, targets: Any, frames: Any, _: Any, *, blank: int) -> Any:
+    """Return the losses of the kernel, to which labels are given as a sparse tensor."""
+    import tensorflow as tf
+
+    labels = tf.sparse.from_dense(targets)
+    return tf.nn.ctc_loss(labels, logits, None, frames, logits_time_major=False, blank_index=blank)
+
+
+def ctc_dense(logits: Any, targets: Any, frames: Any, labels: Any, *, blank: int) -> Any:
+    """Return the losses of a composition of operators, to which labels are given padded."""
+    import tensorflow as tf
+
+    return tf.nn.ctc_loss(targets, logits, labels, frames, logits_time_major=False, blank_index=blank)
 
 
 def block(steps: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> Any:

@@ -1,0 +1,301 @@
+"""Networks of sequences: sizes by hand, outputs by plain loops, losses by enumeration, random batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from models.contract import Array, Weights
+from models.deepspeech2 import spec as deepspeech2
+from models.gnmt import spec as gnmt
+from models.tacotron2 import spec as tacotron2
+from models.testing import check_initial_weights, check_sizes
+from tests.models.children import answer, run_in
+from tests.models.plain import FORWARD, cell, convolution, lstm, norm, sigmoid
+
+W, V = 1_024, 32_000  # of GNMT
+CONVOLUTIONS = 32 * 11 * 41 + 32 * 32 * 11 * 21 + 2 * 2 * 32
+FIRST, LATER = (2 * 4 * 800 * (inputs + 800 + 1) for inputs in (32 * 41, 800))
+PARAMETERS = {
+    "deepspeech2": {
+        "convolutions": CONVOLUTIONS,
+        "lstms": FIRST + 4 * LATER,
+        "norms": 5 * 2 * 800,
+        "symbols": 800 * 29 + 29,
+    },
+    "gnmt": {
+        "words": V * W + W * V + V,
+        "encoder": 2 * 4 * W * (2 * W + 1) + 4 * W * (3 * W + 1) + 6 * 4 * W * (2 * W + 1),
+        "decoder": 4 * W * (2 * W + 1) + 7 * 4 * W * (3 * W + 1),
+        "attention": 2 * W * W + W,
+    },
+    "tacotron2": {
+        "encoder": 148 * 512 + 3 * (512 * 512 * 5 + 2 * 512) + 2 * 4 * 256 * (512 + 256 + 1),
+        "decoder": 80 * 256 + 256 * 256 + 4 * 1_024 * (256 + 512 + 1_024 + 1) + 4 * 1_024 * (2 * 1_024 + 1),
+        "attention": 128 * (1_024 + 512 + 32 + 1) + 32 * 31,
+        "outputs": (1_024 + 512 + 1) * 81 + 5 * (2 * 80 * 512 + 3 * 512 * 512) + 2 * (4 * 512 + 80),
+    },
+}
+STATISTICS = {"deepspeech2": 2 * (2 * 32 + 5 * 800), "gnmt": 0, "tacotron2": 2 * (3 * 512 + 4 * 512 + 80)}
+
+
+@pytest.mark.parametrize("model", PARAMETERS)
+def test_the_papers_size_and_initial_weights(model: str) -> None:
+    check_sizes(model, (sum(PARAMETERS[model].values()), STATISTICS[model]))
+    check_initial_weights(model)
+
+
+def recognised(weights: Weights, features: Array, length: int) -> Array:
+    """Return Deep Speech 2's logits (frames, symbols) of an utterance."""
+    x = features[None, :length].astype(float)
+    for index, strides in enumerate(((2, 2), (1, 2))):
+        x = convolution(weights[f"convolutions.{index}.weight"], x, strides)
+        x = np.clip(norm(weights, f"norms.{index}", x.transpose(1, 2, 0)), 0, 20).transpose(2, 0, 1)
+    sequence = x.transpose(1, 2, 0).reshape(x.shape[1], -1)
+    for index in range(2):
+        both = [lstm(weights, f"lstms.{index}", sequence, direction) for direction in ("", "_reverse")]
+        sequence = norm(weights, f"sequence_norms.{index}", both[0] + both[1])
+    return sequence @ weights["symbols.weight"].T + weights["symbols.bias"]
+
+
+def translated(weights: Weights, source: Array, length: int, target: Array) -> Array:
+    """Return GNMT's logits of a pair of sentences, word by word."""
+    memory = weights["embedding.weight"][source[:length]]
+    memory = np.concatenate([lstm(weights, "encoder.0", memory, direction) for direction in ("", "_reverse")], axis=1)
+    memory = lstm(weights, "encoder.1", memory)
+    memory = memory + lstm(weights, "encoder.2", memory)
+    x = lstm(weights, "decoder.0", weights["embedding.weight"][target[:length]])
+    context = []
+    for asking in x:
+        scores = np.array(
+            [weights["score.weight"][0] @ np.tanh(weights["query.weight"] @ asking + weights["key.weight"] @ m) for m in memory]
+        )
+        shares = np.exp(scores) / np.exp(scores).sum()
+        context.append(sum(share * m for share, m in zip(shares, memory, strict=True)))
+    x = lstm(weights, "decoder.1", np.hstack([x, context]))
+    x = x + lstm(weights, "decoder.2", np.hstack([x, context]))
+    return np.array([weights["words.weight"] @ one + weights["words.bias"] for one in x])
+
+
+def along(kernel: Array, x: Array) -> Array:
+    """A convolution (outputs, inputs, reach) of (steps, inputs), padded by half its reach."""
+    reach = kernel.shape[2]
+    x = np.pad(x, ((reach // 2, reach // 2), (0, 0)))
+    return np.array([np.einsum("oir,ri->o", kernel, x[at : at + reach]) for at in range(len(x) - reach + 1)])
+
+
+def spoken(weights: Weights, characters: Array, count: int, before: Array, frames: int) -> Array:
+    """Return Tacotron 2's (frames, 2 · bins + 1) of a sentence, frame by frame."""
+    memory = weights["embedding.weight"][characters[:count]]
+    for index in range(3):
+        memory = np.maximum(norm(weights, f"norms.{index}", along(weights[f"convolutions.{index}.weight"], memory)), 0)
+    memory = np.concatenate([lstm(weights, "encoder", memory, direction) for direction in ("", "_reverse")], axis=1)
+    context, so_far = np.zeros(memory.shape[1]), np.zeros(len(memory))
+    asking = speaking = (np.zeros(12), np.zeros(12))
+    found = []
+    for frame in before[:frames]:
+        given = frame
+        for index in range(2):
+            given = np.maximum(weights[f"prenet.{index}.weight"] @ given, 0)
+        asking = cell(weights, "asking", np.concatenate([given, context]), asking)
+        places = along(weights["place.weight"], so_far[:, None]) @ weights["where.weight"].T
+        hidden = np.tanh(weights["query.weight"] @ asking[0] + memory @ weights["key.weight"].T + places)
+        shares = np.exp(hidden @ weights["score.weight"][0])
+        shares /= shares.sum()
+        context, so_far = shares @ memory, so_far + shares
+        speaking = cell(weights, "speaking", asking[0], speaking)
+        found.append(np.concatenate([speaking[0], context]))
+    mel = np.array(found) @ weights["frame.weight"].T + weights["frame.bias"]
+    stop = np.array(found) @ weights["stop.weight"].T + weights["stop.bias"]
+    x = mel
+    for index in range(5):
+        x = norm(weights, f"postnet_norms.{index}", along(weights[f"postnet.{index}.weight"], x))
+        x = x if index == 4 else np.tanh(x)
+    return np.hstack([mel, mel + x, stop])
+
+
+def loss(outputs: Array, targets: Array) -> float:
+    """Return Tacotron 2's loss of a sentence: mean squared errors of both spectrograms, and the cross-entropy of the end."""
+    bins = targets.shape[1]
+    last = np.arange(len(targets)) == len(targets) - 1
+    said = np.where(last, sigmoid(outputs[:, -1]), 1 - sigmoid(outputs[:, -1]))
+    squared = ((outputs[:, :bins] - targets) ** 2).mean() + ((outputs[:, bins:-1] - targets) ** 2).mean()
+    return float(squared - np.log(said).mean())
+
+
+# Without padding, of one row of the inputs. Behind a shorter sentence's end convolutions see zeros, as at its end here.
+LOOPS: dict[str, tuple[Callable[..., Array], float]] = {
+    "deepspeech2": (recognised, 1e-10),
+    "gnmt": (translated, 1e-10),
+    "tacotron2": (spoken, 1e-9),
+}
+
+
+@pytest.mark.parametrize("model", LOOPS)
+def test_outputs_are_those_of_plain_loops(model: str, tmp_path: Path) -> None:
+    """PyTorch's; the gate proves that the other frameworks' are equal to them."""
+    run_in("pytorch", "-c", FORWARD, model, "pytorch", str(tmp_path / "found.npz"))
+    with np.load(tmp_path / "found.npz") as file:
+        found = dict(file)
+    weights = {name.removeprefix("weights/"): array for name, array in found.items() if name.startswith("weights/")}
+    inputs = [array for name, array in found.items() if name.startswith("inputs/")]
+    outputs = found["outputs"].reshape(len(inputs[0]), -1, found["outputs"].shape[-1])
+    loops, tolerance = LOOPS[model]
+    expected = [loops(weights, *row) for row in zip(*inputs, strict=True)]
+    for row, values in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(row[: len(values)], values, rtol=tolerance, atol=tolerance / 100)
+    if model == "tacotron2":
+        losses = [loss(values, targets[: len(values)]) for values, targets in zip(expected, found["targets"], strict=True)]
+        np.testing.assert_allclose(found["loss"], np.average(losses, weights=found["row_weights"]), rtol=1e-9)
+
+
+LOSSES = """
+import json, sys
+import numpy as np
+case = np.load(sys.argv[2])
+logits, targets, frames, labels = (case[name] for name in ("logits", "targets", "frames", "labels"))
+found = {}
+if sys.argv[1] == "pytorch":
+    import torch
+    from models.deepspeech2.pytorch import DeepSpeech2
+    given = torch.tensor(logits, requires_grad=True)
+    losses = DeepSpeech2.example_losses(None, (None, torch.tensor(2 * frames)), given, torch.tensor(targets))
+    losses.sum().backward()
+    found["torch"] = [losses.tolist(), given.grad.tolist()]
+else:
+    import os
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    import tensorflow as tf
+    from models.deepspeech2.ctc import LOSSES
+    for name, loss in LOSSES.items():
+        kind = "float64" if name in ("scan", "sparse") else "float32"
+        given = tf.constant(logits.astype(kind))
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            losses = loss(given, tf.constant(targets), tf.constant(frames), tf.constant(labels))
+        found[name] = [losses.numpy().tolist(), tape.gradient(losses, given).numpy().tolist()]
+print(json.dumps(found))
+"""
+# The type that an implementation computes in: float64, TensorFlow's kernel with exponentials of its own, float32.
+TOLERANCES = {"torch": 1e-12, "scan": 1e-12, "sparse": 1e-6, "dense": 1e-5, "keras": 1e-5}
+
+
+def spelled(alignment: tuple[int, ...]) -> tuple[int, ...]:
+    """What a path of symbols says: runs of one symbol are one, blanks are nothing."""
+    return tuple(symbol for symbol, _ in itertools.groupby(alignment) if symbol)
+
+
+def by_enumeration(logits: Array, targets: Array, frames: int) -> float:
+    """Minus the logarithm of the summed probability of all paths that spell the targets."""
+    likely = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    paths = itertools.product(range(logits.shape[1]), repeat=frames)
+    wanted = tuple(int(one) for one in targets if one)
+    return -float(np.log(sum(np.prod([likely[t, s] for t, s in enumerate(path)]) for path in paths if spelled(path) == wanted)))
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[Array]], list[float], Array]:
+    """Losses and gradients by implementation; the losses by enumeration, and gradients by differences of these."""
+    folder = tmp_path_factory.mktemp("ctc")
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((4, 6, 3))
+    targets = np.array([[1, 1, 0], [2, 0, 0], [1, 2, 1], [2, 2, 0]], np.int32)  # a letter twice needs a blank between
+    frames, labels = np.array([6, 2, 5, 3], np.int32), np.array([2, 1, 3, 2], np.int32)
+    np.savez(folder / "case.npz", logits=logits, targets=targets, frames=frames, labels=labels)
+    found: dict[str, list[Array]] = {}
+    for framework in ("pytorch", "tensorflow"):
+        computed = answer(framework, LOSSES, framework, str(folder / "case.npz"))
+        found |= {name: [np.array(one) for one in both] for name, both in computed.items()}
+    wanted = [by_enumeration(*one) for one in zip(logits, targets, frames, strict=True)]
+    slopes = np.zeros_like(logits)
+    for at in np.ndindex(logits.shape):
+        moved = [logits[at[0]].copy(), logits[at[0]].copy()]
+        for one, step in zip(moved, (1e-5, -1e-5), strict=True):
+            one[at[1:]] += step
+        above, below = (by_enumeration(one, targets[at[0]], frames[at[0]]) for one in moved)
+        slopes[at] = (above - below) / 2e-5
+    return found, wanted, slopes
+
+
+@pytest.mark.parametrize("name", TOLERANCES)
+def test_a_ctc_loss_sums_over_every_alignment(name: str, losses: tuple[dict[str, list[Array]], list[float], Array]) -> None:
+    found, wanted, slopes = losses
+    np.testing.assert_allclose(found[name][0], wanted, rtol=TOLERANCES[name])
+    # central differences of step 1e-5 are right to their square and to the rounding of the loss over the step
+    np.testing.assert_allclose(found[name][1], slopes, atol=max(1e-8, TOLERANCES[name]))
+
+
+@pytest.mark.parametrize(
+    ("model", "least", "most"),
+    [("bert", 4, 128), ("deepspeech2", 100, 1_700), ("gnmt", 3, 50), ("tacotron2", 80, 800), ("caption_decoder", 2, 34)],
+)
+def test_random_lengths_stay_within_their_bounds(model: str, least: int, most: int) -> None:
+    drawn = models.spec(model).lengths("paper", 2_000, np.random.default_rng(0))
+    assert least <= drawn.min() < np.median(drawn) < drawn.max() <= most
+
+
+@pytest.mark.parametrize("model", ["bert", "deepspeech2", "gnmt", "tacotron2"])
+def test_random_batches_are_padded_behind_their_ends(model: str) -> None:
+    module, lengths = models.spec(model), np.array([18, 7, 12])
+    batch = module.batch(module.SIZES["tiny"], lengths, np.random.default_rng(0))
+    sequences, counts = batch.inputs[:2]
+    assert counts.tolist() == (lengths // 6 if model == "tacotron2" else lengths).tolist()
+    for row, count in zip(sequences, counts, strict=True):
+        assert (row[count:] == 0).all()
+        assert (row[:count] != 0).all()
+    assert {array.dtype.name for array in batch.inputs} <= {"int32", "float32"}
+
+
+def test_what_comes_before_is_given_and_what_comes_next_is_taught() -> None:
+    rng, lengths = np.random.default_rng(0), np.array([18, 7])
+    batch = gnmt.batch(gnmt.SIZES["tiny"], lengths, rng)
+    target = batch.inputs[2]
+    assert (target[:, 0] == gnmt.START).all()
+    np.testing.assert_array_equal(target[:, 1:], batch.targets.reshape(target.shape)[:, :-1])
+    np.testing.assert_array_equal(batch.weights.reshape(target.shape).sum(1), lengths)
+    spoken = tacotron2.batch(tacotron2.SIZES["tiny"], lengths, rng)
+    before = spoken.inputs[2]
+    assert (before[:, 0] == 0).all()
+    np.testing.assert_array_equal(before[:, 1:], spoken.targets[:, :-1])
+    assert (spoken.targets[1, 7:] == 0).all()
+
+
+def test_random_speech_has_frames_for_its_transcript() -> None:
+    """Each letter, and a blank between two that are the same."""
+    lengths = np.array([40, 7, 100])
+    batch = deepspeech2.batch(deepspeech2.SIZES["tiny"], lengths, np.random.default_rng(0))
+    for labels, frames in zip(batch.targets, deepspeech2.frames_left(lengths), strict=True):
+        letters = labels[labels > 0]
+        assert (labels[len(letters) :] == 0).all()
+        assert len(letters) + int((np.diff(letters) == 0).sum()) <= frames
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong"),
+    [
+        ("bert", {"layers": 0}),
+        ("bert", {"heads": 7}),
+        ("bert", {"classes": 0}),
+        ("bert", {"dropout": 1.0}),
+        ("caption_decoder", {"vocabulary": 0}),
+        ("caption_decoder", {"dropout": 1.0}),
+        ("deepspeech2", {"width": 0}),
+        ("deepspeech2", {"ctc": "warp"}),
+        ("gnmt", {"layers": 1}),
+        ("gnmt", {"dropout": 1.0}),
+        ("gnmt", {"lstm": "cudnn"}),
+        ("tacotron2", {"bins": 0}),
+        ("tacotron2", {"reach": 4}),
+    ],
+)
+def test_nonsense_sizes_are_refused(model: str, wrong: dict[str, Any]) -> None:
+    """In one line with the model and what is wrong."""
+    with pytest.raises(models.ModelError, match=f"^{model}: .*{next(iter(wrong))}"):
+        replace(models.spec(model).SIZES["tiny"], **wrong)
