@@ -1,7 +1,7 @@
-"""One figure as an SVG and a PNG file: style, colours, panels, legend.
+"""Figures by matplotlib, as SVG and PNG files: style, colours, panels, legend.
 
-The only importer of matplotlib, which it imports when the first figure is drawn: analyses, which say what is drawn, are imported
-by every comparison.
+matplotlib is imported when the first figure is drawn: every comparison imports the analyses, which
+say what is drawn.
 """
 
 from __future__ import annotations
