@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+import models
 from experiments import studies
 from experiments.config import devices, memory
 from experiments.config import settings as settings_
@@ -25,7 +26,6 @@ from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from models import weights
-from models.densenet201.spec import Spec, initial_weights
 from tests import slurm
 from tests.conftest import QUICK, ROOT, Place
 from tests.experiments.datasets.folders import picture
@@ -160,7 +160,8 @@ OF_PICTURES: dict[str, Check] = {
 }
 OF_SPLIT = {"split": Check("own", "random", trained)}
 OF_DATA = {"data": Check("synthetic", "scenes", lambda cell, own: bool(cell.extraction) == (own.data == "scenes"))}
-OF_FILE = weights.digest(DENSENET := initial_weights(Spec(classes=None), np.random.default_rng(7)))
+DENSENET_SPEC = models.spec("densenet201")
+OF_FILE = weights.digest(DENSENET := DENSENET_SPEC.initial_weights(DENSENET_SPEC.Spec(classes=None), np.random.default_rng(7)))
 
 SYNTHETIC = {**QUICK, "data": "synthetic", "blocks": "1", "save_model": "none"}
 PICTURES = {**QUICK, "data": "scenes", "frameworks": "toy", "weights": "random", "blocks": "1", "save_model": "none"}
