@@ -6,10 +6,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from models import frameworks, own
-from models.definition import ModelDefinition
 from models.errors import ModelError, choices
+
+if TYPE_CHECKING:
+    from models.definition import ModelDefinition
 
 
 def available() -> dict[str, tuple[str, ...]]:
@@ -36,6 +39,8 @@ def load(model: str, architecture: str) -> ModuleType:
 
 def spec(model: str) -> ModelDefinition:
     """Return what `models/<model>/spec.py` states. NumPy only."""
+    from models.definition import ModelDefinition
+
     found = available()
     if model not in found:
         raise ModelError(f"no model {model!r}; {choices(model, found)}")

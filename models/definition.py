@@ -70,6 +70,11 @@ class ModelDefinition:
         return self.takes_images or self.sized is not _not_stated
 
     @property
+    def has_lengths(self) -> bool:
+        """Whether its random inputs are sequences, whose lengths can vary."""
+        return self.lengths is not _not_stated
+
+    @property
     def reads_files(self) -> bool:
         """Whether it can train on sequences from files."""
         return self.reads is not _not_stated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -83,6 +82,8 @@ def packages(of_frameworks: Sequence[str]) -> dict[str, str]:
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
     """Versions of those packages that are installed."""
+    import importlib.metadata  # a third of what --help may take
+
     found = {}
     for name in names:
         try:

@@ -112,7 +112,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 def _has_lengths(model: str) -> bool:
     from models import spec
 
-    return hasattr(spec(model), "lengths")
+    return spec(model).has_lengths
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
