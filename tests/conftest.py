@@ -19,12 +19,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import psutil
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from models import frameworks
 from tests import debian, warm
@@ -74,13 +77,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", type=Path, metavar="FOLDER", help="where tests/ui leaves pictures of what it saw")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist's workers read the marks afterwards
+# Files of many quick tests: they come last, so that no worker waits for a long one.
+LAST = (
+    *(f"tests/experiments/comparison/test_{name}.py" for name in ("calibration", "figures", "stopping")),
+    *("tests/experiments/test_hostile_settings.py", "tests/tracking/test_damage.py", "tests/test_docs.py"),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     debian.mark(items)
-    asks_the_group = {item.path for item in items if "group" in getattr(item, "fixturenames", ())}
-    for item in items:  # the tests of a file share its fixtures, and several files a server that takes a minute to start
-        name = "group" if item.path in asks_the_group else str(item.path.relative_to(ROOT))
-        item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: item.nodeid.startswith(LAST))
+
+
+class ByServer(LoadFileScheduling):
+    """The tests of a file in one process, and in one process all that need the group's server.
+
+    Starting that server takes a minute. xdist 3.8's `loadgroup` cannot do this: it writes groups
+    into names of tests, which pytest 9.2 no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "group" if asks_the_group(file) else file
+
+
+@cache
+def asks_the_group(file: str) -> bool:
+    return file.startswith("tests/ui/") or "group: Group" in (ROOT / file).read_text()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServer:
+    return ByServer(config, log)
 
 
 @pytest.fixture(scope="session")
