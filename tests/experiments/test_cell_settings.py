@@ -194,6 +194,7 @@ def other(value: Any) -> Any:
 
 REPORT = """
 import json, sys
+from experiments.contract import CellSpec
 for line in sys.stdin:
     print(json.dumps(CellSpec.of(json.loads(line)).settings))
 """
