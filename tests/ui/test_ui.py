@@ -148,7 +148,9 @@ def test_the_report_is_read_where_it_was_logged(page: Page, campaign: Campaign, 
     expect(report.get_by_role("heading", name=TITLE)).to_be_visible()
     expect(report.get_by_role("heading", name="Verdicts")).to_be_visible()
     expect(report.get_by_text("training throughput").first).to_be_visible()
-    expect(report.locator("figure svg").first).to_be_visible()
+    figure = report.locator("figure img").first
+    expect(figure).to_be_visible()
+    assert figure.evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
     for name in ("figures", "comparison.csv", "comparison.json", "report.md"):
         expect(page.get_by_text(name, exact=True)).to_be_visible()
     seen(page, "report")
