@@ -85,7 +85,8 @@ class Clock:
 def check_only_its_own_framework_is_imported(framework: Framework) -> None:
     every = {package for name in frameworks.available() for package in frameworks.described(name).packages}
     foreign = every - set(frameworks.described(framework.name).packages) - {"jax"}  # which others look at where it is installed
-    assert not foreign & sys.modules.keys()
+    imported = foreign & sys.modules.keys()
+    assert not imported, imported
 
 
 def check_published_sizes(framework: Framework) -> None:

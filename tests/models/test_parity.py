@@ -212,4 +212,4 @@ def test_processes_that_compute_have_the_variables_of_their_device(tmp_path: Pat
     monkeypatch.setattr(sys, "executable", str(program))
     for device, expected in (("cpu", "2,1,-"), ("cuda", "2,1,false")):
         with pytest.raises(AssertionError, match=f"^{expected}\n"):
-            contract_run("pytorch", device=device)
+            contract_run.__wrapped__("pytorch", device=device)  # not what an earlier test has cached

@@ -244,7 +244,7 @@ def test_random_lengths_stay_within_their_bounds(model: str, least: int, most: i
 @pytest.mark.parametrize("model", ["bert", "deepspeech2", "gnmt", "tacotron2"])
 def test_random_batches_are_padded_behind_their_ends(model: str) -> None:
     module, lengths = models.spec(model), np.array([18, 7, 12])
-    batch = module.batch(module.SIZES["tiny"], lengths, np.random.default_rng(0))
+    batch = module.batch(module.sized("tiny"), lengths, np.random.default_rng(0))
     sequences, counts = batch.inputs[:2]
     assert counts.tolist() == (lengths // 6 if model == "tacotron2" else lengths).tolist()
     for row, count in zip(sequences, counts, strict=True):
@@ -255,12 +255,12 @@ def test_random_batches_are_padded_behind_their_ends(model: str) -> None:
 
 def test_what_comes_before_is_given_and_what_comes_next_is_taught() -> None:
     rng, lengths = np.random.default_rng(0), np.array([18, 7])
-    batch = gnmt.batch(gnmt.SIZES["tiny"], lengths, rng)
+    batch = gnmt.batch(gnmt.sized("tiny"), lengths, rng)
     target = batch.inputs[2]
     assert (target[:, 0] == gnmt.START).all()
     np.testing.assert_array_equal(target[:, 1:], batch.targets.reshape(target.shape)[:, :-1])
     np.testing.assert_array_equal(batch.weights.reshape(target.shape).sum(1), lengths)
-    spoken = tacotron2.batch(tacotron2.SIZES["tiny"], lengths, rng)
+    spoken = tacotron2.batch(tacotron2.sized("tiny"), lengths, rng)
     before = spoken.inputs[2]
     assert (before[:, 0] == 0).all()
     np.testing.assert_array_equal(before[:, 1:], spoken.targets[:, :-1])
@@ -270,7 +270,7 @@ def test_what_comes_before_is_given_and_what_comes_next_is_taught() -> None:
 def test_random_speech_has_frames_for_its_transcript() -> None:
     """Each letter, and a blank between two that are the same."""
     lengths = np.array([40, 7, 100])
-    batch = deepspeech2.batch(deepspeech2.SIZES["tiny"], lengths, np.random.default_rng(0))
+    batch = deepspeech2.batch(deepspeech2.sized("tiny"), lengths, np.random.default_rng(0))
     for labels, frames in zip(batch.targets, deepspeech2.frames_left(lengths), strict=True):
         letters = labels[labels > 0]
         assert (labels[len(letters) :] == 0).all()
@@ -298,4 +298,4 @@ def test_random_speech_has_frames_for_its_transcript() -> None:
 def test_nonsense_sizes_are_refused(model: str, wrong: dict[str, Any]) -> None:
     """In one line with the model and what is wrong."""
     with pytest.raises(models.ModelError, match=f"^{model}: .*{next(iter(wrong))}"):
-        replace(models.spec(model).SIZES["tiny"], **wrong)
+        replace(models.spec(model).sized("tiny"), **wrong)

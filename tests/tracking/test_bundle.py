@@ -25,7 +25,7 @@ captioner = import_module(f"{name}.experiments.workloads.captioning.captioner")
 classifier = import_module(f"{name}.experiments.workloads.classification.classifier")
 import_module(f"{name}.models.frameworks").check("pytorch")
 networks = import_module(f"{name}.models")
-print(networks.spec("lenet").__name__)
+print(networks.spec("lenet").Spec.__module__)
 assert not [module for module in sys.modules if module.startswith(("models.", "experiments.", "tracking."))]
 """
 
