@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import io
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +22,9 @@ from experiments.cell.profile import PARTS
 from experiments.datasets.labelled.data import Labelled
 from experiments.workloads.classification.train import time_to
 from tests import warm
-from tests.conftest import Place
+from tests.conftest import Place, wait_for
 from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
+from tests.experiments.test_captioning import answer
 from tests.faults.test_campaign import wait_for_epochs
 from tracking import tables, technical
 
@@ -234,3 +240,58 @@ def test_a_profile_says_where_a_steps_time_goes(place: Place, framework: str, tr
     kinds = [one["kind"] for one in json.loads((files / "profile.json").read_text())["operators"]]
     assert any("conv" in kind.lower() for kind in kinds)
     assert mlflow.artifacts.list_artifacts(run_id=cell.info.run_id, artifact_path="profile", tracking_uri=place.uri)
+
+
+@pytest.mark.slow
+def test_tensorflow_leaves_no_generated_code_in_the_temporary_folder(place: Place, tmp_path: Path) -> None:
+    """Neither the gate, nor a cell, nor a server that is killed: autograph wrote a file for each function."""
+    environment = {**place.environment, "TMPDIR": str(tmp_path / "temporary")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    (tmp_path / "temporary").mkdir()
+    settings = {"cache": str(tmp_path / "cache"), "journal": str(place.journal), **QUICK, "blocks": "1", "epochs": "1"}
+    settings |= {"frameworks": "tensorflow,tensorflow+xla,keras-tensorflow", "steps_per_epoch": "8"}
+    command = [sys.executable, "-m", "experiments", "lenet", *(f"--{name}={value}" for name, value in settings.items())]
+    done = subprocess.run(command, env=environment, cwd=place.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert generated(tmp_path) == []
+    models = mlflow.MlflowClient(place.uri).search_logged_models(["1"])
+    (model,) = (one for one in models if one.name == "lenet-tensorflow-block1")
+    status, text = served_and_killed(model, environment, tmp_path)
+    assert status == 200, text
+    assert [one["error"] for one in json.loads(text)["predictions"]] == ["", "image: no base64"]
+    assert generated(tmp_path) == []
+
+
+def generated(folder: Path) -> list[str]:
+    return [path.name for path in (folder / "temporary").rglob("*autograph*")]
+
+
+def served_and_killed(model: mlflow.entities.LoggedModel, environment: dict[str, str], folder: Path) -> tuple[int, str]:
+    """The answer to one request of a server that nobody asks to end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "models",
+        "serve",
+        "-m",
+        model.model_uri,
+        "--env-manager",
+        "local",
+        "-p",
+        str(port),
+    ]
+    content = io.BytesIO()
+    Image.new("L", (28, 28)).save(content, "PNG")
+    rows = [{"image": base64.b64encode(content.getvalue()).decode()}, {"image": "abc"}]
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_for(lambda: server.poll() is None and answer(port, "ping")[0] == 200, 240)
+        return answer(port, "invocations", {"dataframe_records": rows})
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()

@@ -94,6 +94,26 @@ def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_con
     assert again["captioning demo"][0].status == "FINISHED"
 
 
+def test_a_stopped_campaign_ends_its_runs_and_names_the_way_back(place: Place) -> None:
+    """Ctrl-C is in test_interrupt.py."""
+    number = signal.SIGTERM
+    parent = place.start(**LONG)
+    wait_for_epochs(place, parent, 1)
+    child = cell_process(parent)
+    parent.send_signal(number)
+    output, _ = parent.communicate(timeout=60)
+    assert parent.returncode == 128 + number
+    assert f"stopped by {number.name}" in output
+    assert "--resume=" in output
+    assert "Traceback" not in output
+    assert child is not None
+    assert not child.is_running()
+    runs = stored(place)
+    assert runs["toy · block 1"][0].status == "KILLED"
+    assert runs["toy · block 1"][0].tags["outcome"] == "interrupted"
+    assert runs["captioning demo"][0].status == "KILLED"
+
+
 def test_a_killed_parent_takes_its_child_along_and_the_next_campaign_closes_what_it_left_open(place: Place) -> None:
     parent = place.start(**LONG)
     wait_for_epochs(place, parent, 2)
