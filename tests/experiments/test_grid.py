@@ -212,3 +212,12 @@ def test_every_combination_once_and_compared_ones_together() -> None:
     found = grid.treatments(settings)
     assert len({one.name for one in found}) == len(found) == math.prod((2, 2, 2, 2))
     assert all(len([one for one in found if one.group == name]) == 2 for name in {one.group for one in found})
+
+
+@pytest.mark.slow
+def test_tensorflow_ends_in_the_same_outcome(place: Place) -> None:
+    sizes = {"batch_sizes": "2,8000", "memory_limit": "2500MB", "phases": "inference"}
+    done = run(place, frameworks="tensorflow", **sizes)
+    assert done.returncode == 3, done.stdout + done.stderr
+    outcomes = {cell.data.params["batch_size"]: cell.data.tags["outcome"] for cell in cells(place)}
+    assert outcomes == {"2": "ok", "8000": "out_of_memory"}
